@@ -1,8 +1,7 @@
-"""All ranks of a process group decide the same in the group's store, or nothing: on for all, or off for all.
+"""All ranks of a process group decide the same in the group's store: on for all, or off for all.
 
-Each rank posts its offer; rank 0 makes a decision from all offers and publishes it. A rank that waits longer than
-PATIENCE for the others may publish `{"off": reason}`. The first one that counts up the claim is the only one that may
-publish; all ranks act on what is published. So a rank that never takes part, as one under `python -E`, means off.
+Each rank posts its offer; rank 0 decides and publishes. A rank that waits longer than PATIENCE may publish `{"off":
+reason}` if it is first to count up the claim. So a rank that never takes part (`python -E`) means off.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Decision = Dict[str, Any]
 
 
 class Round:
-    """One decision of all ranks: `name` is unique in the store."""
+    """`name` is unique in the store."""
 
     def __init__(self, store: Any, rank: int, size: int, name: str, patience: float = PATIENCE) -> None:
         self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
         self._patience = patience
 
     def decide(self, offer: Any, decide: Callable[[list[Any]], Decision]) -> Decision:
-        """Post this rank's offer, and return what is published; `decide` is called on rank 0 alone."""
+        """Post this rank's offer and return the decision; `decide` is called on rank 0 only."""
         until = time.monotonic() + self._patience
         self._store.set(self._key(self._rank), json.dumps(offer))
         published = f"{self._name}/decision"
@@ -62,7 +61,7 @@ class Round:
         return True
 
     def _read(self, key: str) -> Decision:
-        """Anybody on the network of the ranks may write into their store."""
+        """Anybody on the ranks' network may write into their store."""
         try:
             value = json.loads(self._store.get(key))
         except (ValueError, RecursionError):

@@ -1,24 +1,20 @@
-"""Adding up tensors over the ranks of one host, in shared memory, and over hosts where there are several.
+"""Sums tensors over the ranks of one host in shared memory, and over hosts.
 
-In comes a flat tensor, and a factor by which each rank's values are multiplied first; the sum is written into the same
-tensor. It goes through in pieces, of each of which every rank adds up one part, its shard:
+A flat tensor is scaled by a factor and summed in place, in pieces; each rank sums one part of a piece, its shard:
 
     1. it writes the shards of the others, multiplied, into a free slot of its own segment, and counts up WRITTEN
     2. once all ranks have: it adds up its shard in the order of the ranks, leaves the sum in its slot, counts up SUMMED
     3. once all ranks have: it copies the sums of the others, and counts up COPIED; once all have, its slot is free
 
-A small piece, and each with two ranks, takes one step less: each rank writes all of it, and adds up all of it in the
-same order.
+Small pieces, and all pieces with two ranks, take a step less: each rank writes and sums all of it, in the same order.
 
-`start` takes step 1 for all pieces of a tensor, and step 2 and 3 of any tensor as far as the others have come, without
-waiting for them: backward goes on meanwhile. It waits if no slot is free. `finish`, at the last bucket of a backward
-pass, waits for all. With several hosts, the ranks of all hosts with the same place add up their shards (`wire.py`)
-before they count up SUMMED; that goes on meanwhile, too. A rank alone on its host adds up nothing: its tensor itself
-goes to the other hosts.
+`start` takes step 1 for all pieces of a tensor, and steps 2 and 3 of any tensor as far as the others have come, while
+backward continues; it only waits for a free slot. `finish`, at the last bucket of a backward pass, waits for all. With
+several hosts, the ranks with the same place sum their shards (`wire.py`) before they count up SUMMED. A rank alone on
+its host sends its tensor itself to the other hosts.
 
-The rules: the same bits on each rank. Each counter goes through the pieces in their order, so that gloo's calls have
-the same order on all hosts; between the counters, each rank has an order of its own. A rank has left `start` without
-the others only if these can, too, with what it has done: it may wait for them elsewhere.
+All ranks get the same bits. Each counter passes the pieces in order, so gloo's calls have the same order on all hosts.
+A rank leaves `start` only if the others can too with what it has done: it may wait for them elsewhere.
 """
 
 from __future__ import annotations
@@ -41,20 +37,21 @@ if TYPE_CHECKING:
     from .wire import Between
 
 PIECE = 2 << 20
-"""Bytes of a piece on one host: what is written stays in the processor's caches until the others read it.
+"""Bytes of a piece on one host: it stays in the processor's caches until the others read it.
 
-Likewise of one that is encoded for other hosts: while it is sent, the next ones are encoded."""
+Also of a piece encoded for other hosts: while it is sent, the next ones are encoded.
+"""
 PIECE_BETWEEN = 16 << 20
-"""Bytes of a piece that goes to other hosts as it is: the network takes longer, and each message takes a while."""
+"""Bytes of a piece sent unencoded to other hosts: the network is slower, and each message has a cost."""
 SPACE = 64 << 20
-"""Bytes of all slots: two buckets of DDP, so that a rank that is ahead by one of them does not wait."""
+"""Bytes of all slots: two DDP buckets, so that a rank one bucket ahead does not wait."""
 WHOLE = 512 << 10
-"""Bytes, divided by the number of ranks, up to which each rank adds up all of a piece.
+"""Bytes, divided by the number of ranks, up to which each rank sums all of a piece.
 
 Two ranks always do: they move as many bytes as with shards, and wait once less.
 """
 SEGMENT_SIZE = HEADER + SPACE
-"""Pages that no rank touches take no memory."""
+"""Untouched pages take no memory."""
 MAX_PLANS, MAX_VIEWS = 64, 4096
 DTYPES = (
     torch.float32,
@@ -70,17 +67,17 @@ DTYPES = (
 
 
 class _Piece(NamedTuple):
-    """Bounds of a piece, and of the ranks' shards in it, all in elements of the bucket."""
+    """Bounds of a piece and of the ranks' shards, in elements of the bucket."""
 
     start: int
     end: int
     is_whole: bool
     shards: Sequence[tuple[int, int]]
-    """In the order of the ranks; empty in a piece that each rank adds up as a whole."""
+    """By rank; empty if each rank sums the whole piece."""
 
 
 class _Pending:
-    """A piece that this rank has written and not copied yet."""
+    """A piece this rank has written but not yet copied."""
 
     __slots__ = ("factor", "future", "lost", "number", "owner", "piece", "result", "target", "tensor", "work")
 
@@ -92,11 +89,11 @@ class _Pending:
         self.piece, self.tensor, self.factor, self.lost = piece, tensor, factor, lost
         self.number, self.target = number, (number + 1) & MASK
         self.future: Any = None
-        """Of the bucket, with its last piece."""
+        """The bucket's future, set in its last piece."""
         self.result: Any = None
-        """The own shard's sum, in the own segment; the tensor's own part if this rank is alone on its host."""
+        """Sum of the own shard in the own segment; part of the tensor itself if this rank is alone on its host."""
         self.work: Any = None
-        """What adds it up between hosts: a step of it at a time."""
+        """Sums it between hosts, one step at a time."""
 
 
 class Channel:
@@ -119,16 +116,16 @@ class Channel:
         self._own = segments[place]
         self.waiter = Waiter(self._own, segments, peers, timeout)
         self._number = 0
-        """Of the next piece; it starts again after 32 bits, as the counters do."""
+        """Number of the next piece, modulo 2**32 like the counters."""
         self._to_add: deque[_Pending] = deque()
         self._to_send: deque[_Pending] = deque()
         self._to_spread: deque[_Pending] = deque()
         self._to_copy: deque[_Pending] = deque()
-        """Pieces that wait for step 2, for other hosts, for their sums where these go a second way, and for step 3."""
+        """Pieces waiting for step 2, for other hosts, for a second way of their sums, and for step 3."""
         self._used: deque[tuple[int, int]] = deque()
-        """Slots that other ranks may still read, with the number that their COPIED has to reach."""
+        """Slots that other ranks may still read, and the COPIED count that frees them."""
         self._free = list(range(slots))[::-1]
-        """The last one is taken: the one that the caches are most likely to hold."""
+        """The last one is taken first: it is most likely in the caches."""
         self._plans: dict[tuple[Any, int], list[_Piece]] = {}
         self._views: dict[tuple[int, int, Any, int, int], Any] = {}
         self._lock = threading.Lock()
@@ -137,9 +134,9 @@ class Channel:
     def start(
         self, owner: Any, tensor: Any, factor: float | None, future: Any, lost: dict[int, Lost] | None = None
     ) -> None:
-        """Begin to add up a flat, contiguous tensor; the future gets it once it is finished, by `finish` at the latest.
+        """Start summing a flat, contiguous tensor; its future is set by `finish` at the latest.
 
-        Nobody else may write to the tensor until then. `lost` has what each of its pieces has lost in the step before.
+        Nobody else may write to it until then. `lost`: rounding losses of each piece in the previous step.
         """
         with self._whole(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
@@ -155,7 +152,6 @@ class Channel:
             self._advance()
 
     def finish(self) -> None:
-        """Wait for all that was started."""
         if self._oldest():
             with self._whole(), torch.no_grad():
                 self._advance()
@@ -165,9 +161,9 @@ class Channel:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """One call at a time, and none after one that an error has ended: other ranks would mistake its values.
+        """One call at a time, and none after a call that raised: other ranks would mistake its values.
 
-        A handler of a signal, for example, may raise an error while this rank waits.
+        A signal handler, for example, may raise while this rank waits.
         """
         with self._lock:
             if self._is_interrupted:
@@ -177,10 +173,8 @@ class Channel:
             self._is_interrupted = False
 
     def discard(self, owner: Any) -> bool:
-        """Forget the tensors of that model's last backward pass, if it raised an error: they have new values.
-
-        Returns whether there were any.
-        """
+        """Forget tensors of the model's last backward pass if it raised, because their values are new; False without
+        any."""
         found = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
@@ -190,7 +184,7 @@ class Channel:
         return found
 
     def _advance(self) -> None:
-        """Take all steps for which no other rank is missing; the oldest pieces first, which the caches still hold."""
+        """Take every step that needs no other rank, oldest pieces first: the caches still hold those."""
         have_reached = self.waiter.have_reached
         while True:
             if self._to_copy and (self._to_copy[0].piece.is_whole or have_reached(SUMMED, self._to_copy[0].target)):
@@ -205,13 +199,12 @@ class Channel:
                 return
 
     def _oldest(self) -> deque[_Pending]:
-        """The queue of the oldest pieces."""
         return self._to_copy or self._to_spread or self._to_send or self._to_add
 
     def _wait(self, until: int) -> None:
-        """Wait for what half of the oldest pieces need for their next step, but for none after `until`.
+        """Wait until half of the oldest pieces can take their next step, but for none after `until`.
 
-        `_advance` takes the step. A sleep for each piece would take longer than its copies where others use the cores.
+        One sleep per piece would take longer than its copies when others use the cores.
         """
         queue = self._oldest()
         pending = queue[min(len(queue) // 2, (until - queue[0].target) & MASK)]
@@ -221,9 +214,9 @@ class Channel:
             self.waiter.wait_for_all(SUMMED if queue is self._to_copy else WRITTEN, pending.target)
 
     def _free_slot(self, needed: int) -> int:
-        """A slot, of which the tensor needs that many still.
+        """A free slot; the tensor needs `needed` more.
 
-        It waits for no more than those: a rank that has written all of the tensor may have left, and has freed them.
+        Waits only for those: a rank that has written all of the tensor may have left, and has freed them.
         """
         used, until = self._used, None
         while True:
@@ -241,7 +234,6 @@ class Channel:
                 self.waiter.wait_for_all(COPIED, until)
 
     def _write(self, piece: _Piece, slot: int, pending: _Pending) -> _Pending:
-        """Step 1."""
         tensor, factor, dtype, number = pending.tensor, pending.factor, pending.tensor.dtype, pending.number
         self._number = pending.target
         self._used.append((slot, pending.target))
@@ -261,7 +253,6 @@ class Channel:
         return pending
 
     def _add(self, pending: _Pending) -> None:
-        """Step 2."""
         slots = self._slots(pending.number)
         piece, tensor, place = pending.piece, pending.tensor, self.place
         start, end = piece.start, piece.end
@@ -270,13 +261,13 @@ class Channel:
                 views = [self._view(rank, slot, tensor.dtype, 0, end - start) for rank, slot in enumerate(slots)]
                 _add_in_order(views, tensor[start:end])
             self._own.counters[SUMMED][0] = pending.target  # nobody waits for it
-            self._to_copy.append(pending)  # as COPIED goes through all pieces in their order
+            self._to_copy.append(pending)  # COPIED passes all pieces in order
             return
         low, high = piece.shards[place]
         if tensor is not None and low < high:
             own = tensor[low:high]
             if pending.factor is not None:
-                own.mul_(pending.factor)  # rounded as the others' terms: a fused multiply-add has other bits
+                own.mul_(pending.factor)  # rounded like the others' terms: a fused multiply-add has other bits
             views = [
                 own if rank == place else self._view(rank, slot, tensor.dtype, low - start, high - start)
                 for rank, slot in enumerate(slots)
@@ -292,7 +283,7 @@ class Channel:
             self._to_send.append(pending)
 
     def _receive(self, pending: _Pending) -> None:
-        """A step of the own shard's way between hosts has ended, and with the last one it is added up over all."""
+        """Take the own shard to its next step between hosts; after the last it is summed over all."""
         pending.work.wait()
         further = pending.work.next_step()
         if further is not None:
@@ -309,7 +300,6 @@ class Channel:
             pending.tensor[low:high].copy_(pending.result)
 
     def _copy(self, pending: _Pending) -> None:
-        """Step 3."""
         tensor, start = pending.tensor, pending.piece.start
         if tensor is not None:
             slots = self._slots(pending.number)
@@ -321,9 +311,9 @@ class Channel:
             pending.future.set_result(pending.tensor)
 
     def _slots(self, number: int) -> list[int]:
-        """Each rank's slot for that piece, which all have written.
+        """Each rank's slot of a piece that all have written.
 
-        Raises an error if the ranks are about to add up different tensors, as of models that differ.
+        Raises if the ranks are about to sum different tensors, as when their models differ.
         """
         words = [segment.pieces[number % MOST_PIECES] for segment in self._segments]
         own = words[self.place] >> 8
@@ -333,7 +323,6 @@ class Channel:
         return [word & 0xFF for word in words]
 
     def _view(self, rank: int, slot: int, dtype: Any, low: int, high: int) -> Any:
-        """Elements of a slot as a tensor."""
         key = rank, slot, dtype, low, high
         view = self._views.get(key)
         if view is None:
@@ -375,7 +364,7 @@ def _scale(source: Any, factor: float | None, target: Any) -> None:
 
 
 def _add_in_order(terms: Sequence[Any], result: Any) -> None:
-    """The sum over ranks, in their order; a term alone is the result itself."""
+    """Sum in rank order; a single term is the result itself."""
     if len(terms) == 1:
         return
     torch.add(terms[0], terms[1], out=result)

@@ -1,9 +1,9 @@
-"""A communication hook for DistributedDataParallel that adds gradients up over a link, where all ranks agree to it.
+"""A DistributedDataParallel communication hook that sums gradients over a link, if all ranks agree.
 
-`attach` is called at the end of a model's `DistributedDataParallel.__init__`, which all ranks reach together. The first
-model of a process group connects the ranks; later ones use the same link. The rules: each rank makes the same choice
-for each bucket, from values that are equal on all of them; a hook that the script registers itself replaces this one;
-everything else is left to the process group's backend, with DDP's own arithmetic.
+`attach` is called at the end of `DistributedDataParallel.__init__`, which all ranks reach together. The first model of
+a process group connects the ranks; later ones reuse the link. Each rank makes the same choice per bucket from values
+equal on all. A hook that the script registers replaces this one. All else is left to the backend, with DDP's
+arithmetic.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ class _LostOfBucket(NamedTuple):
 
 
 class Gradients:
-    """The state of one model's hook."""
-
     def __init__(self, model: Any, link: SharedLink, group: Any) -> None:
-        self._model = weakref.ref(model)  # the reducer, which the model owns, has this object
+        self._model = weakref.ref(model)  # the reducer, owned by the model, owns this object
         self._link, self._group = link, group
         self._factor = 1.0 / group.size()
         self._lost: dict[int, _LostOfBucket] = {}
         self.script_hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
         self.is_joined = False
-        """Whether this rank has no more input, and takes part in the backward passes of the others."""
+        """True if this rank has no more input and joins the others' backward passes."""
 
     def reduce(self, bucket: Any) -> Any:
-        """A future of the bucket's tensor with the mean over all ranks."""
+        """Future of the bucket's tensor with the mean over all ranks."""
         if self.script_hook is not None:
             state, hook = self.script_hook
             return hook(state, bucket)
@@ -63,9 +61,9 @@ class Gradients:
         return future
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
-        """By piece; None if values go as they are.
+        """Losses by piece; None if values are sent unencoded.
 
-        DDP makes other buckets after the first backward pass: what other parameters lost is dropped.
+        DDP rebuilds buckets after the first backward pass; losses of other parameters are dropped.
         """
         if self._link.between is None or self._link.between.codec is None:
             return None
@@ -96,7 +94,6 @@ def _divides_by_size(model: Any) -> bool:
 
 
 def reduce_gradients(state: Gradients, bucket: Any) -> Any:
-    """The hook."""
     return state.reduce(bucket)
 
 
@@ -105,7 +102,7 @@ _attached: weakref.WeakKeyDictionary[Any, Gradients] = weakref.WeakKeyDictionary
 
 class _Connected(NamedTuple):
     group: Any
-    """A weak reference: a process group that was destroyed is not kept."""
+    """Weak reference, so that a destroyed process group is not kept."""
     link: SharedLink
 
 
@@ -116,7 +113,7 @@ _reported: set[str] = set()
 
 
 def attach(model: Any) -> None:
-    """Let the model's gradients go through shared memory if all ranks agree. No error reaches the script."""
+    """Sum the model's gradients in shared memory if all ranks agree. No error reaches the script."""
     try:
         reason = _attach(model)
     except OffError as off:
@@ -127,7 +124,7 @@ def attach(model: Any) -> None:
 
 
 def _attach(model: Any) -> str:
-    """Raises an OffError, and returns the reason of a model that is left to the backend without asking the others."""
+    """Raises an OffError; returns the reason if the backend takes a model without asking the other ranks."""
     global _models, _connected
     group = getattr(model, "process_group", None)
     world = dist.distributed_c10d._get_default_group()
@@ -154,7 +151,7 @@ def _attach(model: Any) -> str:
 
 
 def reason_against(model: Any, group: Any) -> str:
-    """Why this model's gradients are left to the backend; empty if nothing speaks against shared memory."""
+    """Why the backend keeps this model's gradients; empty if nothing speaks against shared memory."""
     if _version() < OLDEST:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
     if group.size() < 2:
@@ -178,7 +175,7 @@ def reason_against(model: Any, group: Any) -> str:
 
 
 def _missing_name(model: Any) -> str:
-    """A name of torch that is used in the script's own calls, where its lack would be an error; empty if all exist."""
+    """A missing name of torch that the script's own calls use, where it would be an error; empty if all exist."""
     needed = (
         (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
         (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),
@@ -196,7 +193,7 @@ def _version() -> tuple[int, ...]:
 
 
 def _backend(group: Any) -> Any:
-    """The backend for tensors on the CPU; with TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper that checks collectives."""
+    """Backend for CPU tensors; with TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper that checks collectives."""
     try:
         return group._get_backend(torch.device("cpu"))
     except (AttributeError, RuntimeError):
@@ -212,7 +209,7 @@ def _timeout(group: Any) -> float:
 
 
 def _wire() -> str:
-    """How values go between hosts. All ranks have the same environment, and agree on it."""
+    """Encoding between hosts. All ranks have the same environment, and agree on it."""
     mode = os.environ.get("IPEXCTL_WIRE", "fp32")
     if mode not in MODES:
         raise OffError(f"IPEXCTL_WIRE is none of {', '.join(MODES)}")
@@ -228,7 +225,7 @@ def _trained(model: Any) -> list[Any]:
 
 
 def _report(reason: str) -> None:
-    """Say on rank 0 which way the gradients go, if the call asks for one: each answer once, as models may differ."""
+    """Print on rank 0 which way the gradients go, if the call asks; each answer once, because models may differ."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
     chosen = [f"--wire {wire}"] if wire else []
     if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
@@ -246,7 +243,7 @@ def _report(reason: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _patch_registration() -> None:
-    """Let a hook of the script replace this one: the reducer takes one hook in its life."""
+    """Let a script's hook replace this one: the reducer takes only one hook."""
     register, register_builtin = (
         DistributedDataParallel.register_comm_hook,
         DistributedDataParallel._register_builtin_comm_hook,

@@ -1,7 +1,4 @@
-"""The part of a bucket that each rank adds up, its pieces, and the ranks that share a host: numbers alone.
-
-In come sizes in elements, out go bounds. The rule: all ranks compute the same from the same numbers.
-"""
+"""Bounds of shards and pieces of a bucket, and the ranks that share a host. Every rank computes the same."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ LINE = 64
 
 
 def shard_bounds(elements: int, ranks: int, itemsize: int) -> list[int]:
-    """The bounds of each rank's shard of a piece, `ranks` + 1 of them; the last shards may be shorter, or empty."""
+    """`ranks` + 1 bounds of the shards of a piece; the last shards may be shorter or empty."""
     step = max(LINE // itemsize, 1)
     lines = -(-elements // step)
     return [min(lines * rank // ranks * step, elements) for rank in range(ranks)] + [elements]
 
 
 def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
-    """The bounds of the pieces of a bucket: of about equal size, of at most `limit` bytes each."""
+    """Bounds of a bucket's pieces: about equal, at most `limit` bytes each."""
     step = max(LINE // itemsize, 1)
     most = limit // itemsize // step * step
     count = max(-(-elements // most), 1)
@@ -31,10 +28,9 @@ def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
 
 
 def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[list[int]]:
-    """The ranks of each host, from the ranks whose memory each rank has mapped, itself among them.
+    """Ranks of each host, from the ranks whose memory each rank has mapped, including itself.
 
-    `fewest` ranks must be on some host. Raises a ValueError with the reason if there is no such division, or none that
-    can be used.
+    Some host must have `fewest` ranks. Raises a ValueError with the reason if no usable division exists.
     """
     hosts: list[list[int]] = []
     for rank in sorted(mapped):

@@ -1,7 +1,7 @@
-"""The shared memory of all ranks of a process group: offered, mapped, proved, and kept for all its models.
+"""The shared memory of all ranks of a process group: offered, mapped, proved, and reused for all its models.
 
-`connect` is called by all ranks at the same point. Each offers a segment with a nonce, maps the segments of the others
-that it can, and says which. All ranks get a link, or all get the reason why there is none.
+All ranks call `connect` at the same point. Each offers a segment with a nonce, and reports which of the others' it
+could map. All ranks get a link, or all get the reason why there is none.
 """
 
 from __future__ import annotations
@@ -22,25 +22,23 @@ from .waiting import Peer, read_state
 from .wire import Between, Lost
 
 CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
-"""Bytes from which this is faster than gloo: on one host, with several, and where values are encoded between them."""
+"""Bytes from which this is faster than gloo: on one host, on several, and with encoding between them."""
 BUILDING = 60.0
 """Seconds for the groups between hosts to connect."""
 buckets = 0
-"""Added up in shared memory by this process so far."""
+"""Summed in shared memory by this process so far."""
 
 
 class OffError(Exception):
-    """The ranks stay with the backend; the text is the reason. All ranks have the same one."""
+    """The ranks stay with the backend; the text is the reason, the same on all ranks."""
 
 
 class SharedLink:
-    """The means by which this rank adds gradients up with the others of its process group."""
-
     def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel, between: Between | None) -> None:
         self.hosts, self.channel, self.between = hosts, channel, between
 
     def confirm(self, store: Any, rank: int, name: str, reason: str) -> None:
-        """Return if all ranks want this link for one more model; otherwise raise an OffError."""
+        """Return if all ranks want this link for another model; otherwise raise an OffError."""
         size = sum(len(ranks) for ranks in self.hosts)
         _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
 
@@ -52,7 +50,7 @@ class SharedLink:
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
 
     def gains(self, tensor: Any) -> bool:
-        """A rank alone on its host has nothing to gain for values that go to the others as they are."""
+        """False for a rank alone on its host with values sent unencoded."""
         if self.channel.size > 1:
             return True
         return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
@@ -62,9 +60,10 @@ class SharedLink:
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
-        """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor.
+        """Future of a flat tensor's sum over all ranks, each scaled by the factor; set by `channel.finish` at the
+        latest.
 
-        It is there after `channel.finish` at the latest. `lost` is what rounding has taken from this bucket before.
+        `lost`: what rounding took from this bucket before.
         """
         global buckets
         buckets += 1
@@ -74,7 +73,7 @@ class SharedLink:
 
 
 def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float, *, wire: str) -> SharedLink:
-    """A link of all ranks; `reason` is why this rank wants none, or empty. Raises an OffError."""
+    """Link all ranks; `reason` is why this rank wants no link, or empty. Raises an OffError."""
     own, number, reason = _offered(reason)
     segments = {rank: own} if own is not None else {}
     try:
@@ -108,7 +107,7 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
 def _between(
     round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float, wire: str
 ) -> Between:
-    """The groups of all ranks with the same place on their hosts. Only they connect, and torch knows no new group."""
+    """Groups of ranks with the same place on their hosts. Only these connect, and torch knows no new group."""
     number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
     groups, why = [], ""
     try:
@@ -154,7 +153,7 @@ def _offer(own: Segment | None, number: int, reason: str, wire: str) -> dict[str
 
 
 def _boot() -> str:
-    """Ranks with different ones are on different hosts; those with the same may be in different containers."""
+    """Equal ids may still be different containers on one host."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -192,7 +191,7 @@ def _published(decision: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment]:
-    """The segments of the other ranks of this host."""
+    """Segments of the other ranks on this host."""
     segments = {}
     for peer, offer in enumerate(offers):
         if peer != rank and offer["boot"] == offers[rank]["boot"]:
@@ -203,7 +202,7 @@ def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment
 
 
 def _map(offer: Mapping[str, Any]) -> Segment | None:
-    """The segment of another rank; None if that process is not on this host, or not to be seen from here."""
+    """Segment of another rank; None if its process is not visible from here."""
     number = open_memfd(offer["pid"], offer["number"])
     if number is None:
         return None

@@ -1,19 +1,17 @@
-"""The step meter of a rank: counts optimizer steps, samples of DataLoaders, and the time spent waiting for data.
+"""The step meter of a rank: counts optimizer steps, DataLoader samples, and time spent waiting for data.
 
-`rank_hooks.py` calls the four functions `watch_…` when `import torch`, or IPEX, has run the module that each of them
-changes; without $IPEXCTL_METER it imports nothing of this. In come calls of torch's hooks; out go totals in the ring
-(`meter_ring.py`). The rules:
+When `import torch` or IPEX has run a module, `rank_hooks.py` calls the `watch_…` function that changes it; without
+$IPEXCTL_METER nothing is imported. Totals go to the ring (`meter_ring.py`).
 
-- An error here never reaches the script: the meter ends, and the script goes on.
-- The first optimizer that steps counts. Another one takes its place when the first is gone, or when that other one has
-  stepped SWITCH times and the first not once.
-- A step gets the samples of the iterator that was asked last before it. What other iterators gave since the step before
-  was an evaluation, or a second input of the same samples.
-- What can't be known has a flag, and no number is guessed.
+- An error here never reaches the script: the meter ends, the script continues.
+- The first optimizer that steps counts. Another replaces it when the first is gone, or has not stepped once during
+  SWITCH steps of the other.
+- A step gets the samples of the iterator asked last before it. What other iterators gave since the previous step was an
+  evaluation, or a second input of the same samples.
+- Unknowns are flagged, never guessed.
 
-A torch before OLDEST has no meter, and a step that torch.compile has compiled is not counted. IPEX's fused steps are
-functions that replace the method `step` of one optimizer, past all hooks; they are wrapped in IPEX's tables, from which
-`ipex.optimize` takes them.
+A torch before OLDEST has no meter, and compiled steps are not counted. IPEX's fused steps bypass all hooks, because
+`ipex.optimize` takes functions from its tables; they are wrapped there.
 """
 
 from __future__ import annotations
@@ -30,21 +28,21 @@ from typing import Any, Callable
 from .meter_ring import RingError, RingWriter, Totals
 
 INTERVAL = 20_000_000
-"""Nanoseconds between two records at least: faster steps share one, and the ring lasts for 20 s."""
+"""Minimum ns between records: faster steps share one, and the ring lasts 20 s."""
 SWITCH = 16
 OLDEST = (2, 1)
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
-"""Flags: a thread of its own asks for batches; several iterators feed each step; a batch without a known size."""
+"""Flags: a thread asks for batches; several iterators feed each step; a batch without a known size."""
 DEPTH, ITEMS = 4, 16
-"""How deep, and in how many items of a batch, the first tensor is looked for."""
+"""How deep, and in how many items of a batch, to look for the first tensor."""
 MOST_ITERATORS = 64
 WIDE = ("torch.float32", "torch.float64")
 WAITING = f"{__package__}.waiting"
-"""The module of the all-reduce in shared memory that counts its waiting, if the rank has imported it."""
+"""The shared-memory all-reduce's module that counts its waiting, if the rank imported it."""
 
 
 def size_of(batch: Any, depth: int = DEPTH) -> int | None:
-    """The first dimension of the first tensor in a batch; None without one that has a dimension."""
+    """First dimension of a batch's first tensor; None without one."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -64,7 +62,7 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
 
 
 class StepCounter:
-    """Which steps count, and which samples belong to them. It knows no torch and no clock."""
+    """Which steps count, and with which samples. Knows no torch and no clock."""
 
     def __init__(self) -> None:
         self.steps = self.samples = self.wait = self.flags = 0
@@ -80,11 +78,11 @@ class StepCounter:
         self._unknown = 0
 
     def before_step(self) -> None:
-        """A step begins. A class that calls the step of its base has two beginnings, then two ends, for one step."""
+        """A class that calls its base's step has two beginnings, then two ends, for one step."""
         self._is_stepping = True
 
     def after_step(self, optimizer: Any, thread: int) -> bool:
-        """Whether this step counts."""
+        """True if this step counts."""
         if not self._is_stepping:
             return False
         self._is_stepping = False
@@ -99,7 +97,7 @@ class StepCounter:
         return True
 
     def _replaces(self, optimizer: Any) -> bool:
-        """Only the first other one since the last step that counted: there may be an optimizer for each parameter."""
+        """Only the first other optimizer since the last counted step: there may be one per parameter."""
         if not self._candidate_steps:
             self._candidate = weakref.ref(optimizer)
         if self._candidate() is optimizer or self._candidate() is None:
@@ -145,16 +143,15 @@ class Meter:
         os.register_at_fork(after_in_child=self._leave_ring)
 
     def turn_off(self) -> None:
-        """After an error, or where another process has the ring."""
         self.is_on = False
 
     def _leave_ring(self) -> None:
-        """In a forked child, if its parent has the ring; else the child may be the one that trains."""
+        """In a forked child, leave the ring to the parent if it has it; else the child may be the one that trains."""
         if self._ring is not None:
             self.turn_off()
 
     def on_model(self, model: Any) -> None:
-        """A model has got DDP: note how many bytes of its gradients fewer bytes could stand for."""
+        """Note how many bytes of a DDP model's gradients could be sent encoded."""
         try:
             parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
             wide = [parameter for parameter in parameters if str(parameter.dtype) in WIDE]
@@ -163,7 +160,7 @@ class Meter:
             self.turn_off()
 
     def _gradients(self) -> int:
-        """By 65,536, rounded up."""
+        """In units of 65,536, rounded up."""
         return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
 
     def before_step(self) -> None:
@@ -180,7 +177,7 @@ class Meter:
 
     def on_batch(self, iterator: Any, batch: Any, wait: int) -> None:
         try:
-            is_sized = getattr(iterator, "_auto_collation", True)  # else an item is one sample or a batch, as it likes
+            is_sized = getattr(iterator, "_auto_collation", True)  # else an item is one sample or a batch, at will
             self.counter.on_batch(id(iterator), size_of(batch) if is_sized else None, wait, threading.get_ident())
         except Exception:  # noqa: BLE001
             self.turn_off()
@@ -215,7 +212,6 @@ _meter: Meter | None = None
 
 
 def meter() -> Meter:
-    """The meter of this process."""
     global _meter
     if _meter is None:
         _meter = Meter(os.environ.get("IPEXCTL_METER", ""))
@@ -224,12 +220,12 @@ def meter() -> Meter:
 
 def watch_optimizers(module: Any) -> None:
     """`torch.optim.optimizer`: count each step of a plain optimizer."""
-    own, torch = meter(), sys.modules["torch"]  # which is still being imported: its parts are looked up later
+    own, torch = meter(), sys.modules["torch"]  # still being imported: its parts are looked up later
     if not is_new_enough(str(getattr(torch, "__version__", ""))):
         return
 
     def before(*_: Any) -> None:
-        # torch.compile would trace this into the graph of a compiled step: then it sees an empty function.
+        # torch.compile would trace this into a compiled step; so it sees an empty function.
         if not torch.compiler.is_compiling():
             own.before_step()
 
@@ -242,15 +238,15 @@ def watch_optimizers(module: Any) -> None:
 
 
 def is_new_enough(version: str) -> bool:
-    """Whether that torch has the hooks, and `torch.compiler.is_compiling`."""
+    """True if that torch has the hooks and `torch.compiler.is_compiling`."""
     major, minor = [*version.split("."), ""][:2]
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= OLDEST
 
 
 def watch_loaders(module: Any) -> None:
-    """`torch.utils.data.dataloader`: look at each batch, and how long it took.
+    """`torch.utils.data.dataloader`: inspect each batch and its time.
 
-    All iterators of a DataLoader, also those of accelerate and torchdata, give their batches by this one method.
+    All iterators of a DataLoader, also accelerate's and torchdata's, pass batches through this method.
     """
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is None:
@@ -271,9 +267,9 @@ def watch_loaders(module: Any) -> None:
 
 
 def watch_fused_steps(module: Any) -> None:
-    """`intel_extension_for_pytorch.optim._optimizer_utils`: count the fused steps, too.
+    """`intel_extension_for_pytorch.optim._optimizer_utils`: count the fused steps too.
 
-    Its tables are dicts from an optimizer's class to a function; their names differ between versions.
+    Its tables map an optimizer's class to a function; their names differ between versions.
     """
     own = meter()
     wrapped: dict[Any, Any] = {}

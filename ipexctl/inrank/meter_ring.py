@@ -1,11 +1,10 @@
-"""The ring of the step meter, as its rank writes it: a small shared file with the newest records of the training.
+"""The ring of the step meter, as its rank writes it: a small shared file with the newest records.
 
-The rank wrapper makes the file and reads it (`node/run/meter_reader.py`); its path is in $IPEXCTL_METER. In come totals
-since the meter began; out goes a record of 64 bytes, in the next of SLOTS places. The rules: the file has one writer,
-the process that holds its lock; a record is never changed, only replaced by a newer one; totals go on from the newest
-record when another process takes over, so that a record that was missed costs resolution and no step.
+The rank wrapper makes the file (path in $IPEXCTL_METER) and reads it (`node/run/meter_reader.py`). Its one writer holds
+its lock. Totals continue from the newest record when another process takes over, so a missed record costs resolution
+but no step. A record is 8 words of 64 bits in machine order, in the next of SLOTS places:
 
-    8 words of 64 bits in the machine's order: NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, CHECK
+    NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, CHECK
 
 NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT
 the time spent waiting for data, REDUCE that for other ranks in the all-reduce in shared memory. FLAGS has why samples
@@ -35,7 +34,7 @@ _BODY = struct.Struct("@7Q")
 
 
 class Totals(NamedTuple):
-    """One record: times in nanoseconds; all but `wall` and `flags` are sums since the meter began."""
+    """Times in ns; all but `wall` and `flags` are sums since the meter began."""
 
     wall: int
     steps: int = 0
@@ -47,7 +46,7 @@ class Totals(NamedTuple):
 
 
 class RingError(Exception):
-    """The ring can't be written by this process; the text is the reason."""
+    """This process can't write the ring; the text is the reason."""
 
 
 def check_of(number: int, totals: Totals) -> int:
@@ -61,7 +60,7 @@ class RingWriter:
     """The ring, mapped and locked by this process. Forked children must not write to it."""
 
     def __init__(self, path: str) -> None:
-        # In a container with process numbers of its own, the path may be that of another file.
+        # In a container with its own pids, the path may belong to another file.
         if not os.readlink(path).startswith(LINK):
             raise RingError("the path of the step meter is that of another file")
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -80,7 +79,7 @@ class RingWriter:
         self._number, self.before = self._find_newest()
 
     def _find_newest(self) -> tuple[int, Totals]:
-        """The newest record of the process that had the ring before."""
+        """Newest record of the ring's previous process."""
         newest, totals = 0, Totals(0)
         for fields in _RECORD.iter_unpack(self._map[:]):
             number, found = fields[0], Totals(*fields[1:7])

@@ -1,9 +1,8 @@
 """A rank's part of the shared memory: a memfd that the other ranks of its host map through /proc, and its words.
 
-A memfd has no name: nothing stays in /dev/shm when a rank is killed, and its size is not limited by that of /dev/shm,
-which is 64 MB in a container. A rank that can open `/proc/PID/fd/NUMBER` of another and finds the nonce there is on the
-same host, in the same PID namespace, of the same user. The rank keeps the descriptor of its own: `process_stacks.py`
-reads WAITS_FOR there.
+A memfd has no name: a killed rank leaves nothing in /dev/shm, whose size (64 MB in a container) does not limit it. A
+rank that can open another's `/proc/PID/fd/NUMBER` and finds the nonce there is on the same host, in the same PID
+namespace, of the same user. `process_stacks.py` reads WAITS_FOR from the descriptor.
 
     byte 0      WRITTEN: 32 bits, how many pieces the rank has written for others; a futex on which they wait
     byte 128    WAITS_FOR: 32 bits, the number of the rank that its rank waits for, and 1; 0: for none
@@ -14,9 +13,9 @@ reads WAITS_FOR there.
     byte 1024   PIECES: 64 bits for each of the last 64 pieces, its size and type, and its slot
     byte 4096   the slots
 
-Each word is written by the segment's own rank alone, by one aligned instruction; the counters have cache lines of their
-own. On x86-64, stores become visible in the order in which they are made, after earlier loads, and loads are made in
-order, so that a rank that reads a new counter also reads what was written before it.
+Only the segment's own rank writes its words, each by one aligned instruction; counters have their own cache lines. On
+x86-64, stores become visible in order after earlier loads, and loads are in order, so a rank that reads a new counter
+also reads what was written before it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WRITTEN, SUMMED, COPIED = 0, 1, 2
 """Numbers of the counters."""
 NONCE_SIZE = 32
 MOST_PIECES = 64
-"""Those that a rank has under way at a time: no more than it has slots."""
+"""Maximum pieces in progress; no more than slots."""
 HEADER = 4096
 NAME = "ipexctl-allreduce"
 _MADV_DONTFORK = 10
@@ -45,7 +44,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class SegmentError(Exception):
-    """Shared memory can't be used here; the text is the reason."""
+    """The text is the reason."""
 
 
 class _Timespec(ctypes.Structure):
@@ -53,7 +52,7 @@ class _Timespec(ctypes.Structure):
 
 
 def is_supported() -> bool:
-    """Whether the numbers of system calls and the order of stores are known here."""
+    """True if system call numbers and the order of stores are known here."""
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
@@ -72,7 +71,7 @@ def _failed(what: str) -> SegmentError:
 
 
 def create_memfd(size: int) -> int:
-    """A descriptor of new shared memory that only this user can open."""
+    """Descriptor of new shared memory that only this user can open."""
     # Pythons built for an old glibc, as conda's, have no os.memfd_create.
     number = int(_libc.syscall(ctypes.c_long(_MEMFD_CREATE), ctypes.c_char_p(NAME.encode()), ctypes.c_long(1)))
     if number < 0:
@@ -87,17 +86,17 @@ def create_memfd(size: int) -> int:
 
 
 def open_memfd(pid: object, number: object) -> int | None:
-    """A descriptor of the memfd that a process of this user has under that number; None if there is none.
+    """Open another process's memfd by its pid and descriptor; None if this user has no such memfd.
 
-    The numbers come from the store of the ranks, into which anybody on their network may write, and root can open what
-    is another user's.
+    The numbers come from the ranks' store, into which anybody on their network may write, and root can open other
+    users'.
     """
     if type(pid) is not int or type(number) is not int:
         return None
     path = f"/proc/{pid}/fd/{number}"
     try:
         if not os.readlink(path).startswith(f"/memfd:{NAME}"):
-            return None  # of another process with that number
+            return None  # another process reused that number
         found = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
@@ -109,10 +108,7 @@ def open_memfd(pid: object, number: object) -> int | None:
 
 
 class Segment:
-    """Shared memory that this process has mapped, its own or another rank's, until nothing refers to it any more.
-
-    Forked children don't have it.
-    """
+    """Memory mapped by this process, its own or another rank's, while referenced. Not in forked children."""
 
     def __init__(self, number: int, size: int) -> None:
         if os.fstat(number).st_size != size:
@@ -141,11 +137,11 @@ class Segment:
         self.bytes[NONCE : NONCE + NONCE_SIZE] = value
 
     def wake(self, counter: int) -> None:
-        """Wake the ranks that sleep until the counter changes."""
+        """Wake the ranks that wait for the counter to change."""
         _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
 
     def sleep(self, counter: int, value: int, seconds: float) -> None:
-        """Sleep while the counter has that value, at most that long; also returns on a signal."""
+        """Sleep while the counter has that value, at most `seconds`; a signal also returns."""
         until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         futex = self._futexes[counter]
         _libc.syscall(_NUMBER, futex, _WAIT, ctypes.c_ulong(value), ctypes.byref(until), _NOTHING, _NOTHING)

@@ -1,8 +1,7 @@
-"""Waiting for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time.
+"""Waits for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time.
 
-In comes a number that a counter of the others must reach; `wait_for_all` returns once they have. A rank that has ended
-raises a RuntimeError, with gloo's words, as does one that lets this rank wait longer than its process group's timeout.
-The rule: a rank that waits leaves its core to the others, and signal handlers of the script run.
+An exited rank, or one slower than the process group's timeout, raises a RuntimeError with gloo's words. While it waits,
+a rank leaves its core to others, and the script's signal handlers run.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 
 MASK, HALF = 0xFFFFFFFF, 0x80000000
 SPINS = 600
-"""Readings of the word before a rank sleeps: about 40 µs, as long as waking it takes."""
+"""Readings before a rank sleeps: about 40 µs, as long as waking it takes."""
 SLEEP = 1.0
-"""Seconds of a sleep, after which the other rank is looked at."""
+"""Seconds of a sleep before the other rank is checked."""
 slept = [0]
-"""Nanoseconds of sleep in this process, for the step meter."""
+"""Nanoseconds slept by this process, for the step meter."""
 
 
 class Peer(NamedTuple):
-    """A process: its number in the world, its id, and when it started, so that its id isn't taken for another's."""
+    """Rank in the world, pid, and start time in case the pid is reused."""
 
     rank: int
     pid: int
@@ -34,7 +33,7 @@ class Peer(NamedTuple):
 
 
 def read_state(pid: int) -> tuple[str, int]:
-    """The state of a process, and when it started; ("", 0) when it is gone."""
+    """State and start time of a process; ("", 0) if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -44,19 +43,17 @@ def read_state(pid: int) -> tuple[str, int]:
 
 
 def is_alive(peer: Peer) -> bool:
-    """Whether that process still runs; also true for one that is stopped."""
+    """True while that process runs, even stopped."""
     state, started = read_state(peer.pid)
     return started == peer.started and state not in ("", "Z", "X")
 
 
 def awaited_key(place: int, counter: int) -> int:
-    """The upper half of AWAITED."""
+    """Upper half of AWAITED."""
     return (place + 1) << 8 | counter
 
 
 class Waiter:
-    """Waits for the ranks of one host."""
-
     def __init__(self, own: Segment, segments: Sequence[Segment], peers: Sequence[Peer], timeout: float) -> None:
         self.timeout = timeout
         self.spins = SPINS
@@ -67,9 +64,9 @@ class Waiter:
         self._counters = list(zip(*(segment.counters for segment in segments)))
 
     def count_up(self, counter: int, number: int) -> None:
-        """Set a counter of this rank, and wake those that wait for this number; others would only sleep again."""
+        """Set a counter of this rank and wake those that wait for this number; others would only sleep again."""
         self.own.counters[counter][0] = number
-        with self._barrier:  # its atomic instruction lets no load pass the store, nor does that of the rank that waits
+        with self._barrier:  # its atomic instruction lets no load pass the store; the waiting rank has the same
             pass
         for segment in self._segments:
             awaited = segment.awaited[0]
@@ -78,11 +75,10 @@ class Waiter:
                 return
 
     def have_reached(self, counter: int, target: int) -> bool:
-        """Whether each rank of the host has; it does not wait."""
+        """True if each rank of the host has; does not wait."""
         return all((word[0] - target) & MASK < HALF for word in self._counters[counter])
 
     def wait_for_all(self, counter: int, target: int) -> None:
-        """Wait until the counter of each rank of the host has reached that number."""
         for number, word in enumerate(self._counters[counter]):
             if (word[0] - target) & MASK >= HALF:
                 self._wait(number, counter, target)
@@ -95,7 +91,6 @@ class Waiter:
         self.wait_in_all_reduce(number, counter, target)
 
     def wait_in_all_reduce(self, number: int, counter: int, target: int) -> None:
-        """Sleep until that rank of the host has reached the number."""
         segment, peer = self._segments[number], self._peers[number]
         word = segment.counters[counter]
         begun, pause = time.monotonic(), SLEEP

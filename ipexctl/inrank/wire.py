@@ -1,17 +1,14 @@
-"""Sums of gradients over hosts, by the ranks with the same place on each: in fewer bytes if the call asks for it.
+"""Sums gradients over hosts, between the ranks with the same place on each, optionally in fewer bytes.
 
-In comes the sum of a host for a part of a bucket, as each of its ranks has one; out goes the sum over all hosts, by way
-of works that `channel.py` takes one step further whenever they are complete. With fp32 it is gloo's all-reduce, of the
-values as they are. With a codec, values are sent as bf16, or as int8 with a scale for each block:
+With fp32 it is gloo's all-reduce. With a codec, values are sent as bf16, or as int8 with a scale per block:
+
 
     two hosts     each sends all of its values to the other, and adds up both
-    more          each sends to every host the part that this one adds up, and then its own sum to all others
 
-The rules: sums are formed in fp32, in the order of the hosts. A host uses its own values as the others read them, so
-that all of them have the same bits. An infinite or undefined value makes its block undefined everywhere, so that loss
-scalers see it. What int8 loses by rounding is added to the values of the next step (error feedback); it is forgotten
-with its model, and where it is larger than the next values. Values that a codec would not make smaller go as they are.
-Each group makes its calls in the order of the pieces, which is the same on all hosts.
+Sums are formed in fp32 in host order, and a host uses its own values as the others read them, so all get the same bits.
+An infinite or undefined value makes its block undefined everywhere, for loss scalers to see. What int8 rounding loses
+is added to the next step's values (error feedback) unless it is larger than all of them. Values that a codec would not
+shrink are sent unencoded. Each group makes its calls in the order of the pieces, the same on all hosts.
 """
 
 from __future__ import annotations
@@ -24,12 +21,12 @@ MODES = ("fp32", "bf16", "int8")
 BLOCK = 1024
 """Values with one scale."""
 LEAST = 1e-30
-"""The smallest scale, for a block of zeros. What it rounds to zero is far below any gradient."""
+"""Smallest scale, for a block of zeros. What it rounds to zero is far below any gradient."""
 _TOP = 127.0
 
 
 class Bf16:
-    """Two bytes a value."""
+    """Two bytes per value."""
 
     itemsize, has_feedback = 2, False
 
@@ -47,13 +44,13 @@ class Bf16:
 
 
 class Int8:
-    """One byte a value; the scales of all blocks come first."""
+    """One byte per value; the scales of all blocks come first."""
 
     itemsize, has_feedback = 1, True
 
     @staticmethod
     def size(elements: int) -> int:
-        return 4 * -(-elements // BLOCK) + -(-elements // 4) * 4  # as fp32 begins at multiples of four
+        return 4 * -(-elements // BLOCK) + -(-elements // 4) * 4  # fp32 begins at multiples of four
 
     @staticmethod
     def encode(values: Any, wire: Any) -> None:
@@ -74,7 +71,7 @@ CODECS: dict[str, Codec] = {"bf16": Bf16(), "int8": Int8()}
 
 
 def _blocks(values: Any, wire: Any) -> list[Any]:
-    """Whole blocks, and what is left, each with its scales and codes."""
+    """Full blocks and the rest, each with scales and codes."""
     elements = values.numel()
     blocks, whole = -(-elements // BLOCK), elements // BLOCK * BLOCK
     scales, codes = wire[: 4 * blocks].view(torch.float32), wire[4 * blocks :].view(torch.int8)
@@ -91,7 +88,7 @@ def _blocks(values: Any, wire: Any) -> list[Any]:
 
 
 class Lost:
-    """What rounding has taken from a piece of a bucket in the last step."""
+    """What rounding took from a piece of a bucket in the last step."""
 
     __slots__ = ("values",)
 
@@ -100,22 +97,22 @@ class Lost:
 
 
 class Work:
-    """A step of a sum over hosts, as `channel.py` takes it further."""
+    """One step of a sum over hosts, continued by `channel.py`."""
 
     def __init__(self, work: Any = None) -> None:
-        """`work` is gloo's; None where there is nothing to add up."""
+        """`work` is gloo's; None if there is nothing to sum."""
         self._work = work
 
     def is_completed(self) -> bool:
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> None:
-        """Raises the error of the group, if it had one."""
+        """Raises the group's error, if any."""
         if self._work is not None:
             self._work.wait()
 
     def next_step(self) -> Work | None:
-        """What follows once this one is complete; None after the last."""
+        """The step after this one; None after the last."""
         return None
 
     def store(self, target: Any) -> None:
@@ -123,7 +120,7 @@ class Work:
 
 
 class PlainSum(Work):
-    """Gloo's sum of the values as they are."""
+    """Gloo's sum of unencoded values."""
 
     def __init__(self, link: Between, values: Any) -> None:
         super().__init__(link.first.allreduce([values]))
@@ -154,7 +151,7 @@ class Swap(Work):
 
 
 class Scatter(Work):
-    """More hosts, the first step: this host gets from all others the part that it adds up."""
+    """More hosts, first step: this host gets the part that it sums from all others."""
 
     def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
         self._link, self._values, self._lost = link, _with_lost(values, lost), lost
@@ -184,7 +181,7 @@ class Scatter(Work):
 
 
 class Gather(Work):
-    """More hosts, the second step: all get the sums of all others."""
+    """More hosts, second step: all get the sums of all others."""
 
     def __init__(self, link: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
         self._link, self._total, self._bounds, self._lost = link, total, bounds, lost
@@ -206,11 +203,11 @@ class Gather(Work):
 
 
 class Between:
-    """The groups of the ranks with this place on their hosts, and how they send values."""
+    """Groups of the ranks with this place on their hosts, and their encoding."""
 
     def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
         self.first, self.second = groups[0], groups[-1]
-        """Those of the first and of the second step: between the two kinds of calls there is no order."""
+        """Groups of the first and second step: calls of the two are not ordered."""
         self.place, self.size, self.mode = place, size, mode
         self.codec: Any = CODECS.get(mode)
 
@@ -218,7 +215,7 @@ class Between:
         return self.codec is not None and dtype.is_floating_point and self.codec.itemsize < itemsize
 
     def begin(self, values: Any, lost: Lost | None) -> Work:
-        """A work that adds up flat, contiguous values over all hosts; they belong to it until its sum is stored."""
+        """Start summing flat, contiguous values over all hosts; it owns them until the sum is stored."""
         if not values.numel():
             return Work()
         if not self.compresses(values.dtype, values.element_size()):
@@ -232,15 +229,15 @@ class Between:
 
 
 def part_bounds(elements: int, hosts: int) -> list[Any]:
-    """The part of each host: whole blocks, so that the last ones may be shorter or empty."""
+    """Each host's part: full blocks, so the last may be shorter or empty."""
     size = -(-elements // (hosts * BLOCK)) * BLOCK if elements > BLOCK else elements
     return [(min(size * host, elements), min(size * (host + 1), elements)) for host in range(hosts)]
 
 
 def _with_lost(values: Any, lost: Lost | None) -> Any:
-    """The values in fp32, with what they have lost in the step before.
+    """Values in fp32 plus the losses of the previous step.
 
-    If that is larger than all of them, it is of a step that went wrong, which the script may have left out or clipped.
+    Losses larger than all values are from a step that went wrong, which the script may have skipped or clipped.
     """
     values = values.float()
     if lost is not None and lost.values is not None and not _largest(lost.values) > _largest(values):
@@ -253,7 +250,7 @@ def _largest(values: Any) -> float:
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:
-    """Keep what the others did not get. An undefined value is in their sum, and must not come again."""
+    """Keep what the others did not get. Undefined values are in their sum and must not be repeated."""
     if lost.values is None:
         lost.values = torch.empty_like(decoded)
     torch.sub(values, decoded, out=lost.values).nan_to_num_(0.0, 0.0, 0.0)

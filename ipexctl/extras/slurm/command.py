@@ -1,8 +1,7 @@
-"""`ipexctl submit`: puts a run into the queue of a Slurm cluster, from a machine that reaches its login node by ssh.
+"""`ipexctl submit`: puts a run into a Slurm cluster's queue through its login node. `submission.py` does the work.
 
-In comes the line of `run` without its hosts; out goes a run in the registry, whose id is the only line on stdout, or
-the reason why nothing is in the queue. `submission.py` does it. The rule: every option is decided here, from
-this machine's files of defaults; the job reads none.
+Every option is decided here, from this machine's files of defaults; the job reads none. The run's id is the only line
+on stdout.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ SCHEMA = "ipexctl.submit/1"
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """What the job asks of Slurm."""
-
     slurm: str | None = option("--slurm LOGIN", "Login node of the cluster: a name for ssh, or a host of the hostfile.")
     partition: str | None = option("--partition -p NAME", "Partition (default: that of the cluster).")
     nodes: int = option("--nodes -N N", "Number of nodes (default: {default}).", 1, min=1)
@@ -144,7 +141,7 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
 
 
 def targets_of_login(name: str | None, targets: Targets) -> Targets:
-    """The host of that name, where the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
+    """The host of that name, if the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
     from ipexctl.cli.hosts import select
     from ipexctl.hosts.names import quoted
     from ipexctl.hosts.select import ENVIRONMENT
@@ -182,7 +179,7 @@ def _login(name: str | None, targets: Targets) -> Host:
 def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
 ) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
-    """The checked call; no host was contacted for it."""
+    """Check the call without contacting a host."""
     from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys

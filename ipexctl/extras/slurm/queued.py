@@ -1,9 +1,7 @@
-"""The queue of Slurm as a starter: explains a submitted run that has no record of its own yet, or none any more.
+"""Slurm's queue as a starter: explains submitted runs without their own record. Pure.
 
-In come the status that the login node answers and the record of the registry; out go sentences with what to type, a
-diagnosis for `why`, and the record with the hosts and ranks that the job has got. Pure. Slurm's words are untrusted
-text: they are shown, and decide nothing. `starters/choice.py` finds `QUEUE` by the name in a record; the login node is
-reached by ssh.
+Slurm's words are untrusted text: they are shown, and decide nothing. `starters/choice.py` finds `QUEUE` by the name in
+a record; the login node is reached by ssh.
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ _REASONS: Final = {
     "DependencyNeverSatisfied": "the job that it depends on has not ended as it needs, and it does not begin",
     "QOSMaxJobsPerUserLimit": "the account has as many jobs as it may",
 }
-"""Of Slurm's words for a wait, those that do not say it."""
+"""Slurm's reasons for waiting that do not explain it."""
 _NEVER: Final = frozenset(
     ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied")
 )
-"""Of these, those that waiting does not change."""
+"""Reasons that waiting does not change."""
 _NODES_DOWN: Final = "Nodes_required_for_job_are_DOWN"
 _MOST_RANKS: Final = 100_000
 
@@ -56,13 +54,12 @@ def reason_of_wait(job: QueueJob) -> str:
 
 
 def ended_by_slurm(job: QueueJob) -> str:
-    """Why the job ended, as far as Slurm tells; empty if it does not."""
+    """Why the job ended by Slurm's account; empty if it does not say."""
     is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
     return printable(describe_job_end(job)) if is_by_slurm else ""
 
 
 def explain(record: RunRecord, status: RunStatus) -> Explained:
-    """Why a run without a record of its own is as it is."""
     job, run = status.slurm, record.id
     if job is None or not job.id:
         return Explained("Slurm has no job of it", f"if ipexctl submit was cut off: ipexctl stop {run}")
@@ -108,8 +105,7 @@ def _next_of_waiting(run: str, job: QueueJob) -> str:
 
 
 def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
-    """For `why`, of a run without a record of its own."""
-    from ipexctl.run.why.diagnosis import Diagnosis, Line  # with the table of errors, which only `why` needs
+    from ipexctl.run.why.diagnosis import Diagnosis, Line  # loads the table of errors, which only `why` needs
 
     explained, job = explain(record, status), status.slurm
     lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
@@ -129,9 +125,9 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
 
 
 def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool = False) -> Diagnosis:
-    """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for.
+    """Add what Slurm did to a run that had begun: then no other cause is looked for.
 
-    `had_notice`: its ranks had been told that the job is about to end.
+    `had_notice`: its ranks were told that the job is about to end.
     """
     cause, notes = diagnosis.cause, tuple(map(for_submit, diagnosis.notes))
     cause = replace(cause, fix=for_submit(cause.fix)) if cause is not None else None
@@ -155,7 +151,7 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
 
 
 def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
-    """The record with the hosts and ranks that the run has got in its job. What can't be is left out.
+    """The record with the job's hosts and ranks; invalid ones are left out.
 
     All files are in one home, so each node is reached through the login node.
     """
@@ -170,7 +166,7 @@ def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
 
 
 class SlurmQueue(MpirunOverSsh):
-    """Runs that `ipexctl submit` has put into the queue."""
+    """Runs queued by `ipexctl submit`."""
 
     name: str = "slurm"
     waits: bool = True
@@ -179,7 +175,7 @@ class SlurmQueue(MpirunOverSsh):
     with_end_of_job = staticmethod(with_end_of_job)
 
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
-        """Where it has not begun, the status has the reason."""
+        """If it has not begun, the status has the reason."""
         if document.get("placed"):
             job = status.slurm.id if status.slurm is not None else ""
             record = with_place(record, document.record("placed"), job)

@@ -1,14 +1,10 @@
 """The script of a job that starts a run, as text for sbatch. Pure.
 
-In come the options of Slurm, the place of everything on the cluster and the words of the run; out goes a script of sh.
-It runs on the job's first node. It checks that the nodes have the home of the login node, then `ipexctl run` of the
-package that `submit` has sent takes the nodes from the allocation, plans, and starts the run with the id that is known
-already. If Slurm puts the job into the queue again, the next start of the script goes on with the same id. What the
-script leaves in RUNDIR/slurm is read by `node/common/batch_job.py`.
-
-Signals: plain scancel reaches the script and its children, so it passes nothing on. USR2 comes from `ipexctl stop`, to
-the script alone, and it stops the run. `node/run/job_limit.py` knows of the time limit. What users give for Slurm is
-checked to be words without blanks or quotes: the lines of options are no shell text.
+On the job's first node it checks that the nodes share the login node's home; then `ipexctl run` from the package that
+`submit` sent takes the nodes from the allocation and starts the run with its known id, again after a requeue.
+`node/common/batch_job.py` reads what it leaves in RUNDIR/slurm. Plain scancel signals the script and its children, so
+it passes nothing on. `ipexctl stop` sends USR2 to the script alone. `node/run/job_limit.py` handles the time limit.
+Values for Slurm must be words without blanks or quotes: option lines are no shell text.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ _OWN: Final = {
     "--export": "-x",
     "--export-file": "--env-file",
 }
-"""Options of sbatch, and those of `submit` that stand for them."""
+"""sbatch options, and the `submit` options that replace them."""
 _REFUSED: Final = {
     "--array": "one call of ipexctl submit for each run",
     "--wait": "ipexctl wait waits for its end",
@@ -54,35 +50,33 @@ _REFUSED: Final = {
     **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs has the output of the ranks"),
     **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit decides it"),
 }
-"""Those that would break a run, and what to do in their place."""
+"""Options that would break a run, and what to use instead."""
 _OF_SHARE: Final = (
     *("--exclusive", "--oversubscribe", "--cpus-per-task", "--mem", "--mem-per-cpu", "--ntasks-per-node"),
     *("--cores-per-socket", "--threads-per-core", "--hint", "--mincpus"),
 )
-"""Options that say how much of a node the job gets; without one it gets whole nodes."""
+"""Options that set the job's share of a node; without one it gets whole nodes."""
 _NOT_IN_JOB: Final = frozenset(("sync", "cwd", "exclude", "include", "allow_big", "exclusive", "wait"))
-"""Options of `run` that were done before, or for which Slurm stands in."""
+"""Options of `run` that were applied before, or that Slurm replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """What the job asks of Slurm."""
-
     partition: str | None = None
     nodes: int = 1
     time: str | None = None
     account: str | None = None
     qos: str | None = None
     requeue: bool = False
-    """Whether Slurm may begin the job again: after a failure of a node, or if another job takes its nodes."""
+    """True if Slurm may requeue the job after a node failure or preemption."""
     no_kill: bool = False
-    """Whether the job goes on without a node that is lost."""
+    """True if the job survives a lost node."""
     others: tuple[str, ...] = ()
-    """Further options of sbatch, such as `--constraint=amx`."""
+    """Further sbatch options, such as `--constraint=amx`."""
 
 
 def check_queue_options(options: QueueOptions) -> None:
-    """Raises a UserError for a value that cannot be one."""
+    """Raises a UserError for an invalid value."""
     if options.time is not None and not _TIME.fullmatch(options.time):
         raise UserError(
             f"-t {quoted(options.time)} is no time of Slurm", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
@@ -106,16 +100,15 @@ def check_queue_options(options: QueueOptions) -> None:
 
 
 def _abbreviated(name: str) -> str | None:
-    """The option of the tables that sbatch may take it for: it accepts the beginning of a name, as `--err`.
+    """Option of the tables that sbatch may take it for: it accepts prefixes, such as `--err`.
 
-    Which other options begin so depends on its version. No whole name of another option is such a beginning.
+    Other options with that prefix depend on its version. No complete name of another option is such a prefix.
     """
     known = (*_OWN, *_REFUSED, *_OF_SHARE)
     return None if name in known else next((option for option in known if option.startswith(name)), None)
 
 
 def option_lines(run: str, options: QueueOptions) -> list[str]:
-    """The options of sbatch."""
     lines = [f"--job-name={run}", f"--nodes={options.nodes}"]
     named = (
         ("partition", options.partition),
@@ -134,21 +127,19 @@ def option_lines(run: str, options: QueueOptions) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """Everything in the script."""
-
     run: str
     rundir: str
     """Absolute, as all paths here."""
     python: str
     package: str
-    """The directory of ipexctl's own package."""
+    """Directory of ipexctl's own package."""
     workdir: str
-    """The directory of the project in which the run is called."""
+    """Project directory in which the run is called."""
     words: tuple[str, ...]
-    """Those after `ipexctl`."""
+    """Words after `ipexctl`."""
     options: QueueOptions
     nonce: str
-    """The content of a file that only a node with the same home has."""
+    """Content of a file that only a node with the same home has."""
 
     def text(self) -> str:
         return _TEMPLATE.format(
@@ -169,7 +160,7 @@ class BatchScript:
 
 
 BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ipexctl.__main__ import main; main()"
-"""Runs the package alone, whatever modules the project or the account's own packages have."""
+"""Runs only the package, whatever modules the project or account has."""
 _SEE_HOME: Final = '[ "$(cat "$0" 2>/dev/null)" = "$1" ] || echo "$SLURMD_NODENAME"'
 _TEMPLATE: Final = """\
 #!/bin/sh
@@ -236,8 +227,10 @@ finish "$code"
 
 
 def words_of_run(spec: RunSpec, command: Sequence[str], home: str) -> tuple[str, ...]:
-    """The words after `ipexctl` that start this run in the job: every option as this call has it, and no file of
-    defaults. `command`: that of the ranks. The values of secrets are in the script's environment."""
+    """Words after `ipexctl` that start this run in the job, with every option explicit and no file of defaults.
+
+    `command`: the ranks'. Secrets are in the script's environment.
+    """
     words = ["--no-config", "run", "--plain", "--no-sync", "--home", home]
     words += _option_words(spec, RankOptions) + _option_words(spec, RunOptions)
     if spec.iface is not None:
@@ -265,5 +258,5 @@ def _option_words(values: Any, kind: type) -> list[str]:
 
 
 def environment_text(secrets: Mapping[str, str]) -> str:
-    """Lines of sh that set the secrets."""
+    """Shell lines that set the secrets."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in secrets.items())

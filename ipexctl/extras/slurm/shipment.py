@@ -1,9 +1,7 @@
-"""The package of ipexctl for a cluster that has none: its own modules, and those of others that `run` over srun needs.
+"""The package of ipexctl for a cluster that has none: its own modules, and others' that `run` over srun needs.
 
-In come the modules that this process would import; out goes one archive with a name made of its content. Only modules
-in Python alone are in it, since the nodes may have another processor or Python: what is compiled (paramiko's
-cryptography, for ssh) is not needed there, as `run` imports it for ssh alone. The package goes to HOME/agent beside the
-agent's copies, under a name like theirs, so that what removes unused copies and what uninstalls removes it, too.
+Only pure Python, because nodes may have another processor or Python; compiled modules (paramiko's cryptography) are
+only needed for ssh. It goes to HOME/agent with a name like the agent's copies, so cleanup and uninstall find it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ MODULES: Final = (
     *("ClusterShell", "annotated_doc", "click", "packaging", "pathspec", "platformdirs", "rich", "shellingham"),
     *("typer", "typing_extensions"),
 )
-"""Modules of others; those that are not installed here are not needed by the versions that are."""
+"""Third-party modules; those missing here are not needed by the installed versions."""
 _NEEDED: Final = frozenset(("typer", "rich", "platformdirs", "packaging"))
 _OWN: Final = Path(__file__).parents[2]
 _NOT_SENT: Final = ("lab",)
@@ -36,7 +34,7 @@ _NOT_CODE: Final = frozenset((".so", ".pyc", ".pyo", ".pyd", ".pyi"))
 
 @functools.cache
 def packed() -> bytes:
-    """The package as an archive of tar, compressed; equal content gives equal bytes."""
+    """A compressed tar archive; equal content gives equal bytes."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, path in sorted(_files()):
@@ -49,7 +47,6 @@ def packed() -> bytes:
 
 @functools.cache
 def name() -> str:
-    """The name of its directory."""
     return hashlib.sha256(packed()).hexdigest()[:16]
 
 

@@ -1,12 +1,9 @@
-"""Submits a run to a queue of Slurm: the project and ipexctl's package to the login node, then sbatch.
+"""Submits a run to Slurm: sends the project and ipexctl's package to the login node, then calls sbatch.
 
-In come the login node, a checked `RunSpec`, the project's place and a pool of sessions; out goes a `SubmittedRun`,
-which the registry has, or the `StartFailure` that says why nothing is in the queue. The job's script calls `run` of
-ipexctl (`script.py`), for the hosts are known only when the job begins. What would fail there after hours of waiting is
-checked here: the environment, its Python, the imports of the script, Slurm's programs.
-
-A run whose job Slurm has not taken leaves nothing; where the connection was lost at that moment, the record stays, and
-the run's directory on the cluster tells which job it is.
+The job's script calls `ipexctl run` (`script.py`), because the hosts are known only when the job begins. What would
+fail there after hours of waiting is checked here: environment, Python, the script's imports, Slurm's programs. A run
+that Slurm did not accept leaves nothing; if the connection broke at that moment, the record stays, and the run's
+directory on the cluster knows the job.
 """
 
 from __future__ import annotations
@@ -64,8 +61,6 @@ _LEAST_PYTHON: Final = (3, 10)
 
 @dataclass(frozen=True, slots=True)
 class SubmittedRun:
-    """A run whose job Slurm has taken."""
-
     record: RunRecord
 
 
@@ -81,22 +76,20 @@ class PlannedSubmission:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One call of submit."""
-
     login: Host
     spec: RunSpec
     queue: QueueOptions
     project: ProjectLocation
     pool: SessionPool
     on_step: Callable[[str], None]
-    """Gets each step that the user sees."""
+    """Called with each step to show."""
     note: Callable[[str], None]
-    """Gets advice."""
+    """Called with advice to show."""
     login_options: CallOptions = NO_OPTIONS
-    """The options of this call that lead other commands to the login node."""
+    """Options of this call with which other commands reach the login node."""
 
     def plan(self) -> PlannedSubmission | StartFailure:
-        """The script; nothing is changed anywhere."""
+        """The script; changes nothing."""
         try:
             query = self._begin_query(start_reading(self.spec, self.project, self.on_step), None)
             context = self._context(dry_run=True)
@@ -108,7 +101,6 @@ class Submission:
             return error.failure.with_call_options(self.login_options)
 
     def submit(self) -> SubmittedRun | StartFailure:
-        """Put the run into the queue."""
         run, registry, unreached = new_id(self.spec.script, time.time()), RunRegistry(), set[str]()
         note_secret_files(self.spec.secret_files)
         try:
@@ -154,7 +146,7 @@ class Submission:
         return clean_up((self.login,), script, self.pool)
 
     def _context(self, *, dry_run: bool = False) -> RunContext:
-        """What the login node knows: the home and the environment, which the nodes share."""
+        """What the login node knows: home and environment, which the nodes share."""
         unsynced = self.project.executed_path(self.spec)
         context = gather((self.login,), self.spec, self.pool, unsynced=unsynced, dry_run=dry_run)
         for text in context.notes:
@@ -178,7 +170,7 @@ class Submission:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 
     def _look(self, context: RunContext) -> bool:
-        """Whether the package is there. Raises a StartError if Slurm's programs are not, or the Python is too old."""
+        """True if the package is there. Raises a StartError without Slurm's programs or with an old Python."""
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"
         package = f"{context.home}/agent/{shipment.name()}"
@@ -219,7 +211,7 @@ class Submission:
         return any(words[0] == "package" for words in found)
 
     def _is_home_shared(self, home: str) -> bool:
-        """Whether a job has found this home on its nodes before."""
+        """True if a job has found this home on its nodes before."""
         return any(
             record.starter.waits and record.world_size and (record.node0, record.home) == (self.login, home)
             for record in RunRegistry().all()

@@ -1,7 +1,7 @@
-"""Input and output of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout.
+"""Input and output of an agent command: the request is one line of JSON on stdin, events are lines of JSON on stdout.
 
-Output of ranks and content of files are not JSON: they follow an event, as frames (`frames.py`) or as bytes. A failure
-on the host is an `AgentError` with a reason and a fix; `answer` sends it as the last event, `failed`.
+Rank output and file contents follow their event as frames (`frames.py`) or bytes. A failure on the host is an
+`AgentError`; `answer` sends it as the last event, `failed`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Json = Dict[str, Any]
 Action = Callable[[Any, BinaryIO], object]
-"""Takes the request and what follows it on stdin; returns a dict or a record."""
+"""Takes the request and the rest of stdin; returns a dict or a record."""
 _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
@@ -41,10 +41,8 @@ _OS_ERRORS = {
 
 
 class AgentError(Exception):
-    """An error on this host, with a reason and a fix for the user."""
-
     is_wrong_call = False
-    """The call names something that must not be used, on whatever host: it ends with exit code 2."""
+    """True if the call is wrong on any host: exit code 2."""
 
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
@@ -53,12 +51,12 @@ class AgentError(Exception):
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Write one event to stdout; raises an OSError when the control machine has closed it."""
+    """Write one event to stdout; raises an OSError if the control machine closed it."""
     write_bytes(json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", fix: str = "") -> AgentError:
-    """An AgentError for a filesystem error. `path` is for errors without a path, `fix` for unusual errors."""
+    """Turn a filesystem error into an AgentError. `path` is for errors without one, `fix` for unusual errors."""
     location = error.filename if error.filename is not None else path
     location = location.decode("utf-8", "surrogateescape") if isinstance(location, bytes) else location
     reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
@@ -66,7 +64,7 @@ def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", 
 
 
 def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
-    """An event and the bytes that it announces, with nothing in between."""
+    """Write an event directly followed by its bytes."""
     with _write_lock:
         _write_or_buffer(json.dumps({"event": event, **fields}).encode() + b"\n")
         _write_or_buffer(data)
@@ -74,10 +72,9 @@ def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def signs_of_life(interval: float, longest: float) -> Iterator[None]:
-    """Meanwhile an event `working` comes where nothing else was written for `interval` seconds, and what is buffered.
+    """Emit `working` and flush whenever nothing was written for `interval` seconds, but for at most `longest` in a row.
 
-    So the control machine can tell a program that reads a large file from one that hangs. After `longest` seconds of
-    such signs alone there are no more: then a disk hangs.
+    The control machine can thus tell a program that reads a large file from a hanging disk.
     """
     over = threading.Event()
 
@@ -105,7 +102,7 @@ def emit_failure(error: AgentError) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write bytes to stdout that an event has announced. Data that fills the buffer is not copied into it."""
+    """Write the bytes of an event to stdout. Data larger than the buffer is not copied into it."""
     with _write_lock:
         _write_or_buffer(data)
 
@@ -119,7 +116,7 @@ def _write_or_buffer(data: bytes) -> None:
 
 
 def buffer_output(size: int) -> None:
-    """From now on collect so many bytes before they are written: many small events become few writes."""
+    """From now on, buffer `size` bytes of output: many small events become few writes."""
     global _buffer_size
     with _write_lock:
         _flush()
@@ -142,7 +139,7 @@ def _write_all(data: bytes) -> None:
 
 @contextlib.contextmanager
 def emit_frames() -> Iterator[CompressedFrameWriter]:
-    """The event `frames`, then a stream of frames; lines of JSON follow its end."""
+    """Emit the event `frames`, then a stream of frames; lines of JSON follow its end."""
     from ipexctl.node.common.frames import CompressedFrameWriter
 
     emit("frames")
@@ -154,9 +151,9 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
 
 
 def answer(action: Action, stdin: BinaryIO | None = None) -> int:
-    """Read the request, run the action, and emit its result as the last event; returns the exit code.
+    """Read the request, run the action and emit its result as the last event; returns the exit code.
 
-    New files are readable by this account only, regardless of its umask. An OSError of the action is explained.
+    New files are private to this account, whatever its umask. An OSError of the action is explained.
     """
     os.umask(0o077)
     stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size

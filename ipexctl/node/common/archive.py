@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNUSED = 30 * 86400.0
-"""Seconds after which a copy of another version is removed; a copy in use is touched once a day."""
+"""Seconds until an unused copy of another version is removed; a copy in use is touched daily."""
 _ABANDONED = 3600.0
 
 
 def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = True) -> List[str]:  # noqa: UP006
-    """An argv that starts another command of this agent with that Python; valid while this process lives.
+    """An argv to start another command of this agent, valid while this process lives.
 
     Without `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
     """
@@ -30,9 +30,9 @@ def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = 
 
 
 def open_home(copy: str, is_present: bool) -> None:
-    """Check and mark the home in which this copy of the agent is or will be, and make the copy.
+    """Check and mark the home for this copy of the agent, and make the copy.
 
-    For a directory that can't be a home it ends the call. A missing one is left to the command.
+    A directory that can't be a home ends the call. A missing one is left to the command.
     """
     try:
         exists = homes.open_home(os.path.dirname(os.path.dirname(copy)))  # noqa: PTH120
@@ -43,12 +43,12 @@ def open_home(copy: str, is_present: bool) -> None:
         emit_failure(explain_os_error(error))
         sys.exit(1)
     if exists and not is_present:
-        # Each file waits for the disk: the command works meanwhile.
+        # Unpacking waits for the disk; the command runs meanwhile.
         threading.Thread(target=unpack_copy, args=(copy,)).start()
 
 
 def unpack_copy(directory: str) -> None:
-    """Unpack the archive as HOME/agent/HASH, complete or not at all, and remove copies that are no longer used.
+    """Unpack the archive as HOME/agent/HASH, complete or not at all, and remove unused copies.
 
     Without a copy, as on a full or read-only disk or before there is a home, each call runs from its own archive.
     """
@@ -61,7 +61,7 @@ def unpack_copy(directory: str) -> None:
     from ipexctl.node.common.home_entries import is_agent_copy
 
     copy = Path(directory)
-    if os.path.lexists(directory):  # a copy that the boot program rejected: another account may have made it
+    if os.path.lexists(directory):  # the boot program rejected this copy: another account may have made it
         return
     temporary = copy.with_name(f".new-{os.urandom(6).hex()}")
     try:
@@ -80,14 +80,14 @@ def unpack_copy(directory: str) -> None:
                     shutil.rmtree(str(temporary), ignore_errors=True)
                 else:
                     temporary.unlink()
-    except OSError:  # also when another call was faster
+    except OSError:  # or another call was faster
         pass
     finally:
         shutil.rmtree(str(temporary), ignore_errors=True)
 
 
 def _write(path: Path, data: bytes) -> None:
-    # Python puts bytecode into __pycache__; made here, it is private with any umask.
+    # Python writes bytecode to __pycache__; created here, it is private with any umask.
     make_private_directory(path.parent / "__pycache__")
     write_atomically(path, data)
 
@@ -100,7 +100,7 @@ def _is_unused(path: Path) -> bool:
 
 
 def save_bytecode(path: str) -> None:
-    """Save the running agent's zip with the bytecode of this Python; a Python of another version ignores that."""
+    """Save the running agent's zip with this Python's bytecode, which other Python versions ignore."""
     import importlib.util
     import io
     import marshal
@@ -115,5 +115,5 @@ def save_bytecode(path: str) -> None:
             if name.startswith("ipexctl/"):
                 code = compile(text, f"agent.zip/{name}", "exec", dont_inherit=True)
                 target.writestr(f"{name}c", importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code))
-    with contextlib.suppress(OSError):  # there may be no room for it, or no agent/ yet
+    with contextlib.suppress(OSError):  # there may be no room, or no agent/ yet
         write_atomically(path, packed.getvalue(), durable=False)

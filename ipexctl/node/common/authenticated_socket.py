@@ -1,8 +1,7 @@
-"""Blocking sockets whose two ends have proven the same token: a server with a thread for each client, and a client.
+"""Blocking sockets after a handshake in which both ends prove the same token: a threaded server, and a client.
 
-What comes after the handshake is up to the user; `send_line` and `read_line` are for messages in turns. The server
-keeps the rules of `listener.py`. A client whose connection the server closes without a reply, because too many
-strangers connect, tries again: see `connect`.
+`send_line` and `read_line` are for messages in turns. The server follows `listener.py`. If too many strangers connect,
+it closes connections without a reply; `connect` retries.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 REPLY_TIME = 5.0
-"""Seconds for a connection, and for each message of its handshake."""
+"""Seconds to connect, and for each message of the handshake."""
 PATIENCE = 20.0
-"""Seconds for a connection that the server closes again and again."""
+"""Seconds to retry while the server keeps closing the connection."""
 MAX_LINE = 1 << 24
 MALFORMED = (ValueError, KeyError, TypeError)
 """Errors raised by an invalid message."""
@@ -43,19 +42,19 @@ class ConnectError(OSError):
 
 
 class AnotherProgram(ConnectError):
-    """A program answers there that has not the token."""
+    """The program at that port does not have the token."""
 
 
 class AuthenticatingServer(ABC):
-    """Handles each client that proves the token in a thread of its own."""
+    """Handles each client that proves the token in its own thread."""
 
     def __init__(
         self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = (), number: int = 0
     ) -> None:
-        """Raises an OSError if nothing can listen on `bind`.
+        """Raises an OSError if it can't listen on `bind`.
 
-        `port`: its kind, for the handshake; `clients`: that many may connect at once; `addresses`: theirs, if they are
-        known; `number`: that of the port, 0 for any.
+        `port`: kind of port, for the handshake; `clients`: how many may connect at once; `addresses`: theirs, if known;
+        `number`: port number, 0 for any.
         """
         listening = sockets.listen(bind, number)
         self.port: int = listening.getsockname()[1]
@@ -64,13 +63,13 @@ class AuthenticatingServer(ABC):
 
     @abstractmethod
     def handle(self, conn: socket.socket) -> None:
-        """Handle a client; errors of the connection and of its messages end that client's alone."""
+        """Handle a client; errors of its connection or messages end only this client."""
 
     def is_needed(self) -> bool:
         return True
 
     def run(self, stop: int) -> None:
-        """Serve until the other end of the pipe `stop` is closed, or it is not needed any more."""
+        """Serve until the other end of the pipe `stop` is closed, or the server is not needed."""
         try:
             while self.is_needed():
                 readable, _ = ready([stop, *self._listener.readers()], self._listener.writers(), 1.0)
@@ -89,7 +88,7 @@ class AuthenticatingServer(ABC):
         link.sock.setblocking(True)
         try:
             threading.Thread(target=self._handle_client, args=(link.sock,), daemon=True).start()
-        except RuntimeError:  # the account has reached its limit of threads
+        except RuntimeError:  # the account reached its limit of threads
             raise ConnectionBroken("no thread can be started") from None
 
     def _handle_client(self, conn: socket.socket) -> None:
@@ -106,11 +105,10 @@ def connect(
     patience: float = PATIENCE,
     reply_time: float = REPLY_TIME,
 ) -> socket.socket:
-    """A connection to the `AuthenticatingServer` there; raises a ConnectError.
+    """Connect to an `AuthenticatingServer`; raises a ConnectError.
 
-    While strangers fill its port, the server closes connections before the token is proven. Then this connects again,
-    for `patience` seconds in all; a port that is closed or does not answer has another reason. `reply_time`: for a
-    connection, and each message of its handshake.
+    While strangers fill its port, the server closes connections before the handshake; this retries for `patience`
+    seconds. `reply_time`: to connect, and for each message of the handshake.
     """
     countdown = Countdown(patience)
     attempts = 0
@@ -132,7 +130,7 @@ def connect(
 
 
 def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> socket.socket:
-    """Raises a HandshakeError if another program answers, else an OSError; the connection is closed then."""
+    """Raises a HandshakeError if another program answers, else an OSError, after closing the connection."""
     try:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = FrameReader(MAX_FRAME)
@@ -167,7 +165,7 @@ def send_line(conn: socket.socket, message: Any) -> None:
 
 
 def read_line(conn: socket.socket, seconds: float, limit: int = MAX_LINE) -> Any:
-    """One line, within so many seconds. The two sides take turns, so no data can follow it."""
+    """Read one line. The two sides take turns, so nothing can follow it."""
     line = bytearray()
     countdown = Countdown(seconds)
     while not line.endswith(b"\n"):

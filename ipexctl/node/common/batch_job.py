@@ -1,15 +1,12 @@
-"""Tells how a run is that was submitted to a queue of Slurm, where its own record does not: before it begins, after its
-job was ended from outside, and where another machine with the same home asks.
+"""Tells the state of a submitted run from its Slurm job, where the run's own record does not.
 
-In: RUNDIR/slurm, with the files of `ipexctl submit` and of the job's script, and what `scontrol show job` says of the
-job. Out: a `QueueJob`, and a status document for a run without a record. What Slurm prints is read by its fields alone,
-and counts only if the job has the name of the run: numbers of jobs are used again. Slurm forgets a job after minutes,
-so its last word is kept in `outcome.json`. The rule: what neither Slurm nor a file says is not known; a run is not
-called ended because nobody answers.
+That is before it begins, after its job was killed from outside, and on another machine with the same home. Slurm's
+output is parsed by fields and counts only if the job has the run's name: job numbers are reused. Slurm forgets a job
+after minutes, so its last state is stored in `outcome.json`. No answer never means that a run is over.
 
-The script's files: `notice` (why its script was signalled: `stop`, `cancelled`), `no-home` (nodes without this home),
-`ended` (the exit code). `requeue` is there from the beginning if Slurm may put the job into the queue again, `waits` if
-its supervisor has left the run to the next start, and `again` once that has begun.
+Files of the job's script in RUNDIR/slurm: `notice` (why it was signalled: `stop`, `cancelled`), `no-home` (nodes
+without this home), `ended` (exit code), `requeue` (Slurm may requeue the job), `waits` (the supervisor left the run to
+the next start) and `again` (that start has begun).
 """
 
 from __future__ import annotations
@@ -41,40 +38,40 @@ if TYPE_CHECKING:
 NO_HOME, NO_PROJECT, NO_PYTHON = 77, 78, 79
 """Exit codes of the script before the run begins."""
 ASKED_AGAIN = 5.0
-"""Seconds for which an answer of Slurm is used by the same process."""
+"""Seconds for which a process reuses Slurm's answer."""
 SILENT = 15.0
-"""Seconds without a new status after which Slurm is asked whether the job goes on."""
+"""Seconds without a new status until Slurm is asked about the job."""
 LINES = 30
 _asked: dict[str, tuple[Countdown, QueueJob]] = {}
 
 
 def job_id(rundir: str) -> str:
-    """The number of the job; empty where the run was not submitted, or Slurm has not taken it."""
+    """Job number; empty if the run was not submitted, or Slurm did not accept it."""
     lines = read_text(os.path.join(directory_of(rundir), "job")).strip().splitlines()
     number = lines[-1].partition(";")[0] if lines else ""
     return number if re.fullmatch(r"[0-9]{1,12}", number) else ""
 
 
 def is_own(rundir: str) -> bool:
-    """Whether this process is in the job."""
+    """True if this process is in the job."""
     return slurm.own_job() == job_id(rundir)
 
 
 def signal_script(rundir: str) -> None:
-    """Signal the script alone, which stops the run."""
+    """Signal only the script, which then stops the run."""
     argv = ["scancel", "--batch", "--signal=USR2", job_id(rundir)]
     slurm.call(argv, failed="Slurm has not passed it on")
 
 
 def call_agent(rundir: str, node: str, words: Sequence[str], line: bytes) -> None:
-    """Call the run's own copy of the agent by a step on a node, with a request as its line."""
+    """Call the run's own copy of the agent in a step on a node, with a request as its line."""
     python = str(read_json(os.path.join(directory_of(rundir), "request.json")).get("python") or "python3")
     argv = [*slurm.step_argv(node, job_id(rundir)), python, "-IS", f"{rundir}/agent.zip", *words]
     slurm.call(argv, line, failed=f"the run's supervisor on {node} can't be reached by srun")
 
 
 def query_job(run: str, number: str) -> QueueJob:
-    """What Slurm says of the job; `GONE` for another name. Without an answer its state is empty, with a reason."""
+    """Ask Slurm about the job; `GONE` if it has another name. Without an answer the state is empty, with a reason."""
     known = _asked.get(number)
     if known is not None and not known[0].is_over:
         return known[1]
@@ -88,7 +85,7 @@ def query_job(run: str, number: str) -> QueueJob:
 
 
 def job_of(rundir: str) -> QueueJob | None:
-    """The job of a submitted run; None for another run. The last word about an ended job is kept."""
+    """Job of a submitted run, else None. The final state of an ended job is stored."""
     directory, run, number = directory_of(rundir), os.path.basename(rundir), job_id(rundir)
     if not number:
         return QueueJob("", "") if os.path.isdir(directory) else None
@@ -100,7 +97,7 @@ def job_of(rundir: str) -> QueueJob | None:
         if job.is_over and job.state != GONE:
             with contextlib.suppress(OSError):
                 write_json_atomically(os.path.join(rundir, OUTCOME_FILE), job._asdict(), durable=False)
-                remove_file(os.path.join(directory, "env"))  # secrets for a start that does not come
+                remove_file(os.path.join(directory, "env"))  # secrets for a start that will not happen
     ended = read_text(os.path.join(directory, "ended")).strip()
     failed = read_json(os.path.join(directory, "state", "ipexctl", "runs", "failed-call"))
     return job._replace(
@@ -117,9 +114,9 @@ def _notice_of(rundir: str) -> str:
 
 
 def is_finished(rundir: str, document: Json) -> bool | None:
-    """Whether a submitted run is over, by its job; None for another run, and where its own record tells.
+    """True if a submitted run is over by its job; None for other runs, and if its own record tells.
 
-    `document`: its status, empty without one. Only a job that may wait is asked about.
+    `document`: its status, empty without one. Slurm is only asked about a job that may wait.
     """
     if not job_id(rundir):
         return None
@@ -130,7 +127,7 @@ def is_finished(rundir: str, document: Json) -> bool | None:
 
 
 def begins_again(rundir: str) -> bool:
-    """Whether Slurm has put the job of a run that is over into the queue again, as it also does by hand."""
+    """True if Slurm requeued the job of a finished run, as it also does by hand."""
     if not os.path.exists(os.path.join(rundir, REQUEUE_FILE)) or is_own(rundir):
         return False
     job = job_of(rundir)
@@ -138,7 +135,7 @@ def begins_again(rundir: str) -> bool:
 
 
 def document_of(rundir: str) -> Json | None:
-    """The status of a submitted run without a record of its own; None for a run that was not submitted."""
+    """Status of a submitted run without its own record; None if it was not submitted."""
     job = job_of(rundir)
     if job is None:
         return None
@@ -163,7 +160,7 @@ def document_of(rundir: str) -> Json | None:
 
 
 def with_job(rundir: str, document: Json) -> Json:
-    """The status of a run with a record; of a submitted one with its job, as far as files tell. Slurm is not asked."""
+    """Add a submitted run's job to its status, from files; Slurm is not asked."""
     number = job_id(rundir)
     if not number or document.get("slurm"):
         return document
@@ -172,13 +169,13 @@ def with_job(rundir: str, document: Json) -> Json:
 
 
 def placed_record(rundir: str) -> Json | None:
-    """The record of the run's start, made in the job: its hosts and ranks. None before that, and of other runs."""
+    """The start record made in the job, with hosts and ranks. None before that, and for other runs."""
     path = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir) + ".json")
     return read_json(path) or None
 
 
 def cancel(rundir: str, seconds: float) -> Json:
-    """Cancel the job of a run that has no record yet, and wait until Slurm has ended it; its status then."""
+    """Cancel the job of a run without a record, and wait for Slurm to end it; returns the status."""
     number = job_id(rundir)
     if not number:
         raise AgentError("Slurm has not taken a job of this run", "ipexctl ps shows more")

@@ -1,8 +1,6 @@
-"""The waits and ages of programs on a node: one place that looks at the clock for all of them.
+"""Waits and ages for programs on a node. Waits use a clock that does not jump; ages use the clock of files.
 
-In come seconds, a condition or a path; out comes what is left, whether it became true, or an age. The rule: a wait has
-an end, by a clock that does not jump; an age is by the clock of files, which may. A loop with states of its own, such
-as those of a run, passes the time on instead.
+A loop with its own states, like a run's, passes the time on instead.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ from typing import Callable
 
 
 class Countdown:
-    """So many seconds from now on."""
-
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
 
@@ -28,12 +24,12 @@ class Countdown:
         return time.monotonic() > self._until
 
     def shorten(self, seconds: float) -> None:
-        """Leave at most so many from now on."""
+        """Leave at most so many seconds from now on."""
         self._until = min(self._until, time.monotonic() + seconds)
 
 
 class Stopwatch:
-    """The time since it was made, or restarted."""
+    """Seconds since it was made or restarted."""
 
     def __init__(self) -> None:
         self.restart()
@@ -47,7 +43,7 @@ class Stopwatch:
 
 
 def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> bool:
-    """Look every `pause` seconds, for so many in all, and at least once; whether it was true."""
+    """Check every `pause` seconds, at least once, for `seconds` in all; returns whether it became true."""
     countdown = Countdown(seconds)
     while not is_true():
         if countdown.is_over:
@@ -57,10 +53,10 @@ def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> b
 
 
 def seconds_since(at: float) -> float:
-    """`at`: seconds since the epoch, as of a file or a record."""
+    """`at`: seconds since the epoch, as in a file or record."""
     return time.time() - at
 
 
 def age_of(path: str | bytes) -> float:
-    """Seconds since the last write to a file; raises an OSError if there is none."""
+    """Seconds since a file was last written; raises an OSError if it does not exist."""
     return seconds_since(os.stat(path).st_mtime)

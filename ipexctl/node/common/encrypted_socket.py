@@ -1,10 +1,8 @@
-"""Encrypts a connection by TLS: the sockets of both ends stay what they were for the code that uses them.
+"""Encrypts a connection with TLS while both ends keep using an ordinary socket.
 
-In: a connected socket whose ends have greeted one another, a TLS context, and on the client's side the fingerprint of
-the server's certificate. Out: the end of a local pair of sockets; a thread copies between it and the connection. The
-rules: the certificate is made for one call and known by its SHA-256, which reaches the client by a way of its own, so
-no authority and no name counts; all calls of OpenSSL for a connection are made in one thread; the end of either side
-ends the other. Bytes are held only as far as the other side takes them.
+A thread copies between the connection and a local socket pair, and makes all OpenSSL calls for it. The certificate is
+made for one call; the client knows its SHA-256 by another way, so no authority or name counts. The end of either side
+ends the other. Only `_MAX_HELD` bytes are buffered.
 """
 
 from __future__ import annotations
@@ -21,13 +19,12 @@ from ipexctl.node.common.clock import Countdown
 
 _CHUNK = 1 << 16
 _FAREWELL = 5.0
-"""Seconds for the other side to close a connection that this one has ended."""
+"""Seconds for the other side to close a connection we ended."""
 _MAX_HELD = 1 << 20
-"""Bytes of each direction that wait for the other side."""
+"""Buffered bytes in each direction."""
 
 
 def client_context() -> ssl.SSLContext:
-    """The server is known by the fingerprint of its certificate alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -36,14 +33,14 @@ def client_context() -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """Of a certificate in DER."""
+    """`certificate`: in DER."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = "", seconds: float) -> socket.socket:
-    """The encrypted connection. `fingerprint`: of the certificate that the server must have; empty on its own side.
+    """Encrypt a connection. `fingerprint`: the server's certificate; empty on the server itself.
 
-    Raises an OSError, and closes the connection, if the other end does not speak TLS or has another certificate.
+    Raises an OSError and closes the connection if the other end does not speak TLS or has another certificate.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)
@@ -65,7 +62,7 @@ def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = 
             shown = fingerprint_of(tls.getpeercert(binary_form=True) or b"")
             if not hmac.compare_digest(shown, fingerprint):
                 raise ConnectionError("the program there has another certificate")
-    except OSError:  # an SSLError is one
+    except OSError:  # includes SSLError
         conn.close()
         raise
     inner, outer = socket.socketpair()
@@ -74,8 +71,6 @@ def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = 
 
 
 class _Pump:
-    """Copies between a connection and a local socket, until either ends."""
-
     def __init__(
         self,
         conn: socket.socket,
@@ -99,7 +94,7 @@ class _Pump:
                 self._drain()
 
     def _drain(self) -> None:
-        """Take what still comes: a connection that is closed with unread bytes loses those on their way there."""
+        """Read the rest: closing a connection with unread bytes loses those on their way to the other side."""
         self._conn.shutdown(socket.SHUT_WR)
         countdown = Countdown(_FAREWELL)
         while (left := countdown.left) > 0:
@@ -141,18 +136,18 @@ class _Pump:
         if event & select.POLLOUT:
             try:
                 del self._to_local[: self._local.send(self._to_local)]
-            except OSError:  # it was closed: what it has sent before still goes
+            except OSError:  # closed; what it sent before is still delivered
                 self._to_local.clear()
         if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._is_local_over:
             try:
                 data = self._local.recv(_CHUNK)
-            except ConnectionResetError:  # closed, with bytes that it has not read
+            except ConnectionResetError:  # closed with unread bytes
                 data = b""
             if data:
                 self._tls.write(data)
             else:
                 self._is_local_over = True
-                with contextlib.suppress(ssl.SSLError):  # the other side's farewell is not waited for
+                with contextlib.suppress(ssl.SSLError):  # not waiting for the other side's close_notify
                     self._tls.unwrap()
             self._to_conn += self._outgoing.read()
 

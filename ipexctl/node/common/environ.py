@@ -1,8 +1,7 @@
 """The environment of a program: the account's variables, a sourced setup file, planned variables.
 
-In come an environment and the path of a setup file; out come the variables, the umask and the limits that bash has
-after it, as they would be at a prompt where the user sources it. The rule: what the file does not change stays the
-wrapper's, and what else it does to its process, such as `cd`, `renice` and functions, is not kept.
+`source_setup` yields the variables, umask and limits as at a prompt where the user sources the file. Other effects,
+such as `cd`, `renice` and functions, are dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class SetupError(OSError):
 
 
 def account_variables() -> dict[str, str]:
-    """The account's variables; those of this process if it has no entry in passwd, as after `docker run -u UID`."""
+    """The account's variables, or this process's if it has no passwd entry, as after `docker run -u UID`."""
     try:
         account = pwd.getpwuid(os.getuid())
     except KeyError:
@@ -38,14 +37,14 @@ def account_variables() -> dict[str, str]:
 
 
 class ProcessLimits(NamedTuple):
-    """What a setup file has changed in its process, for the ranks to have, too; the rest is None or absent."""
+    """Changes a setup file made to its process, to repeat for the ranks; None or absent if unchanged."""
 
     umask: int | None = None
     limits: Mapping[int, tuple[int, int]] = {}
-    """A number of `resource` → the soft and the hard limit."""
+    """Constant of `resource` → soft and hard limit."""
 
     def apply(self) -> None:
-        """Set them for this process. A limit that can't be set stays: bash has set it for the same account."""
+        """Apply to this process. A limit that fails stays: bash set it for the same account."""
         if self.umask is not None:
             os.umask(self.umask)
         for number, limit in self.limits.items():
@@ -57,7 +56,7 @@ class SetupResult(NamedTuple):
     environ: dict[str, str]
     process: ProcessLimits = ProcessLimits()
     refused: tuple[str, ...] = ()
-    """Errors of its `ulimit` lines, after which the file went on."""
+    """Errors of `ulimit` lines that did not stop the file."""
 
 
 _LIMITS = {
@@ -77,18 +76,17 @@ _LIMITS = {
     "Max data size": "DATA",
     "Max address space": "AS",
 }
-"""The lines of /proc/self/limits, and the names of `resource`; those come last that leave no memory to set others."""
+"""Lines of /proc/self/limits → names in `resource`; last those that leave no memory to set others."""
 _ROW = re.compile(r"^(Max [a-z ]+?) {2,}(\d+|unlimited) +(\d+|unlimited)\b", re.MULTILINE)
 _AFTER_SETUP = (
     "{ builtin umask; while IFS= builtin read -r _ipexctl; do builtin printf '%s\\n' \"$_ipexctl\"; done; "
     "builtin unset -v _ipexctl; builtin printf '\\0'; } </proc/self/limits || builtin printf '\\0'; exec env -0"
 )
-"""It starts no other program but `env`: the file may have left no process or memory for one."""
+"""Starts nothing but `env`: the file may have left no process or memory for more."""
 
 
 def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
-    """The environment, the umask and the limits after bash has sourced that file; raises a SetupError with the error
-    that bash printed."""
+    """Source the file in bash; returns environment, umask and limits. Raises a SetupError with bash's error."""
     # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
     # setvars.sh exits with 3 when it has been sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"
@@ -110,7 +108,7 @@ def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
 
 
 def changed_limits(text: str) -> ProcessLimits:
-    """What differs from this process, which bash has inherited it from: an umask, then lines of /proc/self/limits."""
+    """Parse a umask and lines of /proc/self/limits; keep what differs from this process, from which bash inherited."""
     first, _, table = text.partition("\n")
     own = os.umask(0o077)
     os.umask(own)
@@ -126,7 +124,7 @@ def changed_limits(text: str) -> ProcessLimits:
 
 
 def set_variables(environ: dict[str, str], variables: Variables, prepended: Collection[str]) -> None:
-    """Set variables; None removes one; a prepended value goes before the existing value."""
+    """Set variables; None removes one. A prepended value goes before the existing value."""
     for name, value in variables.items():
         if value is None:
             environ.pop(name, None)

@@ -1,11 +1,8 @@
 """Files on a host: atomic writes, private directories, tolerant reads, explained errors.
 
-In come paths and bytes; out come files that are complete or as before, also when this process is killed, and with
-`durable` when the machine crashes. Everything is for this account only (0600, 0700) with any umask, as records have
-tokens and paths of others. An OSError becomes an AgentError with the path and what to do: a full disk, a quota and a
-read-only filesystem are the failures of files that users meet.
-
-Paths may be bytes, because a project's file names need not be UTF-8.
+Writes are complete or have no effect, even if this process is killed, and with `durable` if the machine crashes. All
+files are private (0600, 0700) with any umask, because records have tokens and paths. A full disk, a quota and a
+read-only filesystem become an AgentError with path and fix. Paths may be bytes: names need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -25,12 +22,12 @@ from ipexctl.node.common.processes import is_running
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
 _ABANDONED = 60.0
-"""Seconds since the last write, after which a temporary file is no longer written to."""
+"""Seconds since the last write after which a temporary file counts as abandoned."""
 _OWN_HOME = "name a directory of this account: --home DIR"
 
 
 def encode_name(name: str) -> bytes:
-    """A file name from JSON, where bytes that are not UTF-8 are surrogates, as bytes."""
+    """A file name from JSON, with surrogates for bytes that are not UTF-8, as bytes."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -43,9 +40,9 @@ def write_atomically(
 ) -> None:
     """Replace a file; it is private unless `mode` allows more.
 
-    It has either its old or its new content, even when this process is killed; with `durable`, even when the machine
-    crashes. Raises an OSError, and leaves no temporary file then. `is_of_user`: the directory is the user's, where
-    nothing else removes the temporary files of calls that were killed.
+    It has its old or new content, even if this process is killed, and with `durable` if the machine crashes. After an
+    OSError no temporary file is left. `is_of_user`: in the user's directory, where nothing else removes temporary files
+    of killed calls.
     """
     directory, name = os.path.split(os.fsencode(path))
     if is_of_user:
@@ -57,7 +54,7 @@ def write_atomically(
         try:
             number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             break
-        except FileExistsError:  # of another thread, or of a process of another host
+        except FileExistsError:  # by another thread, or a process on another host
             if attempt == 255:
                 raise
     try:
@@ -74,10 +71,10 @@ def write_atomically(
 
 
 def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int = 10) -> None:
-    """Remove temporary files of processes that were killed; group 1 of their names is the pid, to that base.
+    """Remove temporary files of killed processes; group 1 of the pattern is the pid, to that base.
 
-    Another host with the same directory has its own pids, so a file that was written a minute ago stays, too. An open
-    directory may be one of O_PATH, which can't be listed.
+    Other hosts with this directory have their own pids, so files written within a minute stay too. A descriptor may be
+    O_PATH, which can't be listed.
     """
     with contextlib.suppress(OSError):
         name, above = (b".", directory) if isinstance(directory, int) else (directory, None)
@@ -101,7 +98,7 @@ def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True)
 
 
 def read_json(path: AnyPath) -> Json:
-    """The JSON object in a file; empty when there is no such file, or no valid object in it."""
+    """The JSON object in a file; empty if missing or invalid."""
     try:
         value = read_json_file(path)
     except (OSError, JsonError):
@@ -115,8 +112,8 @@ def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> st
 
 
 def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None) -> str:
-    """From where the file is read on. `on_read` is called with the size of each block."""
-    import hashlib  # it loads OpenSSL (3 to 15 ms), which most commands do not need
+    """Hash from the current position. `on_read` gets the size of each block."""
+    import hashlib  # loads OpenSSL (3 to 15 ms), which most commands do not need
 
     digest = hashlib.sha256()
     for block in iter(lambda: file.read(1 << 20), b""):
@@ -127,22 +124,20 @@ def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None
 
 
 class RunReference(TypedDict):
-    """Names a run of a host."""
-
     home: str
     id: str
 
 
 def remove_file(path: AnyPath) -> None:
-    """Remove a file if it is there and may be removed."""
+    """Remove a file if it exists and may be removed."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
-    """Bytes on disk of a directory with everything in it; a file with several names counts once.
+    """Bytes on disk of a directory tree; a file with several names counts once.
 
-    Raises a TimeoutError if it is not done when the time is over.
+    Raises a TimeoutError when `countdown` is over.
     """
     seen: set[int] = set()
     total = 0
@@ -163,7 +158,7 @@ def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
 
 
 def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines of a file, from the line at `begin` on; `max_bytes` are read. None if it can't be read."""
+    """Last lines of a file, from `begin` on, out of `max_bytes` read; empty if unreadable."""
     try:
         with open(path, "rb") as file:
             start = max(begin, file.seek(0, os.SEEK_END) - max_bytes)
@@ -179,25 +174,25 @@ def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> lis
 
 
 def open_private(path: str, flags: int) -> int:
-    """An opener for `open`: a new file is for this account only, with any umask."""
+    """An opener for `open`: new files are private with any umask."""
     return os.open(path, flags, 0o600)
 
 
 def make_private_directory(path: AnyPath) -> None:
-    """Make a directory and the missing ones above it, for this account only, with any umask."""
+    """Make a directory and its missing parents, private with any umask."""
     if not os.path.isdir(path):
         parent = os.path.dirname(os.fspath(path))
         if parent:
             make_private_directory(parent)
         try:
             os.mkdir(path, 0o700)
-        except FileExistsError:  # another process may have made it meanwhile
+        except FileExistsError:  # another process may have made it
             if not os.path.isdir(path):
                 raise
 
 
 def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
-    """Close a directory to others that only ipexctl uses. Raises an AgentError for one of another account."""
+    """Close a directory of ipexctl to others. Raises an AgentError if another account owns it."""
     with contextlib.suppress(OSError):
         status = os.stat(directory)
         if status.st_uid != os.geteuid():
@@ -207,14 +202,14 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
 
 
 def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> AgentError:
-    """An AgentError with the required and the free size; raises an OSError when the free size is not known."""
+    """AgentError with required and free size; raises an OSError if the free size is unknown."""
     free = free_space(path)
     figures = f"{format_size(needed)} more are needed, {format_size(free)} are left"
     return AgentError(f"{path}: the disk is full: {figures}", fix)
 
 
 def free_space(path: str) -> int:
-    """Bytes that this account may still write on that filesystem."""
+    """Bytes this account may still write on the filesystem."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 

@@ -1,7 +1,6 @@
-"""Frames: the encoding of a rank's output and messages, between rank and supervisor, and from node0 to a follower.
+"""Frames: encoding of rank output and messages, from rank to supervisor and from node0 to followers. No I/O here.
 
-A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload. Values go in, bytes come out,
-and the other way round; nothing here reads a file or a socket. The kinds:
+A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload:
 
     J     a JSON object
     O, E  a chunk of stdout or stderr: the rank (4 bytes), the chunk's offset in the stream (8 bytes), then the bytes
@@ -9,8 +8,8 @@ and the other way round; nothing here reads a file or a socket. The kinds:
     N     a note: a line that ipexctl has put into the output of a rank (`node/run/output_notes.py`), as JSON
     W     a file of windows: the rank (4 bytes), the file's suffix (8 bytes, zeros behind it), then the content
 
-Only ipexctl makes notes: no bytes that a script prints become a frame of another kind than `O` and `E`. Frames are read
-from other hosts, so their size is bounded, and every payload is checked.
+No bytes that a script prints become another kind than `O` and `E`. Frames come from other hosts, so their size is
+bounded and every payload is checked.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 MAX_FRAME = 2 << 20
-"""Maximum bytes of a payload."""
+"""Bytes of a payload."""
 HEAD = struct.Struct("!Ic")
 _CHUNK_HEAD = struct.Struct("!IQ")
 _WINDOWS_HEAD = struct.Struct("!I8s")
 _INFLATED = 1 << 20
-"""Bytes that are decompressed at once, however far they were compressed."""
+"""Bytes decompressed at once, whatever the compression ratio."""
 _COMPRESSED_TOGETHER = 1 << 18
 Frame = Tuple[bytes, bytes]
 """Kind and payload."""
@@ -48,36 +47,34 @@ class FrameError(ValueError):
 
 
 class Chunk(NamedTuple):
-    """A part of one rank's output, as bytes: a line may begin in one chunk and end in the next."""
+    """Part of one rank's output, as bytes: a line may begin in one chunk and end in the next."""
 
     rank: int
     stream: StreamName
     data: bytes
     offset: int = 0
-    """The position of its first byte in the stream."""
+    """Position of the first byte in the stream."""
     at: float | None = None
-    """When node0 received it, if that is known: seconds since the epoch. Frames of chunks don't have it."""
+    """When node0 received it, in seconds since the epoch; None if unknown, as in frames."""
 
     @property
     def end(self) -> int:
-        """The position after its last byte."""
         return self.offset + len(self.data)
 
 
 class Note(NamedTuple):
-    """A line that ipexctl has put into a rank's output. Its first fields are those of a chunk."""
+    """A line that ipexctl wrote into a rank's output. The first fields are like a chunk's."""
 
     rank: int
     stream: StreamName
     data: bytes
-    """The line in the file, with its end."""
+    """The line with its newline."""
     offset: int
-    """Its position in the file."""
     at: float | None
     """As for a chunk."""
     kind: str
     fields: Mapping[str, object]
-    """What it says, as values; `output_notes.py` has those of each kind."""
+    """Its content as values; `output_notes.py` has the fields of each kind."""
 
     @property
     def end(self) -> int:
@@ -85,11 +82,10 @@ class Note(NamedTuple):
 
 
 OutputPart = Union[Chunk, Note]
-"""A piece of the output as followers get it."""
 
 
 def last_state(line: bytes) -> bytes:
-    r"""The text that a terminal shows of a line with carriage returns (`\r`), as of a progress bar."""
+    r"""Text that a terminal shows of a line with carriage returns (`\r`), such as a progress bar."""
     if b"\r" not in line:
         return line
     states = line.rstrip(b"\r")
@@ -157,7 +153,7 @@ def decode_output(kind: bytes, payload: bytes) -> OutputPart:
 
 
 class WindowsFile(NamedTuple):
-    """A file of windows of a rank (`node/run/window_file.py`)."""
+    """A rank's file of windows (`node/run/window_file.py`)."""
 
     rank: int
     suffix: str
@@ -177,15 +173,13 @@ def decode_windows(payload: bytes) -> WindowsFile:
 
 
 class FrameReader:
-    """Splits received bytes into frames."""
-
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
         self._data = bytearray()
 
     @property
     def has_rest(self) -> bool:
-        """Whether a frame has begun that is not complete."""
+        """True if an incomplete frame is buffered."""
         return bool(self._data)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -226,7 +220,7 @@ class CompressedFrameReader:
             while True:
                 inflated = self._zlib.decompress(data, _INFLATED)
                 yield from self._frames.feed(inflated)
-                data = self._zlib.unconsumed_tail  # stays as it was if the stream ends exactly at the limit
+                data = self._zlib.unconsumed_tail  # unchanged if the stream ends exactly at the limit
                 if self._zlib.eof or (not data and len(inflated) < _INFLATED):
                     return
         except zlib.error:
@@ -234,7 +228,7 @@ class CompressedFrameReader:
 
 
 class CompressedFrameWriter:
-    """Writes frames as one zlib stream: output of ranks is alike, and the link to the reader may be slow."""
+    """Writes frames as one zlib stream: rank outputs are alike, and the link may be slow."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
@@ -254,6 +248,6 @@ class CompressedFrameWriter:
             self._write(self._zlib.compress(frames) + self._zlib.flush(zlib.Z_SYNC_FLUSH))
 
     def close(self) -> None:
-        """Nothing follows in this stream."""
+        """End the stream."""
         self.flush()
         self._write(self._zlib.flush())

@@ -1,12 +1,9 @@
-"""Works in a directory that other accounts may change: it is opened once, and all below is reached from there.
+"""Works in a directory that other accounts may change: it is opened once, and everything below is reached from it.
 
-An account that can write in a directory above a path can rename it and put something else in its place. So `walk.py`
-enters the path, and a `GuardedDirectory` holds what it entered: files and directories below are found from its
-descriptor, and a rename changes nothing. The rules: a name from a list or a request is checked where it is used
-(`check_name`), no link is followed, a new file has another name until it is complete (O_EXCL), and nothing is replaced
-that was not meant.
-
-Programs that know paths only get `anchor`, which leads into the opened directory whatever its name is by then.
+Whoever can write in a parent directory can rename the path and put something else there. So `walk.py` enters the path,
+and files are found from its descriptor. Names from lists or requests are checked (`check_name`), no link is followed,
+new files have a temporary name until complete (O_EXCL), and nothing is replaced unintentionally. For programs that only
+take paths, `anchor` leads into the opened directory.
 """
 
 from __future__ import annotations
@@ -34,12 +31,12 @@ from ipexctl.node.common.walk import (
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TEMPORARY_NAME = 200
-"""Bytes of a file's name in that of its temporary file: a name has 255 at most."""
+"""Bytes of a file's name used in its temporary name: names have 255 at most."""
 _DEPTH = 100
 
 
 def check_name(name: str) -> list[str]:
-    """The parts of a relative name. Raises an AgentError for one that could lead out of a directory."""
+    """Parts of a relative name. Raises an AgentError if it could lead out of a directory."""
     parts = name.split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise AgentError(f"{name[:200]!r} leads out of the directory")
@@ -55,7 +52,7 @@ def enter_named(
     on_link: OnLink | None = None,
     inside: os.stat_result | None = None,
 ) -> Place:
-    """`walk.enter` for a path of the user's data. Raises an AgentError for one in which another account has a hand."""
+    """`walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
     try:
         return enter(path, named, make=make, is_file=is_file, uids=callers(), on_link=on_link, inside=inside)
     except Refused as refused:
@@ -68,13 +65,13 @@ def _enter(name: bytes, above: int, *, make: bool, mode: int = 0o777) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with contextlib.suppress(FileExistsError):  # another process may have made it meanwhile
+    with contextlib.suppress(FileExistsError):  # another process may have made it
         os.mkdir(name, mode, dir_fd=above)
     return os.open(name, _ENTER, dir_fd=above)
 
 
 def open_file(path: str) -> int:
-    """Open a file of an absolute path for reading without following a link, and without waiting for a pipe."""
+    """Open an absolute path for reading, without following a link or blocking on a pipe."""
     with GuardedDirectory.open(os.path.dirname(path)) as directory:
         try:
             return os.open(os.path.basename(path), _READ, dir_fd=directory.number)
@@ -83,7 +80,7 @@ def open_file(path: str) -> int:
 
 
 def open_own(path: str) -> GuardedDirectory:
-    """A directory of a home, or of another place that is this account's alone. Raises an AgentError for any other."""
+    """A directory that is this account's alone, as in a home. Raises an AgentError otherwise."""
     try:
         place = enter(path, own)
     except Refused as refused:
@@ -96,21 +93,21 @@ def open_own(path: str) -> GuardedDirectory:
 
 
 class GuardedDirectory:
-    """An opened directory. Names below it are relative, and bytes or text; a missing entry is a FileNotFoundError."""
+    """Names below it are relative, bytes or text; a missing entry raises FileNotFoundError."""
 
     def __init__(self, number: int, path: str) -> None:
         self.number, self.path = number, path
-        """`path`: as it was when it was opened, for messages."""
+        """`path`: when it was opened, for messages."""
 
     @classmethod
     def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
-        """A directory of an absolute path. Raises an AgentError if a part of it is a link."""
+        """Open an absolute path. Raises an AgentError if a part of it is a link."""
         with cls(os.open("/", _ENTER), "/") as root:
             return root.enter(os.fsencode(path), make=make)
 
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:
-        """The directory itself, or the one that holds the file."""
+        """The place itself if it is a directory, else its parent."""
         return cls(place.number, place.path[: len(place.path) - len(place.name)].rstrip("/") or "/")
 
     def __enter__(self) -> GuardedDirectory:
@@ -124,7 +121,7 @@ class GuardedDirectory:
 
     @property
     def anchor(self) -> str:
-        """A path of this process that leads into the directory as long as it is open."""
+        """A path valid in this process that leads into the open directory."""
         return f"/proc/self/fd/{self.number}"
 
     def status(self) -> os.stat_result:
@@ -142,11 +139,11 @@ class GuardedDirectory:
 
     @property
     def _of_inode(self) -> int | str:
-        """For calls that take no descriptor of O_PATH, and need no right to enter the directory."""
+        """For calls that take no O_PATH descriptor and need no right to enter the directory."""
         return self.anchor if hasattr(os, "O_PATH") else self.number
 
     def check_entry(self, name: bytes, status: os.stat_result | None, fix: str) -> None:
-        """Raise an AgentError for an entry that another account has made here, or chosen by a hard link."""
+        """Raise an AgentError for an entry made by another account, or chosen by it with a hard link."""
         if status is None:
             return
         uids, own = callers(), self.status()
@@ -156,7 +153,7 @@ class GuardedDirectory:
             raise AgentError(str(Refused(problem[0], below.path, status.st_uid)), fix)
 
     def check_private(self, fix: str) -> None:
-        """Raise an AgentError unless it belongs to this account, which alone can open it."""
+        """Raise an AgentError unless this account owns it and nobody else can open it."""
         status = self.status()
         if status.st_uid != os.geteuid():
             raise AgentError(f"{self.path} belongs to another account (uid {status.st_uid})", fix)
@@ -164,7 +161,7 @@ class GuardedDirectory:
             raise AgentError(f"{self.path} is open to other accounts (mode {stat.S_IMODE(status.st_mode):o})", fix)
 
     def enter(self, name: bytes, *, make: bool = False, mode: int = 0o777) -> GuardedDirectory:
-        """A directory below. With `make`, missing ones on the way are made with that mode.
+        """Enter a directory below. `make` creates missing ones with `mode`.
 
         Raises an AgentError if a part of the name is a link.
         """
@@ -183,13 +180,13 @@ class GuardedDirectory:
         return GuardedDirectory(number, os.fsdecode(done))
 
     def status_of(self, name: bytes) -> os.stat_result | None:
-        """Of an entry of this directory, not of what a link leads to; None if there is none."""
+        """Status of an entry, links not followed; None if missing."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.number, follow_symlinks=False)
         return None
 
     def open_to_read(self, name: bytes) -> int:
-        """An entry of this directory that is a file. Raises an OSError for any other kind."""
+        """Open a file. Raises an OSError for other kinds."""
         number = os.open(name, _READ, dir_fd=self.number)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
@@ -197,7 +194,7 @@ class GuardedDirectory:
         return number
 
     def read(self, name: bytes, limit: int) -> bytes:
-        """The content of a file of this account. Raises an AgentError for one of another, or a larger one."""
+        """Content of a file. Raises an AgentError if another account owns it or it is larger than `limit`."""
         with open(self.open_to_read(name), "rb") as file:
             status = os.fstat(file.fileno())
             where = os.path.join(self.path, os.fsdecode(name))
@@ -209,9 +206,9 @@ class GuardedDirectory:
 
     @contextlib.contextmanager
     def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
-        """A descriptor of a new file, which gets its name and mode at the end; nothing is left after an exception.
+        """Descriptor of a new file that gets its name and mode at the end; an exception leaves nothing.
 
-        Without `replace`, an entry of that name, made meanwhile too, is a FileExistsError. Without a `mode`, the caller
+        Without `replace`, an existing name raises FileExistsError, even one made meanwhile. Without `mode`, the caller
         sets it.
         """
         temporary = temporary or b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
@@ -235,7 +232,6 @@ class GuardedDirectory:
                 write_all(number, chunk)
 
     def link_to(self, target: bytes, name: bytes, *, replace: bool = True) -> None:
-        """A symbolic link in this directory."""
         if not replace:
             os.symlink(target, name, dir_fd=self.number)
             return
@@ -248,9 +244,9 @@ class GuardedDirectory:
             raise
 
     def rename(self, source: int, old: bytes, name: bytes, *, replace: bool = True) -> None:
-        """Give an entry of an opened directory a name in this one.
+        """Move an entry of another open directory here.
 
-        Without `replace`, a file gets its name by a hard link, which fails if there is one; on a filesystem without
+        Without `replace`, a file gets its name by a hard link, which fails if the name exists; on filesystems without
         hard links it is looked up first.
         """
         if not replace:
@@ -266,7 +262,7 @@ class GuardedDirectory:
         os.replace(old, name, src_dir_fd=source, dst_dir_fd=self.number)
 
     def unlink(self, name: bytes) -> None:
-        """Remove a file or a link, if it is there."""
+        """Remove a file or link if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.number)
 
@@ -278,9 +274,9 @@ class GuardedDirectory:
             os.close(number)
 
     def remove_tree(self, name: bytes, *, ignore_errors: bool = False) -> None:
-        """Remove a file, a link, or a directory with all that is below it; no link is followed.
+        """Remove a file, a link or a directory tree; no link is followed.
 
-        Raises the OSError of the first entry that stays, or with `ignore_errors` removes all that it can.
+        Raises the OSError of the first entry that stays, or with `ignore_errors` removes all it can.
         """
         waiting = [name]
         errors = (OSError,) if ignore_errors else ()
@@ -290,21 +286,21 @@ class GuardedDirectory:
 
 
 class DirectoryChain:
-    """The opened directories on the way to the one that was entered last.
+    """Open directories down to the one entered last.
 
-    Files come in the order of a list, so the next one is in the same directory, or near it. To remove or
-    replace a directory, the one above it is entered, which closes it here.
+    Lists are sorted, so the next file is in the same directory or near. Enter the parent to remove or replace a
+    directory: that closes it here.
     """
 
     def __init__(
         self, top: GuardedDirectory, open_below: Callable[[GuardedDirectory, Sequence[bytes]], GuardedDirectory]
     ) -> None:
-        """`open_below` opens the last of these names, which are from the top on, in the directory above it."""
+        """`open_below` opens the last of these names, counted from the top, in its parent."""
         self._top, self._open_below = top, open_below
         self._opened: list[tuple[bytes, GuardedDirectory]] = []
 
     def enter(self, names: Sequence[bytes]) -> GuardedDirectory:
-        """It stays open until another one is entered."""
+        """Stays open until another one is entered."""
         common = 0
         while common < min(len(self._opened), len(names)) and self._opened[common][0] == names[common]:
             common += 1
@@ -330,12 +326,12 @@ def write_all(number: int, data: bytes | memoryview) -> None:
 
 
 def blocks_of(file: BinaryIO) -> Iterator[bytes]:
-    """A file from where it is read on."""
+    """The rest of a file, from its current position."""
     return iter(lambda: file.read(1 << 20), b"")
 
 
 def set_attributes(number: int, mode: int, mtime: int) -> None:
-    """The mode and the time in ns of an open file."""
+    """`mtime`: in ns."""
     os.fchmod(number, mode)
     os.utime(number, ns=(mtime, mtime))
 
@@ -348,7 +344,7 @@ def _remove(
     waiting: list[bytes],
     errors: tuple[type[OSError], ...],
 ) -> None:
-    """What is deeper than `_DEPTH` is moved to `top` and removed from there: each level needs a descriptor."""
+    """Entries deeper than `_DEPTH` are moved to `top` first, because each level needs a descriptor."""
     status = directory.status_of(name)
     if status is None:
         return

@@ -1,14 +1,9 @@
 """The handshake on the ports of a run, a transfer and `doctor --smoke`: both ends prove the same token, unsent.
 
-The server begins with `challenge {nonce}`, the client replies `hello {nonce, proof, …}`, the server `welcome {proof,
-…}`, or `refused` to a client without the token. A proof is an HMAC over the direction, both nonces and all other fields
-of its message, with a key derived from the token for one kind of port. So it is valid for one connection, one kind of
-port, one direction and one content: it can't be replayed, sent back or changed. What follows a handshake is neither
-encrypted nor authenticated (docs/security.md, "On the wire"). The port check of doctor and of a run's preflight
-(`network/ports.py`), which must start fast, has a greeting of its own.
-
-This module knows messages only, and no socket: `listener.py` is the server's side of a connection,
-`authenticated_socket.py` and `run/supervisor_client.py` are the client's.
+The server sends `challenge {nonce}`, the client `hello {nonce, proof, …}`, the server `welcome {proof, …}`, or
+`refused`. A proof is an HMAC over direction, both nonces and all other fields, with a key derived from the token for
+one kind of port, so it can't be replayed, reflected or changed. What follows is neither encrypted nor authenticated
+(docs/security.md, "On the wire"). The port check (`network/ports.py`) must start fast and has its own greeting.
 """
 
 from __future__ import annotations
@@ -24,22 +19,20 @@ RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "
 FILES, LINK_SPEED, STEP = "files", "link speed", "step"
 """Kinds of ports: each derives its own key."""
 MAX_FRAME = 4096
-"""Bytes of a message of the handshake."""
+"""Bytes of a handshake message."""
 _NONCE_SIZE = 32
 
 
 class HandshakeError(Exception):
-    """The other end has not proven the token; the text is the reason."""
+    """The other end did not prove the token; the text is the reason."""
 
 
 def derive_token(token: str, *purpose: str) -> str:
-    """A token for one purpose, from which `token` can't be found: 64 hex digits."""
+    """A token for one purpose that does not reveal `token`: 64 hex digits."""
     return _mac(token.encode(), ["derive", *purpose])
 
 
 class ServerHandshake:
-    """The server's side of one connection."""
-
     def __init__(self, token: str, port: str) -> None:
         """`port`: its kind."""
         self._key = _key_of(token, port)
@@ -58,20 +51,18 @@ class ServerHandshake:
         self._peer_nonce = peer_nonce
 
     def welcome(self, **fields: object) -> Json:
-        """The reply to a hello that was checked. `fields` are bound to the connection, too."""
+        """Reply to a checked hello. `fields` are bound to the connection too."""
         assert self._peer_nonce, "the client has proven nothing"
         message = {"t": "welcome", **fields}
         return {**message, "proof": _proof(self._key, "server", self._nonce, self._peer_nonce, message)}
 
     @staticmethod
     def refusal() -> Json:
-        """The reply to a client without the token: it need not try again."""
+        """Reply to a client without the token: it need not retry."""
         return {"t": "refused"}
 
 
 class ClientHandshake:
-    """The client's side of one connection."""
-
     def __init__(self, token: str, port: str, **identity: object) -> None:
         """`identity`: fields of the hello."""
         self._key = _key_of(token, port)
@@ -80,7 +71,7 @@ class ClientHandshake:
         self._peer_nonce = ""
 
     def hello(self, challenge: Json) -> Json:
-        """The reply to the server's first message."""
+        """Reply to the server's challenge."""
         if challenge.get("t") != "challenge" or self._peer_nonce:
             raise HandshakeError("another program answers there")
         self._peer_nonce = _nonce_of(challenge)
@@ -115,7 +106,7 @@ def _check_proof(key: bytes, role: str, server_nonce: str, client_nonce: str, me
     try:
         expected = _proof(key, role, server_nonce, client_nonce, fields)
         is_proven = isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
-    except (ValueError, RecursionError):  # a text that is no Unicode, a number too long, an object too deep
+    except (ValueError, RecursionError):  # invalid Unicode, a number too long, an object too deep
         is_proven = False
     if not is_proven:
         raise HandshakeError("it doesn't have the token")
@@ -130,7 +121,7 @@ def _key_of(token: str, port: str) -> bytes:
 
 
 def _mac(key: bytes, document: object) -> str:
-    import hashlib  # these load OpenSSL (3 to 15 ms), which most calls of the agent do not need
+    import hashlib  # these load OpenSSL (3 to 15 ms), which most agent calls do not need
     import hmac
 
     text = json.dumps(document, sort_keys=True)

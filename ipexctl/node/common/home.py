@@ -1,11 +1,9 @@
 """The home: the one directory of a host below which ipexctl writes and removes.
 
-A home carries the file `MARK`, made before anything else in it. Nothing is written or removed in a directory without
-it: a directory with files and no mark is refused, whatever its name and its files are. A missing or empty directory
-becomes a home. The directory and its mark belong to the account. Nobody else can exchange it: `walk.py` enters it
-first, and what is decided here is about the directory that was entered. `home_of` is the way from a request to a home,
-so nothing of a home is used before. `remote/home.sh` decides the same where there may be no Python. `home_entries` says
-which entries inside a home are ipexctl's.
+The file `MARK` is made in a home before anything else. A directory with files and no mark is refused; a missing or
+empty one becomes a home. Directory and mark belong to the account, and `walk.py` enters it first, so nobody can
+exchange it. Every request goes through `home_of`. `remote/home.sh` decides the same where there may be no Python;
+`home_entries` knows which entries are ipexctl's.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from ipexctl.node.common.walk import Place, Refused, enter, own_above
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
 DEFAULT_NAME = ".ipexctl"
-"""Of the default home, in the home directory of the account."""
+"""Name of the default home in the account's home directory."""
 HOME_ENTRIES = frozenset(
     {
         "agent",
@@ -46,13 +44,13 @@ HOME_ENTRIES = frozenset(
         MARK,
     }
 )
-"""The names in a home that ipexctl makes."""
+"""Names that ipexctl makes in a home."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"
-"""Names that do not count as content of a directory: filesystems and file servers make them."""
+"""Names that filesystems and file servers make; they do not count as content."""
 _OTHERS_MAY_WRITE = 0o022
 _HOME_NAMES = frozenset(name.encode() for name in HOME_ENTRIES)
 _SETTLE = 0.1
-"""Seconds after which a directory is read again before it is refused: another call may be making it."""
+"""Seconds to reread a directory before it is refused: another call may be making it."""
 
 
 REFUSALS: Mapping[str, tuple[str, str]] = {
@@ -98,8 +96,8 @@ class HomeRefused(AgentError):
 
 
 def home_of(request: Mapping[str, Any], below: str = "") -> str:
-    """The home that a request names, after the walk to it and to `below` in it: by their names nobody else can lead
-    this process elsewhere afterwards. Raises an AgentError for any other."""
+    """The home of a request, after walking to it and to `below`: nobody else can redirect these names later. Raises an
+    AgentError otherwise."""
     home: str = os.path.expanduser(request["home"])
     if not os.path.isabs(home):
         raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
@@ -112,7 +110,7 @@ def rundir_of(request: RunReference) -> str:
 
 
 def make_home(home: str) -> None:
-    """`open_home` for a call that is about to write: it makes a missing directory, and marks it first."""
+    """`open_home` before writing: makes a missing directory, and marks it first."""
     if open_home(home):
         return
     make_private_directory(home)
@@ -120,10 +118,9 @@ def make_home(home: str) -> None:
 
 
 def open_home(home: str) -> bool:
-    """Mark a home, and close it to others; False if there is no such directory.
+    """Mark a home and close it to others; False if it does not exist.
 
-    For each call that writes or removes something below it. Raises a HomeRefused for a directory that has files of
-    others, and changes nothing there.
+    For each call that writes or removes below it. Raises a HomeRefused for a directory with other files, unchanged.
     """
     with _open(home) as directory:
         if directory is None:
@@ -138,7 +135,7 @@ def open_home(home: str) -> bool:
 
 
 def check_home(home: str) -> bool:
-    """`open_home` for a call that only reads: it raises the same errors, and changes nothing."""
+    """`open_home` for reading: same errors, no changes."""
     with _open(home) as directory:
         if directory is not None and not _has_mark(directory):
             _check_unmarked(directory)
@@ -146,7 +143,7 @@ def check_home(home: str) -> bool:
 
 
 def is_home(home: str) -> bool:
-    """Whether the directory is a home already, by its mark."""
+    """True if it has the mark."""
     try:
         with _open(home) as directory:
             return directory is not None and _has_mark(directory)
@@ -155,7 +152,7 @@ def is_home(home: str) -> bool:
 
 
 def remove_mark(home: str) -> None:
-    """For the last step of a removal, when nothing of ipexctl is left in the home."""
+    """Last step of a removal, when the home is empty."""
     with _open(home) as directory:
         if directory is not None and _has_mark(directory):
             directory.unlink(MARK.encode())
@@ -170,7 +167,7 @@ def _enter(home: str, path: str) -> Place:
 
 @contextlib.contextmanager
 def _open(home: str) -> Iterator[GuardedDirectory | None]:
-    """The directory, which belongs to this account and is not its home directory; None if there is none."""
+    """The directory, or None if it does not exist. Raises unless this account owns it and it is not $HOME."""
     try:
         place = _enter(home, home)
     except (FileNotFoundError, NotADirectoryError):
@@ -203,7 +200,7 @@ def _has_mark(home: GuardedDirectory) -> bool:
 
 
 def _check_unmarked(home: GuardedDirectory) -> None:
-    """Raise a HomeRefused for a directory without a mark, unless it is empty."""
+    """Raise a HomeRefused for a directory that has files and no mark."""
     import pwd
 
     status = home.status()
@@ -212,7 +209,7 @@ def _check_unmarked(home: GuardedDirectory) -> None:
     try:  # $HOME may be another one, as under sudo
         if _is_same(status, pwd.getpwuid(os.geteuid()).pw_dir):
             raise HomeRefused("account_home", home.path)
-    except KeyError:  # an account without an entry
+    except KeyError:  # an account without a passwd entry
         pass
     if wait_until(lambda: not foreign_content(home), _SETTLE, _SETTLE):
         return
@@ -222,15 +219,15 @@ def _check_unmarked(home: GuardedDirectory) -> None:
 
 
 def foreign_content(home: GuardedDirectory) -> list[str]:
-    """The names in a directory, without the mark and names that do not count; none if it has a mark."""
+    """Names in a directory without a mark, except ignored ones; empty if it has a mark."""
     names = [os.fsdecode(name) for name in home.names()]
-    if MARK in names:  # another call has just made it; a cache of NFS may still say that there is none
+    if MARK in names:  # another call has just made it; an NFS cache may still miss it
         return []
     return sorted(name for name in names if not re.fullmatch(IGNORED, name, re.DOTALL))
 
 
 def _close_to_others(home: GuardedDirectory) -> None:
-    """Close a home to others who may write there. If they may only read, a user's files may be meant for them."""
+    """Take write access to a home from others. Read access may be intended for a user's files."""
     mode = home.status().st_mode
     if not mode & 0o077 or not (mode & _OTHERS_MAY_WRITE or _HOME_NAMES.issuperset(home.names())):
         return
@@ -244,7 +241,7 @@ def _close_to_others(home: GuardedDirectory) -> None:
 
 
 def _write_mark(home: GuardedDirectory) -> None:
-    """O_EXCL is atomic on NFS, too; its text only tells a reader what it is."""
+    """O_EXCL is atomic on NFS too. The text only tells a reader what the file is."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         number = os.open(MARK, flags, 0o600, dir_fd=home.number)

@@ -1,10 +1,8 @@
-"""Tells which entries of a home's directories are ipexctl's: by the names and the structure that it makes in each.
+"""Recognises ipexctl's entries in a home's directories by the names and structure it makes. Foreign entries always
+stay.
 
-`home.py: HOME_ENTRIES` has the names directly in a home; here are the patterns of those below and what is in them.
-
-In: a home, or one of its directories. Out: the paths that may be removed, and the foreign ones, which always stay: a
-user may put files into a home. A user may also replace a directory of the home by a link, to a larger disk: the link
-stays, and what ipexctl made where it leads is ipexctl's.
+`home.py: HOME_ENTRIES` has the names directly in a home. A user may replace a directory by a link to a larger disk: the
+link stays, and what ipexctl made behind it is ipexctl's.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_cache_name
 from ipexctl.node.common.queue_files import DIRECTORY
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
-"""As `run/registry.py: new_id` makes it."""
+"""Made by `run/registry.py: new_id`."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine", DIRECTORY)
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
 STATE_DIRECTORY = ".ipexctl"
-"""Of a project's tree."""
+"""In a project's tree."""
 _LEASES = f"{STATE_DIRECTORY}/leases".encode()
 _HEX12 = "[0-9a-f]{12}"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PARTIAL = re.compile(r"[0-9a-f]+\..+\.[0-9]+\.[0-9a-f]+\.part")
-"""`processes.partial_name` of a file of the store."""
+"""`processes.partial_name` of a file in the store."""
 LOCK_DIRECTORY = re.compile(r"lock\..+\.[0-9]+\.[0-9a-f]{8}\.part")
-"""`processes.partial_name` of a directory in which versions are locked."""
+"""`processes.partial_name` of a directory for locking versions."""
 BUILD_DIRECTORY = re.compile(rf"build-{_HEX12}")
 STAGED_ENVIRONMENT = re.compile(rf"\.build-{_HEX12}(\+old|\+removed)?")
 _LINK = re.compile(rf"\.link-{_HEX12}")
@@ -54,13 +52,13 @@ _RUNS_FILES = re.compile(
 )
 _PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
 _VERIFIED = re.compile(r"verified\.json|\.verified\.json\.[0-9a-f]{8}\.new")
-"""The record of `files/verified_blobs.py`."""
+"""Record of `files/verified_blobs.py`."""
 _HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
-"""Beside the cache of repositories: what libraries make from those."""
+"""What libraries make from cached repositories."""
 
 
 def is_directory(path: str) -> bool:
-    """Whether it is a directory, and no link to one."""
+    """True for a directory, but not for a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -75,7 +73,7 @@ def is_file(path: str) -> bool:
 
 
 def list_names(directory: str) -> list[str]:
-    """The names in a directory; none if it is missing or closed to this account."""
+    """Names in a directory; empty if missing or unreadable."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -83,7 +81,7 @@ def list_names(directory: str) -> list[str]:
 
 
 def is_run(path: str) -> bool:
-    """A run: a directory with its record or job, or with the id of a run and a file of one."""
+    """A run: a directory with its record or job, or with a run's id and one of its files."""
     name = os.path.basename(path)
     if not is_directory(path) or not _RUN_NAME.fullmatch(name):
         return False
@@ -97,17 +95,17 @@ def is_run(path: str) -> bool:
 
 
 def read_regular(path: str) -> Mapping[str, object]:
-    """The JSON object in a regular file, else an empty one: a FIFO would block."""
+    """The JSON object in a regular file, else empty: a FIFO would block."""
     return read_json(path) if is_file(path) else {}
 
 
 def is_tree(path: str) -> bool:
-    """A project's tree, by its name and its state directory, which stays until its last file is removed."""
+    """A project's tree, by its name and state directory, which stays until its last file is removed."""
     return bool(TREE.fullmatch(os.path.basename(path))) and is_directory(f"{path}/{STATE_DIRECTORY}")
 
 
 def is_environment(path: str) -> bool:
-    """An environment: with our record, or, where that is damaged, with the name of a lock and a file of one."""
+    """An environment, by our record or, if damaged, by a lock's name and one of its files."""
     if not is_directory(path):
         return False
     record = read_regular(f"{path}/env.json")
@@ -118,7 +116,7 @@ def is_environment(path: str) -> bool:
 
 
 def is_environment_name(path: str) -> bool:
-    """A link with the name of an environment beside it."""
+    """A named link to an environment next to it."""
     try:
         target = os.readlink(path).rstrip("/")
     except OSError:
@@ -127,7 +125,6 @@ def is_environment_name(path: str) -> bool:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether it names an entry of the same directory."""
     return bool(name) and "/" not in name and not name.startswith(".")
 
 
@@ -143,7 +140,7 @@ def is_agent_copy(path: str) -> bool:
 
 
 def is_stored(path: str) -> bool:
-    """A file of a content store with its directory, or an unfinished one."""
+    """A content store's file with its directory, or an unfinished one."""
     name = os.path.basename(path)
     if _PARTIAL.fullmatch(name):
         return is_file(path)
@@ -151,13 +148,12 @@ def is_stored(path: str) -> bool:
 
 
 def is_checkpoint_record(path: str) -> bool:
-    """The hashes of a checkpoint's files, files on their way, and those that were set aside."""
+    """Hashes of a checkpoint's files, files being received, and those set aside."""
     is_named = _CHECKPOINT.fullmatch(os.path.basename(path)) and is_directory(path)
     return bool(is_named) and all(_CHECKPOINT_FILES.fullmatch(name) for name in list_names(path))
 
 
 def is_temporary(path: str) -> bool:
-    """Unfinished work in `tmp`."""
     name = os.path.basename(path)
     if name == "sync":
         return is_directory(path) and all(is_stored(f"{path}/{entry}") for entry in list_names(path))
@@ -181,12 +177,12 @@ def _is_in_runs(path: str) -> bool:
 
 
 def is_results(path: str) -> bool:
-    """The directory that a run got for its results, by its name: the files in it are the run's."""
+    """A run's results directory, by its name; the files in it are the run's."""
     return is_directory(path) and RUN_ID.fullmatch(os.path.basename(path)) is not None
 
 
 def _is_in_hub(path: str) -> bool:
-    """What libraries of Hugging Face make in their HF_HOME, and a push on its way. A token is the user's."""
+    """What Hugging Face libraries make in HF_HOME, and an unfinished push. A token is the user's."""
     name = os.path.basename(path)
     if not is_directory(path):
         return is_file(path) and _VERIFIED.fullmatch(name) is not None
@@ -196,7 +192,7 @@ def _is_in_hub(path: str) -> bool:
 
 
 def _is_in_code(path: str) -> bool:
-    if os.path.basename(path) == ".store":  # a token: a link that leads nowhere
+    if os.path.basename(path) == ".store":  # a token: a dangling link
         return os.path.islink(path) and re.fullmatch("[0-9a-f]{32}", os.readlink(path)) is not None
     return is_tree(path)
 
@@ -212,18 +208,16 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
     "tmp": is_temporary,
     "wheels": is_stored,
 }
-"""Directory of a home → whether an entry of it is ipexctl's. `ssh` is not here: `trust` removes its own files."""
+"""Directory of a home → predicate for ipexctl's entries. Without `ssh`: `trust` removes its own files."""
 
 
 def own_entries(home: str, directory: str) -> list[str]:
-    """The paths in a directory of the home that ipexctl made."""
     is_own = _IS_OWN[directory]
     paths = (f"{home}/{directory}/{name}" for name in list_names(f"{home}/{directory}"))
     return [path for path in paths if is_own(path)]
 
 
 def foreign_entries(home: str) -> Iterator[str]:
-    """The paths in a home that ipexctl did not make."""
     for name in list_names(home):
         path = f"{home}/{name}"
         if name not in HOME_ENTRIES:
@@ -238,9 +232,9 @@ def foreign_entries(home: str) -> Iterator[str]:
 
 
 def release_trees(rundir: str) -> None:
-    """Remove the leases of a run that is over, in the home of its directory."""
+    """Remove the leases of a finished run in its home."""
     code, name = f"{os.path.dirname(os.path.dirname(rundir))}/code", os.fsencode(os.path.basename(rundir))
-    for tree in list_names(code):  # one of them may be a link of the user, to a larger disk
+    for tree in list_names(code):  # one of them may be the user's link to a larger disk
         path = os.path.realpath(f"{code}/{tree}")
         with contextlib.suppress(OSError, AgentError), GuardedDirectory.open(path) as top, top.enter(_LEASES) as leases:
             leases.unlink(name)

@@ -1,9 +1,7 @@
-"""HTTP client for package indexes, with the proxies, certificates and logins that pip would use on this host.
+"""HTTP client for package indexes with the proxies, certificates and logins that pip would use on this host.
 
-In come pip's settings (`HttpSettings`) and a URL; out goes the response. `HttpClient.open` raises an OSError, an
-HTTPException or a ValueError, which `explain` turns into text, and an AgentError when the certificates can't be used.
-The rules: a login is sent to its own origin only; a redirect never leads from https to http. `without_login` is for
-URLs that are shown.
+`open` raises an OSError, HTTPException or ValueError, which `explain` turns into text, and an AgentError for unusable
+certificates. A login is sent only to its own origin; redirects never lead from https to http.
 """
 
 from __future__ import annotations
@@ -26,29 +24,29 @@ from ipexctl.node.common.answer import AgentError
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-"""Of Debian, Red Hat, SUSE. A Python from conda has its own authorities, without those of a company."""
+"""Debian, Red Hat, SUSE. A Python from conda has its own authorities, without a company's."""
 _SCHEMES = ("http", "https", "file")
 
 
 class RefusedAddress(ValueError):
-    """An address, or the target of a redirect, that is not requested."""
+    """An address or redirect target that is not requested."""
 
 
 class HttpSettings(TypedDict, total=False):
-    """Those of pip, as `env/pip_settings.py` reads them; one that is missing or None is that of the environment."""
+    """pip's settings, read by `env/pip_settings.py`; missing or None means the environment's."""
 
     trusted_hosts: Sequence[str]
-    """`host` or `host:port`, whose certificates are not verified."""
+    """`host` or `host:port` whose certificates are not verified."""
     cert: str | None
     client_cert: str | None
     proxy: str | None
 
 
 class HttpClient:
-    """An HTTP client that several threads can use."""
+    """Thread-safe."""
 
     def __init__(self, settings: HttpSettings, logins: Mapping[str, str] | None = None) -> None:
-        """`logins`: origin → the value of Authorization."""
+        """`logins`: origin → value of Authorization."""
         self.logins: dict[str, str] = dict(logins or {})
         self._cafile, self._client_cert = settings.get("cert"), settings.get("client_cert")
         self._trusted_hosts = settings.get("trusted_hosts", ())
@@ -59,7 +57,7 @@ class HttpClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
-        """The response. Sends credentials of the URL, else known logins, else ~/.netrc, to that origin only."""
+        """The response. Sends the URL's credentials, else known logins, else ~/.netrc, to that origin only."""
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
             raise ValueError("only http, https and file addresses can be fetched")
@@ -73,7 +71,7 @@ class HttpClient:
         return self._opener.open(request, timeout=timeout)
 
     def check_encryption(self, url: str) -> None:
-        """Raise a RefusedAddress for http, except to this machine and to the hosts that pip trusts."""
+        """Raise a RefusedAddress for http, except to this machine and pip's trusted hosts."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         is_own = host in ("localhost", "::1") or re.match(r"127(\.\d+){3}$", host)
@@ -84,7 +82,7 @@ class HttpClient:
             )
 
     def load_certificates(self) -> None:
-        """Load them now, so that an AgentError comes before the first request over https."""
+        """Load certificates now, to get the AgentError before the first request."""
         self._context_for("https://")
 
     def _login(self, parts: SplitResult) -> str:
@@ -137,10 +135,10 @@ class HttpClient:
 
 
 class _HttpsHandler(urllib.request.HTTPSHandler):
-    """Chooses the certificates for each host, including the target of a redirect."""
+    """Chooses the certificates for each host, including redirect targets."""
 
     def __init__(self, context_for: Callable[[str], ssl.SSLContext]) -> None:
-        urllib.request.AbstractHTTPHandler.__init__(self)  # that of HTTPSHandler loads the certificates of the system
+        urllib.request.AbstractHTTPHandler.__init__(self)  # HTTPSHandler's own loads the system's certificates
         self._context_for = context_for
 
     def https_open(self, request: urllib.request.Request) -> Any:
@@ -148,7 +146,7 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 class _RedirectHandler(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but none from https to http, and sends a login to the same origin only."""
+    """Follows redirects, but none from https to http, and sends a login only to the same origin."""
 
     def __init__(self, check_encryption: Callable[[str], None]) -> None:
         self._check_encryption = check_encryption
@@ -180,20 +178,19 @@ def origin_of(url: str) -> str:
 
 
 def without_login(url: str) -> str:
-    """A URL for display, without credentials and without the query, which may be signed."""
+    """URL for display, without credentials and without the query, which may be signed."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the same request would fail again."""
+    """True if the same request would fail again."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 429)
     return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedAddress))
 
 
 def explain(error: Exception, timeout: float | None = None) -> str:
-    """Why a request failed, as text."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the server says {error.code} {error.reason}"
     cause = _cause(error)

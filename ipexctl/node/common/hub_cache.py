@@ -1,9 +1,8 @@
 """The cache of huggingface_hub below a home, for both sides: `HOME/hub` is the HF_HOME of its ranks.
 
-In: names of repositories, files and links. Out: whether they have their place in the cache. In it a repository is a
-directory `models--ORG--NAME` with `blobs` (each file by its hash), `snapshots/COMMIT` (its names, links to blobs),
-`refs` (the commit of each branch) and `trees` (lists of files). The rule: names come from a hub, so none may lead out
-of the directory of its repository, and a link leads from a snapshot to a blob, or nowhere.
+A repository is a directory `models--ORG--NAME` with `blobs` (each file by its hash), `snapshots/COMMIT` (links to
+blobs), `refs` (commit of each branch) and `trees` (file lists). Names come from a hub, so none may lead out of its
+repository's directory, and a link leads from a snapshot to a blob or nowhere.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
     from ipexctl.node.files.manifest import ManifestEntry
 
 HUB = "https://huggingface.co"
-"""Where HF_ENDPOINT names no other."""
+"""Used unless HF_ENDPOINT is set."""
 HF_HOME = "hub"
-"""Below a home."""
+"""Name in a home."""
 HUB_CACHE = "hub"
-"""Below that HF_HOME."""
+"""Name in HF_HOME."""
 CACHE = f"{HF_HOME}/{HUB_CACHE}"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -30,29 +29,29 @@ _CACHE_NAME = re.compile(
     r"(?:models|datasets|spaces|kernels)--.+|blobs|\.locks|\.huggingface-shared-blobs|version(?:_.+)?\.txt|CACHEDIR\.TAG"
 )
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""The hash of git, or the sha256 of a file that git keeps elsewhere."""
+"""git's hash, or sha256 of a large file."""
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 
 
 def is_repo_id(text: str) -> bool:
-    """Whether it is `NAME` or `ORG/NAME`, by the rules of huggingface_hub."""
+    """True for `NAME` or `ORG/NAME`, by huggingface_hub's rules."""
     is_plain = "--" not in text and ".." not in text and not text.endswith((".git", ".", "-"))
     return is_plain and len(text) <= _MAX_ID and _REPO_ID.fullmatch(text) is not None
 
 
 def is_revision(text: str) -> bool:
-    """Whether it is a branch, a tag or a commit whose name can be that of a file in `refs`."""
+    """True for a branch, tag or commit that can be a file name in `refs`."""
     parts = text.split("/")
     return len(text) <= 200 and all(part.strip(".") for part in parts) and _REVISION.fullmatch(text) is not None
 
 
 def folder_of(kind: str, repo_id: str) -> str:
-    """`models--ORG--NAME`: the directory of a repository in the cache."""
+    """`models--ORG--NAME`."""
     return "--".join((f"{kind}s", *repo_id.split("/")))
 
 
 def repo_of(folder: str) -> tuple[str, str] | None:
-    """Kind and id of the repository with that directory; None for a directory of another kind."""
+    """Kind and id of the repository in that directory; None for other directories."""
     match = _FOLDER.fullmatch(folder)
     if match is None or not is_repo_id(repo_id := match[2].replace("--", "/")):
         return None
@@ -60,7 +59,7 @@ def repo_of(folder: str) -> tuple[str, str] | None:
 
 
 def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
-    """The directory of a snapshot in a cache; it may be one of some files only (`--include`)."""
+    """Directory of a snapshot, which may lack files (`--include`)."""
     repo = os.path.join(cache, folder)
     if not COMMIT.fullmatch(revision):
         try:
@@ -73,7 +72,7 @@ def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
 
 
 def is_cache_name(name: str) -> bool:
-    """Whether huggingface_hub makes an entry of that name in a cache."""
+    """True if huggingface_hub makes such an entry in a cache."""
     return _CACHE_NAME.fullmatch(name) is not None
 
 
@@ -82,7 +81,7 @@ def is_blob_name(name: str) -> bool:
 
 
 def misplaced(entries: list[ManifestEntry], folder: str) -> str:
-    """The path of the first entry that has no place in the cache as that of this repository; empty if all have."""
+    """First entry that does not belong to this repository's place in the cache; empty if all do."""
     blobs = {entry.path for entry in entries if entry.kind == "f"}
     return next((entry.path for entry in entries if not _is_in_place(entry, folder, blobs)), "")
 

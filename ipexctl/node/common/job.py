@@ -1,11 +1,8 @@
-"""The records that start a run: `job.json` for the ranks of a host, two requests for the supervisor, and one for the
-starter of a host.
+"""The records that start a run: `job.json` for a host's ranks, two requests for the supervisor, one for host starters.
 
-The control machine makes them (`run/start/begin.py`); the rank wrapper and the supervisor read them, perhaps with a
-later version of the records, so each is checked by its types. A job has the token of the run and secrets: its file has
-mode 0600, and its repr shows the id alone.
-
-It is apart from the other records because each rank imports it, and theirs take 5 ms to import.
+The control machine makes them (`run/start/begin.py`). Readers may be a later version, so each is checked by its types.
+A job has the run's token and secrets: its file has mode 0600, and its repr shows only the id. This is a module of its
+own because each rank imports it, and the other records take 5 ms.
 """
 
 from __future__ import annotations
@@ -18,15 +15,15 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 Variables = Mapping[str, Optional[str]]
-"""Name → value, or None for a variable to unset."""
+"""None unsets a variable."""
 
 
 class Master(NamedTuple):
-    """The rendezvous address of the ranks: MASTER_ADDR and MASTER_PORT."""
+    """MASTER_ADDR and MASTER_PORT of the ranks."""
 
     addr: str
     port: int | None = None
-    """None until the supervisor has picked one."""
+    """None until the supervisor picks one."""
 
 
 class RankJob(NamedTuple):
@@ -35,21 +32,21 @@ class RankJob(NamedTuple):
     local_size: int
     cores: tuple[int, ...] = ()
     memory: tuple[int, ...] = ()
-    """The NUMA nodes whose memory it prefers."""
+    """Preferred NUMA nodes for memory."""
     variables: Mapping[str, str | None] = {}
-    """They override the variables of the job."""
+    """Override the job's variables."""
     batch: bool = False
-    """True for SCHED_BATCH: a thread that wakes up does not interrupt the one that runs."""
+    """True for SCHED_BATCH: a waking thread does not interrupt the running one."""
 
 
 class ProcessOptions(NamedTuple):
-    """Options of the call that each rank's wrapper applies as they are; `spec.py` declares them."""
+    """Options that each rank's wrapper applies; `spec.py` declares them."""
 
     nice: int = 0
 
 
 class JobRecord(NamedTuple):
-    """The job of one host, or of all hosts that share a home. The file has mode 0600: it has the token and secrets."""
+    """Job of one host, or of all hosts that share a home."""
 
     world_size: int
     master: Master
@@ -58,50 +55,48 @@ class JobRecord(NamedTuple):
     ranks: Mapping[int, RankJob]
     variables: Mapping[str, str | None] = {}
     prepended: tuple[str, ...] = ()
-    """Variables whose value goes before the existing one."""
+    """Variables with a value to put before the existing one."""
     setup: str | None = None
-    """A file that bash sources first."""
+    """Sourced by bash first."""
     id: str = ""
     rundir: str = ""
     token: str = ""
     """64 hex digits; rank wrapper and supervisor authenticate each other with it."""
     checkpoint: str = ""
-    """The path of a file or directory, absolute or relative to `cwd`, that all hosts have the same of before an attempt
-    begins."""
+    """Path, absolute or relative to `cwd`, that is made equal on all hosts before an attempt."""
     checkpoint_is_found: bool = False
-    """A project's file set that path, which nobody named in the call: it may not lead out of the project by a link."""
+    """True if a project's file set the path: no link may lead it out of the project."""
     has_rendezvous: bool = True
-    """False for independent copies, which get no RANK, no MASTER_ADDR, and no variables of mpirun."""
+    """False for independent copies, without RANK, MASTER_ADDR and mpirun's variables."""
     bytecode: str = ""
-    """The path at which the run leaves its agent with bytecode, so that later runs start faster."""
+    """Where the run leaves its agent with bytecode, for faster starts later."""
     options: ProcessOptions = ProcessOptions()
     meter: bool = False
-    """Whether steps and samples are counted in the ranks' processes."""
+    """True to count steps and samples in the ranks."""
     metric: str = ""
-    """A regular expression, whose first group is samples a second in a line of output; empty for none."""
+    """Regular expression whose first group is samples/s in a line of output; empty for none."""
     hosts: tuple[str, ...] = ()
-    """Those with ranks, in the order of the ranks."""
+    """Hosts with ranks, in rank order."""
     first_world_size: int = 0
-    """That of the first attempt: one with fewer hosts has fewer ranks."""
+    """World size of the first attempt."""
     restarts: int = 0
-    """How many attempts may follow the first one."""
+    """Maximum number of further attempts."""
     local_rank: str = ""
-    """An option that the script gets with its local rank, before its own arguments."""
+    """Option for the script's local rank, before its own arguments."""
     attempt: int | None = None
-    """The attempt that the job is for; None: it is for all, which have the same ranks."""
+    """Attempt of this job; None if all attempts have the same ranks."""
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs
 
     def command_of(self, rank: int) -> tuple[str, ...]:
-        """What a rank executes."""
         if not self.local_rank:
             return self.command
         at = 3 if self.command[1] == "-m" else 2
         return (*self.command[:at], f"{self.local_rank}={self.ranks[rank].local_rank}", *self.command[at:])
 
     def to_json(self) -> Json:
-        # Not by `as_json`, which would look at every variable of thousands of ranks.
+        # `as_json` would visit every variable of thousands of ranks.
         ranks = {str(rank): job._asdict() for rank, job in self.ranks.items()}
         return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks, "options": self.options._asdict()}
 
@@ -112,10 +107,10 @@ class SupervisorRequest(NamedTuple):
     id: str
     rundir: str
     bind: str
-    """The address to listen on."""
+    """Address to listen on."""
     token: str
     host: str
-    """Node0, as named in the hostfile."""
+    """Node0's name in the hostfile."""
 
 
 class RankPlacement(NamedTuple):
@@ -124,59 +119,56 @@ class RankPlacement(NamedTuple):
     store: str
     """Hosts with the same store share a job file."""
     word: str = ""
-    """Its host's name for mpirun."""
+    """mpirun's name for this host."""
 
 
 class PoolHost(NamedTuple):
-    """A host that a run may use, in the plan of all of them."""
-
     host: str
     store: str
     ranks: int
     word: str = ""
-    """Its name for the shell of the pool."""
+    """Name for the pool's shell."""
     line: str = ""
-    """Its lines in the hostfile of what starts the ranks; empty if that has none."""
+    """Lines in the launcher's hostfile; empty if it has none."""
 
 
 class HostPool(NamedTuple):
-    """The hosts of a run that goes on with those that answer (`run --min-hosts`); the first one is node0."""
+    """Hosts of a run with `--min-hosts`; the first is node0."""
 
     hosts: tuple[PoolHost, ...]
     wanted: int
-    """Hosts of an attempt, if as many answer; the others are spares."""
+    """Hosts of an attempt if enough answer; the rest are spares."""
     least: int
     job: str
-    """The text of a job of all ranks on all hosts, which each attempt's jobs are made of."""
+    """Text of a job with all ranks on all hosts; each attempt's jobs are made from it."""
     shell: tuple[str, ...] = ()
-    """Words before a host and a line for its sh, by which node0 reaches the host; empty: by the host's starter."""
+    """Words before host and command line by which node0 reaches a shell there; empty to use the host's starter."""
 
     def __repr__(self) -> str:
         return f"HostPool({len(self.hosts)} hosts)"  # no secrets in logs
 
 
 class ConnectivityRecord(NamedTuple):
-    """A check of the connections between the nodes that passed; in `runs/` on node0 after a run that ended well."""
+    """A passed check of the connections between nodes; on node0 in `runs/` after a successful run."""
 
     key: str
-    """A digest of what was checked."""
+    """Digest of what was checked."""
     checked: float
-    """In seconds since the boot of node0."""
+    """Seconds since node0's boot."""
     no_logins: str = ""
-    """Why node0 could not log in to the others, so that the ranks were started without logins."""
+    """Why node0 could not log in to the others; the ranks were then started without logins."""
     logins_tried: float = 0.0
-    """When that was found, also since the boot."""
+    """When that was found, in seconds since the boot."""
 
 
 class Notification(NamedTuple):
-    """The command of `run --notify`, for a run whose call does not see its end (`run/notify.py`)."""
+    """Command of `run --notify`, for a run that no call follows to its end (`run/notify.py`)."""
 
     command: str
-    """A line for sh; it may have a token."""
+    """Line for sh; may have a token."""
     hosts: tuple[str, ...]
-    """For the summary."""
     claim_after: float
-    """Seconds after the end in which the call may claim the command; 0 for a call that does not follow."""
+    """Seconds after the end in which the call may claim the command; 0 if none follows."""
     timeout: float
 
     def __repr__(self) -> str:
@@ -187,89 +179,88 @@ CONNECTIVITY_FILE = ".connectivity.json"
 
 
 class StarterCall(NamedTuple):
-    """How node0 begins the starter of another host again, as after a reboot, by the login that `trust` has set up."""
+    """How node0 restarts another host's starter, as after a reboot, using `trust`'s login."""
 
     host: str
     word: str
-    """Its name for ssh."""
+    """Name for ssh."""
     line: str
-    """For its shell; a `HostStarterRequest` is its stdin."""
+    """Command line; its stdin is a `HostStarterRequest`."""
 
 
 class StartRequest(NamedTuple):
-    """The supervisor's second line of stdin: mpirun and the limits of the run."""
+    """The supervisor's second line of stdin: mpirun and the run's limits."""
 
     argv: tuple[str, ...]
-    """The mpirun line, or that of a rank wrapper; the supervisor appends its addresses."""
+    """Line of mpirun or a rank wrapper; the supervisor appends its addresses."""
     ranks: tuple[RankPlacement, ...]
     world_size: int
     nodes: int
     master: Master
     hang_after: float
-    """Seconds without output of any rank until that is reported; 0 for never."""
+    """Seconds without output of any rank until it is reported; 0 for never."""
     on_hang: str
-    """Then also `dump` all stacks, or dump them and `stop` the run."""
+    """`dump` also dumps all stacks, `stop` then also stops the run."""
     script: str = ""
     env: str = ""
     by_mpirun: bool = True
-    """False for ranks that are started directly: those of node0 by the supervisor, those of another host by a starter
-    there. `argv` is the line of a rank wrapper then."""
+    """False if ranks are started directly, by the supervisor on node0 and by starters elsewhere, with `argv`."""
     by_slurm: bool = False
-    """Whether it starts other hosts' ranks through a batch system, and so needs the variables of the job."""
+    """True if a batch system starts the other hosts' ranks, which needs the job's variables."""
     variables: Mapping[str, str | None] = {}
-    """Of mpirun."""
+    """mpirun's variables."""
     setup: str | None = None
-    """A file that bash sources before mpirun."""
+    """Sourced by bash before mpirun."""
     addresses: tuple[str, ...] = ()
-    """Of the planned hosts: the supervisor accepts their connections before others."""
+    """Planned hosts, accepted by the supervisor before others."""
     time_limit: float | None = None
     restarts: int = 0
     checkpoint: str = ""
-    """As in the job, like the next."""
+    """As in the job."""
     checkpoint_is_found: bool = False
     connectivity: ConnectivityRecord | None = None
     starter_calls: tuple[StarterCall, ...] = ()
-    """Empty where node0 logs in nowhere."""
+    """Empty if node0 logs in nowhere."""
     notify: Notification | None = None
     job: str = ""
-    """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""
+    """Text of node0's job.json, written by the supervisor; empty if no rank has its store."""
     plan: str = ""
-    """The text of plan.json."""
+    """Text of plan.json."""
     pool: HostPool | None = None
-    """None: each attempt has the same hosts."""
+    """None if each attempt has the same hosts."""
 
     def __repr__(self) -> str:
         return f"StartRequest({self.world_size} ranks)"  # no secrets in logs
 
 
 class HostStarterRequest(NamedTuple):
-    """The starter's line of stdin (`run/host_starter.py`)."""
+    """A host starter's line of stdin (`run/host_starter.py`)."""
 
     rundir: str
     host: str
-    """Its own, as named in the hostfile."""
+    """Its own name in the hostfile."""
     ranks: tuple[int, ...]
     argv: tuple[str, ...]
-    """The line of a rank wrapper, without addresses."""
+    """Line of a rank wrapper, without addresses."""
     token: str
     local: str
     address: str
-    """Of the supervisor, for the starter and its ranks; `local` is for ranks on node0."""
+    """The supervisor's address for the starter and its ranks; `local` is for ranks on node0."""
     port: int
     rejoins: bool = False
-    """Whether it waits for a supervisor that it has lost: the host may join the run again."""
+    """True to wait for a lost supervisor: the host may rejoin the run."""
 
     def __repr__(self) -> str:
         return f"HostStarterRequest({self.host})"  # no secrets in logs
 
 
 def job_file(attempt: int) -> str:
-    """The name of a host's job in the run's directory. A late rank wrapper of an attempt removes that one's alone."""
+    """Name of an attempt's job file. A late rank wrapper removes only its own attempt's."""
     return f"job.{attempt}.json" if attempt else "job.json"
 
 
 def read_job(document: object) -> JobRecord:
-    """Raises a ValueError for a document that is no job."""
+    """Raises a ValueError for an invalid document."""
     job = decode(JobRecord, document, "the job")
     if not (job.id and job.rundir and job.token):
         raise ValueError("the job has no id, rundir or token")

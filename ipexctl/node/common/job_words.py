@@ -1,4 +1,4 @@
-"""Slurm's words for the end of a job or a run, as records have them, and the sentences for people."""
+"""Slurm's words for the end of a job or run, as in records, and sentences for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JOB_ENDS = {
     "COMPLETING": "was ended, as by scancel",
     REQUEUED: "was put into the queue again",
 }
-"""Slurm's word for the state of a job that has ended, or is about to: what happened to it."""
+"""Slurm's state of an ended or ending job → what happened."""
 _ENDS = {
     **{word: f"its Slurm job{{}} {text}" for word, text in _JOB_ENDS.items()},
     STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
@@ -32,9 +32,9 @@ def describe_run_end(word: str, job: str = "") -> str:
 
 
 def describe_job_end(job: QueueJob) -> str:
-    """How a job has ended: `its Slurm job 12 lost a node (NodeDown)`."""
+    """How a job ended: `its Slurm job 12 lost a node (NodeDown)`."""
     if job.state in ("", GONE):
         return f"its Slurm job {job.id} has ended (why is not known)"
-    state = job.state if job.is_over else "COMPLETED"  # its script has ended, and Slurm is about to notice
+    state = job.state if job.is_over else "COMPLETED"  # its script ended, and Slurm is about to notice
     text = describe_run_end(state, job.id) or f"its Slurm job {job.id} was ended: {state}"
     return f"{text} ({job.reason})" if job.reason else text

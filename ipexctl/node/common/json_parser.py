@@ -1,17 +1,14 @@
-"""The one way in which ipexctl reads JSON: of its own files, of an answer of a host, of a message from a connection.
+"""The one way to parse JSON: our own files, a host's answers, messages from a connection.
 
-In comes a text or a file; out comes a value, or a `JsonError`, which is a ValueError and says what is wrong. The rules
-are for what another program, another account, a full disk or a failing one may have left there:
+Raises a `JsonError` (a ValueError) for what other programs, accounts or failing disks may leave:
 
-- no deeper than `MAX_DEPTH`, whatever the depth of the stack: Python raises a RecursionError, and a value that is just
-  below its limit fails later, where it is written or compared;
-- numbers are finite, and integers have at most 20 characters, since `int(1e999)` is an OverflowError and a text of a
-  million digits takes minutes;
-- texts can be encoded: half of a surrogate pair raises an error where it is printed or becomes a path. The surrogates
-  that stand for single bytes of a file name (U+DC80 to U+DCFF) are allowed;
-- a file is regular, as a FIFO would block, and no larger than its limit.
-
-What becomes of an error is the caller's: a damaged cache is dropped, a damaged record is that record's failure.
+- deeper than `MAX_DEPTH`: Python raises a RecursionError, and a value just below its limit fails later, where it is
+  written or compared;
+- numbers that are infinite, and integers of more than 20 characters: `int(1e999)` is an OverflowError, and a million
+  digits take minutes;
+- texts that can't be encoded, such as half a surrogate pair. U+DC80 to U+DCFF, single bytes of a file name, are
+  allowed;
+- files that are not regular, because a FIFO would block, or too large.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 MAX_FILE = 512 << 20
-"""Bytes of a file: the list of a tree with a million files takes 200 MB."""
+"""A list of a tree with a million files takes 200 MB."""
 _MAX_DIGITS = 20
 _TOO_DEEP = "it is nested too deeply"
 _OUT_OF_RANGE = "it has a number that is out of range"
@@ -36,24 +33,22 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class JsonError(ValueError):
-    """The text is no JSON that ipexctl reads."""
-
     def __init__(self, problem: str, position: int | None = None, place: str = "") -> None:
         super().__init__(problem + place)
         self.problem = problem
         self.position = position
-        """Where the text is no JSON; None where a value is refused."""
+        """Where the text is no JSON; None if a value is refused."""
 
 
 def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> Any:
-    """The value of a text, which is in UTF-8. Raises a JsonError.
+    """Parse UTF-8 text. Raises a JsonError.
 
-    `any_number`: for the values of a user's templates, which may be infinite or have any number of digits.
+    `any_number`: for a user's templates, with infinite numbers and any number of digits.
     """
     try:
         if not isinstance(text, str):
             text = text.decode()
-            text = text[1:] if text.startswith("\ufeff") else text  # of an editor
+            text = text[1:] if text.startswith("\ufeff") else text  # from an editor
         value = (_ANY_NUMBER if any_number else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         place = f": line {error.lineno}, column {error.colno}"
@@ -74,7 +69,7 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
 
 
 def parse_object(text: str | bytes | bytearray) -> dict[str, Any]:
-    """The same for an object; raises a JsonError for any other value."""
+    """Parse an object; raises a JsonError for other values."""
     return as_object(parse_json(text))
 
 
@@ -85,7 +80,7 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def read_json_file(path: AnyPath, limit: int = MAX_FILE) -> Any:
-    """The value in a file. Raises an OSError or a JsonError."""
+    """Raises an OSError or a JsonError."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):

@@ -1,17 +1,14 @@
-"""Records as JSON and back: what is valid for a field is the type that its class writes.
+"""Records to JSON and back; a field's type annotation decides what is valid.
 
-In comes JSON that another program wrote, perhaps another version of it; out goes a record of which
-every value has its type, or a ValueError that names the field. `decode` is for requests and answers, where anything
-invalid is an error. `decode_valid` is for files: it leaves out what is invalid, since one damaged value must not hide
-the rest of a run's record.
-
-A record is a named tuple, or on the control machine a dataclass. The type of a field, as its class writes it, is
+`decode` is for requests and replies: anything invalid raises a ValueError that names the field. `decode_valid` is for
+files: it drops invalid values, because one damaged value must not hide the rest of a run's record. A record is a named
+tuple, or a dataclass on the control machine, with fields of these types:
 
     TYPE    a basic type, a record of the same module, or one of the module's own types
             TYPE | None
             tuple[TYPE, ...]    dict[str, TYPE]    Mapping[str, TYPE]    (or int as the key)
 
-A module with types of its own has a dict `FIELD_DECODERS` with the function that decodes each.
+A module with other types has a dict `FIELD_DECODERS` with their functions.
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, TypeV
 
 Value = TypeVar("Value")
 FieldDecoder = Callable[[Any, str], Any]
-"""The value and the name of a field → the value to have; raises a ValueError for an invalid one."""
+"""Value and name of a field → decoded value; raises a ValueError."""
 _LARGEST = 1 << 63
 _EMPTY = {"bool": False, "float": 0.0, "int": 0, "str": "", "tuple": (), "dict": {}, "Mapping": {}}
 
 
 def as_json(value: Any) -> Any:
-    """A record, or a value of one, for JSON: the records in it become objects, also those in a tuple or a dict."""
+    """Turn a record, or a value with records in it, into JSON objects."""
     if hasattr(value, "_asdict"):
         return as_json(value._asdict())
     if isinstance(value, dict):
@@ -38,9 +35,9 @@ def as_json(value: Any) -> Any:
 
 
 def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:
-    """A record; raises a ValueError for an invalid one. A field that is missing or null has its default, if any.
+    """Decode a record; raises a ValueError. A missing or null field has its default, if any.
 
-    `given` has the fields that are not taken from the document.
+    `given`: fields not taken from the document.
     """
     values = dict(given or {})
     document = check_type(dict, document, name)
@@ -52,7 +49,7 @@ def decode(kind: Callable[..., Value], document: object, name: str, given: Mappi
 
 
 def decode_valid(kind: Callable[..., Value], document: object) -> Value:
-    """A record from a file that any version may have written: a field that is missing or invalid is empty."""
+    """Decode a file of any version: missing or invalid fields are empty."""
     document = document if isinstance(document, dict) else {}
     values = {}
     for field, type_, _ in _fields(kind):
@@ -70,12 +67,12 @@ def check_type(kind: type[Value], value: object, field: str) -> Value:
 
 
 class _TypeShape(NamedTuple):
-    """A type as it is written, taken apart by one level."""
+    """A type annotation, split by one level."""
 
     container: str
-    """`optional`, `tuple`, `mapping`, or nothing for a type without items."""
+    """`optional`, `tuple`, `mapping`, or empty."""
     item: str
-    """The type of the items; that of the value if there are none."""
+    """Type of the items, or of the value itself."""
     key: str = ""
 
 
@@ -94,9 +91,9 @@ def _shape_of(type_: str) -> _TypeShape:
 
 @lru_cache(maxsize=None)
 def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> FieldDecoder:
-    """The decoder of a type as a record of that module writes it. A lenient one drops what is invalid in a value."""
+    """Decoder of a type as annotated in that module. A lenient one drops what is invalid."""
     names = vars(sys.modules[module])
-    # A module's own decoder is first: it may decode a basic type in a stricter way, or `X | None` as a whole.
+    # A module's own decoder is first: it may be stricter for a basic type, or decode `X | None` as one.
     own: FieldDecoder | None = names.get("FIELD_DECODERS", {}).get(type_) or _BASIC_DECODERS.get(type_)
     if own is not None:
         return own
@@ -114,11 +111,11 @@ def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> Fie
 
 @lru_cache(maxsize=None)
 def _fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
-    """The name of each field, its type as it is written, and whether it has a default."""
+    """Name and type of each field, and whether it has a default."""
     if issubclass(kind, tuple):
         types = {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
         return tuple((name, type_, name in kind._field_defaults) for name, type_ in types.items())
-    from dataclasses import MISSING, fields  # takes 10 ms, which no node has to wait for
+    from dataclasses import MISSING, fields  # takes 10 ms, for which no node has to wait
 
     return tuple((f.name, str(f.type), (f.default, f.default_factory) != (MISSING, MISSING)) for f in fields(kind))
 
@@ -171,7 +168,7 @@ def _integer(value: object, field: str) -> int:
 
 def _float(value: object, field: str) -> float:
     number = _integer(value, field) if type(value) is int else check_type(float, value, field)
-    if not abs(number) < _LARGEST:  # as for NaN
+    if not abs(number) < _LARGEST:  # also false for NaN
         raise ValueError(f"{field} is out of range")
     return float(number)
 
@@ -194,4 +191,4 @@ def _not_negative(decode_number: FieldDecoder, value: object, field: str) -> Any
 
 decode_natural = partial(_not_negative, _integer)
 NATURAL: Mapping[str, FieldDecoder] = {"int": decode_natural, "float": partial(_not_negative, _float)}
-"""For `FIELD_DECODERS` of a module whose numbers are never negative."""
+"""`FIELD_DECODERS` for a module without negative numbers."""

@@ -1,4 +1,4 @@
-"""One end of a non-blocking connection, as frames in and out, and the wait for many of them at once."""
+"""One end of a non-blocking connection with frames in and out, and the wait for many of them at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ipexctl.node.common.frames import Frame, FrameReader, encode_json
 from ipexctl.node.common.handshake import MAX_FRAME as MAX_HANDSHAKE_FRAME
 
 _buffer = bytearray(1 << 18)
-"""For all connections of this process: one of its own for each read costs 20 us, because it is mapped and unmapped."""
+"""Shared by all connections: allocating one for each read costs 20 us, because it is mapped and unmapped."""
 
 
 class ConnectionBroken(Exception):
-    """The connection can't be used any more; the text is the reason."""
+    """The text is the reason."""
 
 
 def message(t: str, **fields: Any) -> bytes:
@@ -26,10 +26,8 @@ def message(t: str, **fields: Any) -> bytes:
 
 
 class Link:
-    """One end of a non-blocking connection: frames in, frames out, and the time of the last data received."""
-
     def __init__(self, sock: socket.socket, address: str = "") -> None:
-        """`address` is that of the other side."""
+        """`address`: the other side's."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,7 +62,7 @@ class Link:
             self._out.popleft()
 
     def receive(self) -> Iterator[Frame]:
-        """Received frames; raises ConnectionBroken when the connection is closed, FrameError when it is corrupt."""
+        """Received frames; raises ConnectionBroken if the connection is closed, FrameError if it is corrupt."""
         try:
             size = self.sock.recv_into(_buffer)
         except (BlockingIOError, InterruptedError):
@@ -84,7 +82,7 @@ Pollable = Union[int, socket.socket, Link]
 
 
 def wake_on_signal() -> int:
-    """A descriptor that is readable once a handled signal has come, so that `ready` returns then."""
+    """A descriptor that becomes readable on a handled signal, to wake `ready`."""
     wake, wakeup = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wakeup, False)
@@ -95,7 +93,7 @@ def wake_on_signal() -> int:
 def ready(
     readers: Sequence[Pollable], writers: Sequence[Pollable], timeout: float
 ) -> tuple[list[Pollable], list[Pollable]]:
-    """The readers and writers that are ready within that many seconds."""
+    """Readers and writers that are ready within `timeout` seconds."""
     poll = select.poll()
     by_number: dict[int, Pollable] = {}
     events: dict[int, int] = {}

@@ -1,12 +1,8 @@
-"""The rules of the ports of a run, a transfer and `doctor --smoke`, to which strangers on the network can connect, too.
+"""Rules for ports that strangers on the network can reach: those of a run, a transfer and `doctor --smoke`.
 
-A connection is handed over once its client has proven the token (`handshake.py`). One that has not is bounded in time,
-in size and in number: if there are too many from one address or in total, the oldest is closed first, and those of
-planned hosts last. So a stranger can neither block others nor use up memory or file descriptors; a client whose
-connection is closed by this rule connects again (`authenticated_socket.py`, `run/supervisor_client.py`).
-
-It waits for nothing itself: its owner polls `readers` and `writers`. The port check (`network/ports.py`) reads nothing
-from its clients, and so needs none of this.
+A connection is handed over once its client has proven the token (`handshake.py`). Until then it is limited in time,
+size and number: with too many from one address or in total, the oldest is closed first, planned hosts' last. Clients
+closed so reconnect (`authenticated_socket.py`, `run/supervisor_client.py`). The owner polls `readers` and `writers`.
 """
 
 from __future__ import annotations
@@ -26,32 +22,32 @@ if TYPE_CHECKING:
 AUTHENTICATION_TIME = 5.0
 """Seconds for a client to prove the token."""
 MAX_UNAUTHENTICATED = 512
-"""Connections without a proof, beside one for each expected client."""
+"""Unauthenticated connections, in addition to one per expected client."""
 MAX_OF_ONE_ADDRESS = 32
 """Of those, from one address."""
 _ACCEPTED_AT_ONCE = 32
-"""Between two looks at the connections, so that a reply that has arrived counts before its connection is the oldest."""
+"""Between two polls, so that a reply counts before its connection is the oldest."""
 OnClient = Callable[[Link, ServerHandshake, "Json"], None]
-"""Gets the connection of a client that has proven the token, and its hello. It sends the welcome and keeps the
-connection, or raises a ConnectionBroken, FrameError or OSError."""
+"""Gets the connection and hello of an authenticated client. Sends the welcome and keeps the connection, or raises a
+ConnectionBroken, FrameError or OSError."""
 
 
 class Listener:
-    """Accepts connections at one port, or two, and hands over those of clients that have the token."""
+    """Accepts connections at one or two ports, and hands over authenticated ones."""
 
     def __init__(
         self, listening: Sequence[socket.socket], token: str, port: str, on_client: OnClient, expected: int = 0
     ) -> None:
-        """`port`: its kind, for the handshake. `expected`: so many clients may connect at once."""
+        """`port`: its kind, for the handshake. `expected`: clients that may connect at once."""
         self.expected = expected
         self.addresses = {sockets.LOCAL}
-        """Of planned hosts, and of clients that have proven the token."""
+        """Addresses of planned hosts and authenticated clients."""
         self._listening = list(listening)
         for listener in self._listening:
             listener.setblocking(False)
         self._token, self._port, self._on_client = token, port, on_client
         self._unauthenticated: dict[Link, ServerHandshake] = {}
-        """The oldest first."""
+        """Oldest first."""
 
     def readers(self) -> list[Pollable]:
         return [*self._listening, *self._unauthenticated]
@@ -60,7 +56,7 @@ class Listener:
         return [link for link in self._unauthenticated if link.pending]
 
     def handle_ready(self, readable: Sequence[Pollable]) -> None:
-        """Handle readable connections before new ones, which may take their place."""
+        """Handle readable connections before new ones, which may displace them."""
         for link in readable:
             if isinstance(link, Link) and link in self._unauthenticated:
                 self._drop_on_error(link, self._receive_hello)
@@ -71,12 +67,12 @@ class Listener:
                 self._accept(listener)
 
     def drop_late(self, now: float) -> None:
-        """Drop connections without a proof after their time; others may have been closed by the stranger."""
+        """Drop unauthenticated connections after their time; a stranger may have displaced others."""
         for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
             self._drop(link)
 
     def drop_all(self) -> None:
-        """Drop the connections without a proof."""
+        """Drop all unauthenticated connections."""
         for link in list(self._unauthenticated):
             self._drop(link)
 
@@ -105,7 +101,7 @@ class Listener:
             self._drop_on_error(link, Link.flush)
 
     def _make_room(self, address: str) -> None:
-        """Drop a connection without a proof, if there are too many of that address or in all."""
+        """Drop an unauthenticated connection if there are too many, of that address or in all."""
         same_address = [link for link in self._unauthenticated if link.address == address]
         if len(same_address) >= MAX_OF_ONE_ADDRESS + self.expected:
             self._drop(same_address[0])

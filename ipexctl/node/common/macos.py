@@ -1,9 +1,7 @@
-"""The differences between Linux and macOS, for code that also runs on the control machine, which may be a Mac.
+"""Differences between Linux and macOS, for code that also runs on the control machine, which may be a Mac.
 
-Hosts run Linux. The commands, and the calls to the agent that the control machine makes to itself, as for a lock or the
-copy of a run, ask here for what the two kernels do in different ways; elsewhere in that code no name of Linux alone is
-used, which `tests/unit/test_control_machine.py` holds. Each function returns what this machine has, and a Linux without
-/proc is answered as a Mac is.
+Hosts run Linux. `tests/unit/test_control_machine.py` checks that such code uses Linux-only names only here. A Linux
+without /proc gets the Mac's answers.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ if TYPE_CHECKING:
     import socket
 
 _CONNECTION_DROP_TIME = 0x80
-"""TCP_RXT_CONNDROPTIME of macOS's netinet/tcp.h, in seconds, for which Python has no name."""
+"""TCP_RXT_CONNDROPTIME of macOS's netinet/tcp.h, in seconds; Python has no name for it."""
 _MOST_FILES = 10240
-"""OPEN_MAX of macOS: setrlimit refuses more open files where its hard limit is unlimited."""
+"""OPEN_MAX of macOS: setrlimit refuses more even where the hard limit is unlimited."""
 _PS_SECONDS = 10.0
 
 
 def is_linux() -> bool:
-    """Also in WSL2."""
+    """True in WSL2 too."""
     return sys.platform == "linux"
 
 
@@ -32,7 +30,7 @@ def has_proc() -> bool:
 
 
 def process_start(pid: int) -> int:
-    """The second in which a process has begun, by `ps`. Raises an OSError for one that does not run."""
+    """Start of a process in seconds, by `ps`. Raises an OSError if it does not run."""
     import calendar  # 4 ms for these, which no host with /proc needs
     import subprocess
     import time
@@ -52,15 +50,15 @@ def process_start(pid: int) -> int:
 
 
 def file_limits(wanted: int, hard: int) -> Iterator[int]:
-    """Limits of open files to try one after the other, none above the hard limit; a negative one is none."""
+    """Limits of open files to try in order, none above the hard limit; negative is no limit."""
     for limit in (wanted, _MOST_FILES):
         yield limit if hard < 0 else min(hard, limit)
 
 
 def silence_options(idle: int, interval: int, count: int, unanswered: int) -> Iterator[tuple[int, int]]:
-    """Options of TCP with their values, by which the kernel ends a connection with a silent peer.
+    """TCP options and values to make the kernel end a connection with a silent peer.
 
-    After `idle` seconds of silence it asks `count` times at an interval; data may be unanswered so many seconds.
+    After `idle` seconds of silence it probes `count` times; data may be unacknowledged for `unanswered` seconds.
     """
     import socket
 
@@ -74,8 +72,8 @@ def silence_options(idle: int, interval: int, count: int, unanswered: int) -> It
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:
-    """Until the kernel resets it. macOS delays no acknowledgement of small messages that come one by one."""
-    import socket  # 3 ms, which a caller has spent that has a connection; most calls of the agent have none
+    """Until the kernel resets it. macOS delays no acknowledgement of single small messages."""
+    import socket  # 3 ms, spent already by a caller with a connection; most agent calls have none
 
     number = getattr(socket, "TCP_QUICKACK", None)
     if number is not None:
@@ -83,11 +81,11 @@ def acknowledge_at_once(sock: socket.socket) -> None:
 
 
 def add_key_command(path: object) -> str:
-    """The command by which ssh's agent gets a key; on a Mac the Keychain keeps its passphrase."""
+    """Command that gives ssh-agent a key; on a Mac the Keychain keeps its passphrase."""
     return f"ssh-add {path}" if is_linux() else f"ssh-add --apple-use-keychain {path}"
 
 
 def pip_files(home: str) -> tuple[list[str], list[str]]:
-    """pip's configuration files of the machine and of the account below this home that Linux has not."""
+    """pip's configuration files on a Mac that Linux does not have."""
     place = "Library/Application Support/pip/pip.conf"
     return ([], []) if is_linux() else ([f"/{place}"], [os.path.join(home, place)])

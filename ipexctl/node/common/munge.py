@@ -1,8 +1,7 @@
-"""Seals a text for one account of the cluster, by munge: the way by which a scheduler's daemons know who calls.
+"""Signs a text for one account of the cluster with munge, as a scheduler's daemons do to know the caller.
 
-In: a text and an account; out: a credential that munge of another machine opens for that account alone, once, and
-within its time. munge encrypts and authenticates it with the cluster's key, which root of each machine has. The rule:
-the text is on no command line.
+munge on another machine opens the credential for that account alone, once, and within its time. It encrypts with the
+cluster's key, which root of each machine has. The text is on no command line.
 """
 
 from __future__ import annotations
@@ -11,21 +10,20 @@ import os
 import subprocess
 
 TTL = 3600
-"""Seconds in which a credential can be opened: a step may wait for resources. munge allows no more by default."""
+"""Seconds in which a credential can be opened: a step may wait for resources. munge's default maximum."""
 _ANSWER = 10.0
 
 
 class MungeError(Exception):
-    """There is no munge here, or it has refused; the text is the reason."""
+    """munge is missing or refused; the text is the reason."""
 
 
 def seal(text: str) -> str:
-    """The credential of a text for this account."""
     return _call(["munge", f"--restrict-uid={os.geteuid()}", f"--ttl={TTL}"], text).strip()
 
 
 def unseal(credential: str) -> str:
-    """The text of a credential. Raises a MungeError if it is none, or not for this account."""
+    """Raises a MungeError if it is no credential, or not for this account."""
     return _call(["unmunge", "--metadata=/dev/null"], credential)
 
 

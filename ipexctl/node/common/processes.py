@@ -1,9 +1,8 @@
-"""Processes: their status from /proc, whether a recorded one still runs, and children that end with their parent.
+"""Processes: status from /proc, whether a recorded one still runs, and children that exit with their parent.
 
-In come pids and records; out come `ProcessStat`s and answers. A pid alone says nothing, as it may have been given to
-another process since, and a record may be read on another machine with the same home: a `ProcessIdentity` has boot,
-pid namespace and start time, and is signalled through a descriptor of the process where the kernel has that. Everything
-that may be missing in a sandbox or an old kernel has a weaker answer instead of an error.
+A pid may have been reused, and another machine with the same home may read the record: a `ProcessIdentity` has boot,
+pid namespace and start time, and is signalled by a pidfd if the kernel has those. What sandboxes or old kernels lack
+gives a weaker answer, not an error.
 """
 
 from __future__ import annotations
@@ -35,28 +34,28 @@ class ProcessStat(NamedTuple):
     seconds: float
     """CPU time, user and system."""
     start: int
-    """Kernel ticks since boot. A pid can be used again, but not with the same start."""
+    """Kernel ticks since boot. A pid can be reused, but not with the same start."""
     rss: int
     """Bytes."""
     processor: int = -1
-    """On which it ran last."""
+    """Last CPU it ran on."""
 
     @property
     def is_alive(self) -> bool:
-        """False for a zombie, which has ended and waits for its parent."""
+        """False for a zombie."""
         return self.state not in "ZX"
 
 
 class ProcessIdentity(NamedTuple):
-    """A process in a record, for later readers and for other machines with the same home."""
+    """A process in a record, for later readers and machines with the same home."""
 
     pid: int
     start: int | None = None
-    """Of `start_of`."""
+    """From `start_of`."""
     machine: str | None = None
-    """The hostname. Records of older versions have none; they are from this machine."""
+    """Hostname; None in older records, which are from this machine."""
     boot: str | None = None
-    """The kernel's boot id, because hostnames may repeat."""
+    """Kernel's boot id, because hostnames may repeat."""
 
     @property
     def is_of_this_machine(self) -> bool:
@@ -64,7 +63,7 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs on this machine: the same pid and start on another one, or after a reboot, is no match."""
+        """True if it runs on this machine: pid and start on another one, or from before a reboot, are no match."""
         if not self.is_of_this_machine or self.boot not in (None, boot_id()):
             return False
         try:
@@ -74,11 +73,11 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to have ended: nobody can know it of a process on another machine."""
+        """True if it is known to have exited; never known for another machine."""
         return self.is_of_this_machine and not self.is_alive
 
     def send_signal(self, number: int) -> bool:
-        """False when it does not run on this machine. Raises an OSError when it may not be signalled."""
+        """False if it does not run on this machine. Raises an OSError if it may not be signalled."""
         try:
             handle = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]
         except ProcessLookupError:
@@ -100,7 +99,7 @@ class ProcessIdentity(NamedTuple):
 
 
 def read_text(path: str) -> str:
-    """The text of a file of the kernel; empty when it can't be read."""
+    """Text of a kernel file; empty if unreadable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -109,7 +108,7 @@ def read_text(path: str) -> str:
 
 
 def read_stat(pid: int) -> ProcessStat:
-    """Raises an OSError when there is no such process."""
+    """Raises an OSError if there is no such process."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         data = file.read()
     try:
@@ -123,7 +122,7 @@ def read_stat(pid: int) -> ProcessStat:
 
 
 def start_of(pid: int) -> int:
-    """When a process has begun: in ticks since boot, on a Mac in seconds. Raises an OSError for one that has ended."""
+    """Start of a process: ticks since boot, on a Mac seconds. Raises an OSError if it exited."""
     if not macos.has_proc():
         return macos.process_start(pid)
     stat = read_stat(pid)
@@ -133,7 +132,6 @@ def start_of(pid: int) -> int:
 
 
 def all_processes() -> list[ProcessStat]:
-    """The processes of this machine that can be seen."""
     stats = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -143,7 +141,7 @@ def all_processes() -> list[ProcessStat]:
 
 
 def kill_sessions(leaders: Collection[int]) -> None:
-    """Kill all processes of the sessions that these processes have begun, also those in groups of their own."""
+    """Kill the sessions that these processes lead, including other process groups in them."""
     for pid in leaders:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
@@ -154,7 +152,7 @@ def kill_sessions(leaders: Collection[int]) -> None:
 
 
 def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
-    """The pids and the arguments of the other processes, each argument with a NUL after it; `more`: `environ`."""
+    """Pids and arguments of the other processes, each argument ending with NUL; `more`: `environ`."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             for kind in ("cmdline", *more):
@@ -163,7 +161,7 @@ def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
 
 
 def allow_many_files(most: int = 1 << 16) -> None:
-    """Raise the soft limit of open files, which is often 1024."""
+    """Raise the soft limit of open files, often 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for target in macos.file_limits(most, -1 if hard == resource.RLIM_INFINITY else hard):
         if soft < target:
@@ -177,7 +175,7 @@ def own_identity() -> ProcessIdentity:
 
 
 def pid_scope() -> str:
-    """The kernel and the pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
+    """Kernel and pid namespace where this process's pid is valid, or the hostname if /proc hides them."""
     boot = boot_id()
     try:
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}" if boot else os.uname().nodename
@@ -186,12 +184,12 @@ def pid_scope() -> str:
 
 
 def partial_name(prefix: str) -> str:
-    """A new name for an unfinished file of this process, in a directory that machines may share."""
+    """New name for an unfinished file of this process, in a directory that machines may share."""
     return f"{prefix}.{pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
 
 def is_partial_in_use(path: str) -> bool:
-    """Whether the process that writes this file lives; on another machine, whether the file changed within a day."""
+    """True if the writing process lives; on another machine, if the file changed within a day."""
     scope, _, pid = os.path.basename(path).rpartition(".part")[0].rpartition(".")[0].rpartition(".")
     try:
         if scope.endswith(f".{pid_scope()}"):
@@ -214,12 +212,12 @@ def boot_id() -> str | None:
 
 
 def is_caught(pid: int, number: int) -> bool:
-    """Whether a process has a handler for that signal; without one, many signals end the process."""
+    """True if the process handles that signal; many others would kill it."""
     return is_in_mask(pid, "SigCgt", number)
 
 
 def is_in_mask(pid: int, mask: str, number: int) -> bool:
-    """Whether a signal is in a mask of /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
+    """True if a signal is in a mask of /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
     for line in read_text(f"/proc/{pid}/status").splitlines():
         name, _, value = line.partition(":")
         if name == mask:
@@ -238,13 +236,13 @@ def _prctl() -> Any:
 
 
 def adopt_descendants() -> bool:
-    """Become the parent of each descendant whose own parent ends; False where the kernel lacks that."""
+    """Become the parent of orphaned descendants; False if the kernel lacks that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
 
 
 def end_with_parent(number: int) -> Callable[[], None]:
-    """A preexec_fn: the kernel sends this signal to the child when the thread that started it ends."""
+    """A preexec_fn: the kernel sends this signal to the child when the starting thread exits."""
     prctl = _prctl()  # nothing may be imported between fork and exec
 
     def set_signal() -> None:

@@ -1,4 +1,4 @@
-"""The files of a run that was submitted to a queue, in RUNDIR/slurm, and whether it still waits there."""
+"""The files of a submitted run, in RUNDIR/slurm, and whether it still waits in the queue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 _MONTH = 30 * 86400.0
 
 DIRECTORY = "slurm"
-"""Of a submitted run, in its own directory."""
 REQUEUE_FILE, WAITS_FILE, SECRETS_FILE = f"{DIRECTORY}/requeue", f"{DIRECTORY}/waits", f"{DIRECTORY}/env"
-"""Of a submitted run: its job may be put into the queue again; it waits for the next start; variables for the ranks."""
+"""The job may be requeued; the run waits for the next start; variables for the ranks."""
 OUTCOME_FILE = f"{DIRECTORY}/outcome.json"
-"""The last word about an ended job."""
+"""Final state of an ended job."""
 NO_KILL_FILE = f"{DIRECTORY}/no-kill"
-"""Slurm does not end its job when a node is lost, also not when that is node0."""
+"""Slurm keeps the job when a node is lost, even node0."""
 
 
 def directory_of(rundir: str) -> str:
@@ -31,10 +30,11 @@ def is_submitted(rundir: str) -> bool:
 
 
 def waits_in_queue(rundir: str, document: Json) -> bool:
-    """Whether the run was submitted to Slurm, and nothing says that its job is over: it may begin at any time, or begin
-    again. `document`: its status, empty without one.
+    """True if the run was submitted to Slurm and nothing says that its job is over: it may begin, or begin again, any
+    time.
 
-    Slurm is not asked. Nobody may have seen the end of a job, so after a month it counts no more.
+    `document`: its status, empty without one. Slurm is not asked. A job's end may go unseen, so after a month it counts
+    as over.
     """
     if document and ("ended" not in document or document["ended"] or not os.path.exists(f"{rundir}/{REQUEUE_FILE}")):
         return False

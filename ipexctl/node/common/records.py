@@ -1,10 +1,8 @@
-"""The record of a run, `status.json`, as values shared by the nodes and the control machine.
+"""The record of a run, `status.json`, shared by the nodes and the control machine.
 
-What a program must know is a field here: why a run failed is the `kind` of its failure, and `Detail` beside it. The
-sentences (`reason`, `mismatch`) are for people; no program looks for words in them.
-
-Decoding never fails: a missing or invalid field is empty, whatever its default, for records of any version. The values
-are named tuples, because importing dataclasses takes 10 ms for every rank and every call.
+Programs read fields, such as a failure's `kind` and `Detail`; the sentences (`reason`, `mismatch`) are for people.
+Decoding never fails: missing or invalid fields are empty, for records of any version. Named tuples, because importing
+dataclasses takes 10 ms for every rank and call.
 """
 
 from __future__ import annotations
@@ -22,17 +20,16 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 State = Literal["queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
-"""`queued`: a job of a queue that has not begun."""
+"""`queued`: a job that has not begun."""
 STATES: frozenset[str] = frozenset(("queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
-"""The states of a run or a rank that has ended."""
 SCHEMA = "ipexctl.status/1"
 RESTART_MARK = "[ipexctl: restart "
-"""The beginning of the line in a rank's output that separates two attempts."""
+"""Start of the line in a rank's output that separates two attempts."""
 
 
 class Detail(NamedTuple):
-    """What a program of ipexctl reports, for other programs: more exact than a failure's `kind`.
+    """What a program of ipexctl reports to others: more exact than a failure's `kind`.
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
                         no-starter {place}; unreachable {place, why}; mpirun-not-started, rank-not-started {why};
@@ -43,15 +40,15 @@ class Detail(NamedTuple):
 
     kind: str
     fields: Mapping[str, str] = {}
-    """For the sentence: texts of the system or of other programs, names, numbers."""
+    """For the sentence: other programs' texts, names, numbers."""
 
 
 DETAIL_MARK = "@ipexctl-detail "
-"""Begins a line with a Detail as JSON, on the stderr of a program that has no other way to report it."""
+"""Begins a line with a Detail as JSON on stderr, for programs that can't report it otherwise."""
 
 
 def split_details(lines: Iterable[str]) -> tuple[list[str], tuple[Detail, ...]]:
-    """The lines of a log that are for people, and the details in the others."""
+    """Lines of a log for people, and the details in the others."""
     rest, details = [], []
     for line in lines:
         before, mark, document = line.partition(DETAIL_MARK)
@@ -69,15 +66,15 @@ class OutOfMemory(NamedTuple):
     """The kernel killed a process because memory ran out."""
 
     by: str
-    """The source: cgroup, kernel log, vmstat."""
+    """Source: cgroup, kernel log, vmstat."""
     limit: int | None = None
-    """Bytes of the cgroup's limit, if that was reached."""
+    """Bytes of the cgroup's limit, if reached."""
     memory: int | None = None
-    """The most bytes that the rank was seen to have."""
+    """Highest memory use of the rank seen, in bytes."""
 
 
 class FullDisk(NamedTuple):
-    """A filesystem that had no room when a rank failed on its host."""
+    """A filesystem without room when a rank failed on its host."""
 
     path: str
     """A directory on it."""
@@ -85,50 +82,48 @@ class FullDisk(NamedTuple):
     """Bytes."""
     size: int
     lacks_files: bool = False
-    """Bytes are free, and no more files can be made."""
+    """True if bytes are free, but no inodes."""
 
 
 class Throughput(NamedTuple):
-    """What the step meter has measured: of the last minute, or of the whole attempt once it has ended."""
+    """Measured by the step meter: over the last minute, or over an attempt that ended."""
 
     steps_per_s: float | None = None
-    """Of an optimizer."""
+    """Steps of an optimizer."""
     samples_per_s: float | None = None
-    """None where they can't be known."""
+    """None if unknown."""
     data_wait: float | None = None
-    """The part of the time in which ranks waited for data, 0 to 1."""
+    """Share of time in which ranks waited for data, 0 to 1."""
     source: str = ""
-    """Where the samples are from: dataloader, or metric for the script's output; steps if they are not known."""
+    """Source of samples: dataloader, or metric for the script's output; steps if unknown."""
 
 
 class SlowRank(NamedTuple):
-    """The rank that holds the others up most at present."""
+    """The rank that currently holds the others up most."""
 
     rank: int
     host: str
     percent: float
-    """Own time above that of the others, in percent of a step."""
+    """Own time above the others', in percent of a step."""
 
 
 class WireAdvice(NamedTuple):
-    """What `--wire` would bring."""
-
     wire: str
     speedup: float
-    """Steps in the same time, by those without it."""
+    """Factor of steps in the same time with `--wire`."""
 
 
 class NetworkCost(NamedTuple):
-    """What transfers between hosts cost a step of an attempt, so far or as a whole."""
+    """Cost of transfers between hosts per step of an attempt."""
 
     share: float
-    """The part of a step that ranks wait for other hosts, 0 to 1."""
+    """Share of a step that ranks wait for other hosts, 0 to 1."""
     bytes_per_step: float
     """Sent by a host."""
     rate: float
-    """Bytes a second, while a host sends."""
+    """Bytes/s while a host sends."""
     iface: str = ""
-    """Of the run's connections; empty: all but the loopback."""
+    """Of the run's connections; empty for all but the loopback."""
     advice: WireAdvice | None = None
 
 
@@ -138,7 +133,7 @@ class RankStatus(NamedTuple):
     state: State = "starting"
     pid: int | None = None
     cpu: float | None = None
-    """Percent of one core, as top shows it: 800 is eight cores."""
+    """Percent of one core, as in top: 800 is eight cores."""
     rss: int | None = None
     """Bytes."""
     exit_code: int | None = None
@@ -149,17 +144,17 @@ class RankStatus(NamedTuple):
     """Bytes of output lost because disks were full."""
     oom: OutOfMemory | None = None
     wrapper: int | None = None
-    """The process id of the rank wrapper."""
+    """Pid of the rank wrapper."""
     process: str | None = None
-    """The state of its main process: R, S, D …"""
+    """State of its main process: R, S, D …"""
     waits_in: str | None = None
-    """The kernel function that process sleeps in."""
+    """Kernel function where that process sleeps."""
     mismatch: tuple[str, ...] = ()
     """Sentences about cores and memory that differ from the plan."""
     problem: Detail | None = None
     """Why its command could not be started."""
     disk: FullDisk | None = None
-    """A disk of its host that was full when its command failed."""
+    """Full disk on its host when its command failed."""
     throughput: Throughput | None = None
 
     def to_json(self) -> Json:
@@ -175,10 +170,10 @@ class RankStatus(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The failure that ended a run. `run/verdict.py` describes the values of `kind`."""
+    """Failure that ended a run. `run/verdict.py` describes the values of `kind`."""
 
     rank: int | None
-    """That of the cause, or the first of several; None if no rank is to blame, as when mpirun ended."""
+    """The cause, or the first of several; None if no rank is to blame, as when mpirun exited."""
     host: str | None
     exit_code: int | None = None
     signal: int | None = None
@@ -191,8 +186,6 @@ class Failure(NamedTuple):
 
 
 class SilentRank(NamedTuple):
-    """The state of a rank in a run without output for a long time."""
-
     rank: int
     host: str
     last: str | None = None
@@ -201,7 +194,7 @@ class SilentRank(NamedTuple):
     process: str | None = None
     waits_in: str | None = None
     stream: str | None = None
-    """The stream of its last line: out, err."""
+    """Stream of its last line: out, err."""
 
 
 class Silence(NamedTuple):
@@ -209,23 +202,23 @@ class Silence(NamedTuple):
 
     since: float
     after: float
-    """Seconds without output after which it is reported."""
+    """Seconds without output until it is reported."""
     ranks: tuple[SilentRank, ...] = ()
     dump: str = ""
-    """The id of the stack dump that was taken then."""
+    """Id of the stack dump taken then."""
     on_hang: str = ""
-    """report, dump, stop; empty in records of older runs, which had no dump with report."""
+    """report, dump, stop; empty in older records, where report took no dump."""
 
 
 class Attempt(NamedTuple):
-    """An earlier attempt, and why it ended."""
+    """An earlier attempt."""
 
     attempt: int
     reason: str = ""
     first_failure: Failure | None = None
     ended: float | None = None
     hosts: tuple[str, ...] = ()
-    """Empty in records of older versions."""
+    """Empty in older records."""
     world_size: int = 0
 
 
@@ -233,11 +226,11 @@ class Mpirun(NamedTuple):
     pid: int | None = None
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
-    """Its last output lines, when it ended the run."""
+    """Last output lines, when it ended the run."""
 
 
 class LostOutput(NamedTuple):
-    """Output that is not in the record, because the disk of its host had no room until the end of the run."""
+    """Output missing from the record, because the host's disk was full until the end of the run."""
 
     bytes: int
     host: str
@@ -249,31 +242,31 @@ _WAITING = frozenset(
 )
 _ACTIVE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
 GONE = "GONE"
-"""In place of a state: the queue does not know the job, or no longer."""
+"""The queue does not know the job, or no longer."""
 
 
 class QueueJob(NamedTuple):
-    """The job of a submitted run, as the queue and the script of the job tell of it (`common/batch_job.py`)."""
+    """Job of a submitted run, as the queue and the job's script report it (`common/batch_job.py`)."""
 
     id: str = ""
     state: str = ""
-    """The queue's word: PENDING, RUNNING, TIMEOUT, NODE_FAIL …; GONE: it does not know the job; empty: it is silent."""
+    """The queue's word: PENDING, RUNNING, TIMEOUT, NODE_FAIL …; GONE; empty without an answer."""
     reason: str = ""
-    """The queue's word for the state, such as Priority or Resources."""
+    """The queue's word for the reason, such as Priority or Resources."""
     exit_code: int | None = None
     node: str = ""
-    """The first node, which has the script and the supervisor."""
+    """First node, with the script and supervisor."""
     notice: str = ""
     """Why the script was signalled: stop, cancelled."""
     script_code: int | None = None
-    """The exit code of the script, once it has ended by itself."""
+    """Exit code of a script that exited by itself."""
     without_home: tuple[str, ...] = ()
-    """Nodes that do not have the home of the login node."""
+    """Nodes without the login node's home."""
     why: str = ""
-    """Why the call of `ipexctl run` in the job began no run, and what to type."""
+    """Why `ipexctl run` in the job began no run, and what to type."""
     fix: str = ""
     lines: tuple[str, ...] = ()
-    """The last lines of the script's output, of a run that has not begun."""
+    """Last lines of the script's output, if the run has not begun."""
 
     @property
     def is_waiting(self) -> bool:
@@ -285,17 +278,17 @@ class QueueJob(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known to have ended."""
+        """True if it is known to be over."""
         return bool(self.state) and not (self.is_waiting or self.is_active)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether one that was being ended to begin again was cancelled: with a lost node, its end takes minutes."""
+        """True if a job ending for a requeue was cancelled: with a lost node, its end takes minutes."""
         return self.state == "COMPLETING" and self.notice == "stop"
 
     @property
     def run_state(self) -> State:
-        """The state of a run without a record of its own."""
+        """State of a run without its own record."""
         if not self.id:
             return "unknown"
         if self.is_waiting:
@@ -309,7 +302,7 @@ class QueueJob(NamedTuple):
 
 
 class RunStatus(NamedTuple):
-    """The status of a run, as its supervisor wrote it. Times are seconds since the epoch."""
+    """Written by the supervisor. Times are seconds since the epoch."""
 
     id: str
     state: State
@@ -323,49 +316,49 @@ class RunStatus(NamedTuple):
     ranks: tuple[RankStatus, ...] = ()
     first_failure: Failure | None = None
     reason: str = ""
-    """Why it ended, in a sentence for people."""
+    """Sentence for people."""
     attempt: int = 0
-    """The number of restarts so far."""
+    """Restarts so far."""
     restarts: int = 0
-    """The maximum number of restarts."""
+    """Maximum number of restarts."""
     silent: Silence | None = None
     supervisor: ProcessIdentity = ProcessIdentity(0)
     node0: str = ""
-    """The host of the supervisor, as named in the hostfile."""
+    """The supervisor's host, as named in the hostfile."""
     mpirun: Mpirun = Mpirun()
     master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None
-    """Events not written because the disk is full; None when there never were any."""
+    """Events not written because the disk is full; None if there never were any."""
     unstored_output: int | None = None
-    """The supervisor's descriptor of the memory that holds output while the disk is full (`unstored_output.py`)."""
+    """Supervisor's descriptor of the memory with output while the disk is full (`unstored_output.py`)."""
 
     throughput: Throughput | None = None
-    """Of the ranks together; None if nothing was measured."""
+    """All ranks together; None if nothing was measured."""
     slow: SlowRank | None = None
-    """While it runs; `ipexctl slow` judges more, and says why."""
+    """Only while running; `ipexctl slow` finds more, and the causes."""
     network: NetworkCost | None = None
-    """None on one host, and where it can't be known."""
+    """None on one host, or if unknown."""
     job_end: str = ""
-    """What its queue did that stopped it, such as TIMEOUT: a word that `job_words.py` knows."""
+    """Why the queue stopped it, such as TIMEOUT; a word of `job_words.py`."""
     has_checkpoint: bool = False
-    """Whether node0 has had a file at the PATH of --checkpoint; false where no host exchanges any."""
+    """True once node0 had a file at the PATH of --checkpoint; false if no host exchanges any."""
     notes: bool = False
-    """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
+    """True if `output.notes` lists ipexctl's lines in the output; false in older records."""
     slurm: QueueJob | None = None
-    """Of a submitted run that has not begun, or whose job was ended from outside."""
+    """Set for a submitted run that has not begun, or whose job was killed from outside."""
     hosts: tuple[str, ...] = ()
-    """Those of this attempt, in the order of their ranks; empty in records of older versions."""
+    """Hosts of this attempt in rank order; empty in older records."""
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
-        """With the last one."""
+        """Including the last one."""
         last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
         return (*self.attempts, last)
 
     @property
     def has_moved(self) -> bool:
-        """Whether not all attempts had the same hosts."""
+        """True if attempts had different hosts."""
         return len({attempt.hosts for attempt in self.all_attempts if attempt.hosts}) > 1
 
     @property
@@ -381,7 +374,7 @@ class RunStatus(NamedTuple):
 
     @property
     def is_submitted(self) -> bool:
-        """Of a submitted run, its job alone says how it is."""
+        """True if only its job says how the run is."""
         return self.slurm is not None
 
     def to_json(self) -> Json:
@@ -396,7 +389,6 @@ class RunStatus(NamedTuple):
 
 
 def with_job(document: Json, job: QueueJob) -> Json:
-    """The document of a status, with what is known of the run's job."""
     return {**document, "slurm": job._asdict()}
 
 
@@ -409,7 +401,7 @@ def read_status(document: object) -> RunStatus:
 
 
 def _state(value: object, _field: str) -> State:
-    """An unknown value, as of a newer version, becomes `unknown`."""
+    """Unknown values, as from newer versions, become `unknown`."""
     return cast("State", value) if isinstance(value, str) and value in STATES else "unknown"
 
 

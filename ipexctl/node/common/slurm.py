@@ -1,11 +1,7 @@
-"""Asks Slurm about a job, and reads what it shows: for nodes, login nodes and the control machine.
+"""Queries Slurm about a job and parses the output by its fields: on nodes, login nodes and the control machine.
 
-In come the number of a job, or what a command printed; out go a `QueueJob` and the word for what Slurm did to a run.
-Slurm is asked here alone: by `call`, which fails without an answer, by `ask`, which does without, or by a command that
-goes on while its caller works. The rule: what Slurm prints is read by its fields.
-
-A process in an allocation has variables of the job (its number, its nodes), of the step, and of its own task. Both ends
-of a session over srun, and the supervisor that starts ranks by srun, pass on the first alone.
+`call` fails without an answer, `ask` does without. A process in an allocation has variables of the job, the step and
+its own task; both ends of a session over srun, and a supervisor that starts ranks by srun, pass on only the job's.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from ipexctl.node.common.limits import QUEUE_ANSWER
 from ipexctl.node.common.records import QueueJob
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
-"""All of Slurm's, and those by which its tasks join an MPI."""
+"""Slurm's, and those by which its tasks join an MPI."""
 _NOT_OF_JOB = ("SLURM_STEP", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SRUN_")
 _OF_ONE_TASK = frozenset(
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURMD_NODENAME")
@@ -37,11 +33,11 @@ _OPTIONS_OF_SRUN = frozenset(
         *("SLURM_EXPORT_ENV", "SLURM_TIMELIMIT", "SLURM_HOSTFILE", "SLURM_OVERLAP", "SLURM_MPI_TYPE"),
     )
 )
-"""Variables by which srun takes other options than those of its line; most are those of the job's own script."""
+"""Variables that act as srun options; most come from the job's script."""
 
 
 def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's variables of the job, for commands: those of a step and of one task are not theirs."""
+    """Slurm's variables of the job, without those of a step or task."""
     return {
         name: value
         for name, value in environ.items()
@@ -50,21 +46,21 @@ def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables by which srun would take other options than those of its line."""
+    """Environment without the variables that act as srun options."""
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
-"""Of a job whose processes are being ended; the reason of one that was cancelled is none."""
+"""Reason of an ending job → its final state. A cancelled job has the reason None."""
 _MAX_TEXT = 300
 _ANSWER = 15.0
-"""Seconds for an answer without which nothing can go on: the controller may be busy, and KillWait is 30 by default."""
+"""Seconds for an answer that is required: the controller may be busy, and KillWait is 30 by default."""
 
 
 def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
-    """What a command of Slurm prints. Raises an AgentError if it fails, can't be called, or is silent.
+    """Output of a Slurm command. Raises an AgentError if it fails, can't be called, or is silent.
 
-    `failed`: the sentence before its own reason.
+    `failed`: sentence before its own reason.
     """
     try:
         done = subprocess.run(list(argv), input=given, capture_output=True, timeout=seconds, check=False)
@@ -84,14 +80,14 @@ def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: 
 
 
 def ask(argv: Sequence[str], *, seconds: float = QUEUE_ANSWER) -> str:
-    """What a command prints that asks Slurm; empty without an answer."""
+    """Output of a Slurm query; empty without an answer."""
     with contextlib.suppress(AgentError):
         return call(argv, seconds=seconds)
     return ""
 
 
 def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a command that asks Slurm while its caller works; None if it can't be called."""
+    """Start a Slurm query in the background; None if it can't be called."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
@@ -99,7 +95,7 @@ def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def read_answer(query: subprocess.Popen[bytes]) -> str:
-    """What it prints; empty without an answer."""
+    """Its output; empty without an answer."""
     try:
         return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
@@ -108,7 +104,7 @@ def read_answer(query: subprocess.Popen[bytes]) -> str:
 
 
 def end_query(query: subprocess.Popen[bytes]) -> None:
-    """End the command. What it has started, if anything, is not waited for."""
+    """Kill the query without waiting for its children."""
     query.kill()
     query.wait()
     if query.stdout is not None:
@@ -116,12 +112,12 @@ def end_query(query: subprocess.Popen[bytes]) -> None:
 
 
 def show_job(job: str) -> list[str]:
-    """The command that prints one job as one line, for `read_job`."""
+    """Prints one job as one line, for `read_job`."""
     return ["scontrol", "show", "job", "-o", job]
 
 
 def read_job(shown: str, run: str = "") -> QueueJob | None:
-    """A job in what `show_job` prints; None if there is none, or none of the name `run`. Pure."""
+    """Parse the output of `show_job`; None without a job, or for another name than `run`. Pure."""
     fields = _fields(shown)
     if not ("JobState" in fields and fields["JobId"].isdigit() and run in ("", fields.get("JobName"))):
         return None
@@ -132,7 +128,7 @@ def read_job(shown: str, run: str = "") -> QueueJob | None:
 
 
 def _fields(shown: str) -> dict[str, str]:
-    """The first of each name: what users give a job, such as its command, comes behind Slurm's own."""
+    """First value of each name: user-given fields, such as the command, come after Slurm's own."""
     fields = {"JobId": ""}
     if shown.startswith("JobId="):
         for word in reversed(shown.split()):
@@ -146,10 +142,10 @@ def _number(text: str) -> int | None:
 
 
 def job_end_in(shown: str, restarts: int | None = None) -> str:
-    """What happened to the job in what `show_job` prints; empty for a job that goes on or is not known. Pure.
+    """What happened to the job in the output of `show_job`; empty if it continues or is unknown. Pure.
 
-    `restarts`: how often the asking job has been in the queue again, which Slurm counts while it still ends the job;
-    None if it is not part of the job. A job whose nodes another one gets still has its own state in a grace time.
+    `restarts`: requeues of the asking job, which Slurm counts while it still ends it; None if outside of the job. A job
+    preempted for another keeps its own state in a grace time.
     """
     job, fields = read_job(shown), _fields(shown)
     if job is None:
@@ -165,7 +161,7 @@ def job_end_in(shown: str, restarts: int | None = None) -> str:
 
 
 def show_own_node(job: str, node: str) -> list[str]:
-    """The command that prints the number of a job while that node is one of its nodes, and else nothing."""
+    """Prints the job's number if that node is one of its nodes, else nothing."""
     return ["squeue", "--noheader", "--jobs", job, "--nodelist", node, "--format", "%i"]
 
 
@@ -173,12 +169,12 @@ _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 
 def show_time_left(job: str) -> list[str]:
-    """The command that prints the time that is left of a job, for `seconds_left`."""
+    """Prints the job's remaining time, for `seconds_left`."""
     return ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
 
 
 def seconds_left(shown: str) -> int | None:
-    """The time in what `show_time_left` prints; None for no limit, or no answer. Pure."""
+    """Parse the output of `show_time_left`; None for no limit or no answer. Pure."""
     found = _LEFT.fullmatch(shown.strip())
     if found is None:
         return None
@@ -187,15 +183,14 @@ def seconds_left(shown: str) -> int | None:
 
 
 def own_restarts() -> int:
-    """How often the job of this process was put into the queue again before it began."""
+    """How often this process's job was requeued before it began."""
     return _number(os.environ.get("SLURM_RESTART_COUNT") or "") or 0
 
 
 def requeue_job(job: str, restarts: int) -> bool:
-    """Put a job into the queue again, which ends its processes; whether Slurm does it.
+    """Requeue a job, which ends its processes; returns whether Slurm does it.
 
-    Its signals may end the command before it has the answer, so that the job itself is looked at, too: `restarts` says
-    how often it had been in the queue again before.
+    Slurm's signals may kill the command before it answers, so the job is inspected too: `restarts` is the count before.
     """
     with contextlib.suppress(AgentError):
         call(["scontrol", "requeue", job])
@@ -204,11 +199,11 @@ def requeue_job(job: str, restarts: int) -> bool:
 
 
 def step_argv(node: str, job: str = "") -> list[str]:
-    """srun for a step on a node of a running job, beside all others. `job`: its number (default: the call's)."""
+    """srun for a step on a node of a running job, sharing its resources. `job`: its number (default: the call's)."""
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
     return ["srun", *options, *([f"--jobid={job}"] if job else []), "--quiet", "--job-name=ipexctl"]
 
 
 def own_job() -> str:
-    """The number of the job of this process; empty outside one."""
+    """Job number of this process; empty outside one."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""

@@ -7,11 +7,11 @@ import socket
 from typing import Any
 
 LOCAL = "@"
-"""The beginning of a name of a Unix socket without a file: an address that only this machine can reach."""
+"""Prefix of a Unix socket without a file, reachable only from this machine."""
 
 
 def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
-    """The family of an address, and the socket address; raises an OSError. A local name has no port."""
+    """Family and socket address; raises an OSError. A local name has no port."""
     if address.startswith(LOCAL):
         return socket.AF_UNIX, "\0" + address[len(LOCAL) :]
     family, _, _, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -19,14 +19,14 @@ def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """A listener on that address alone; raises an OSError."""
+    """Listen on that address only; raises an OSError."""
     family, socket_address = resolve(address, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if address == "::":  # every address of both families, whatever the default of this machine
+        if address == "::":  # both families, whatever this machine's default
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(socket_address)
-        listener.listen(4096)  # every rank connects again while the supervisor waits for a disk
+        listener.listen(4096)  # every rank reconnects while the supervisor waits for a disk
     except OSError:
         listener.close()
         raise
@@ -34,7 +34,6 @@ def listen(address: str, port: int = 0) -> socket.socket:
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Whether this machine has the address."""
     try:
         listen(address).close()
     except OSError:
@@ -43,7 +42,7 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def free_port(address: str) -> int:
-    """A free port, outside the range that the kernel uses for outgoing connections.
+    """A free port outside the kernel's range for outgoing connections.
 
     A rank that connects somewhere before rank 0 listens could take a port of that range.
     """

@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """This process got a signal to end, or stdout has no reader."""
+    """This process got a signal, or stdout has no reader."""
 
 
 def stop_on_signals() -> None:
@@ -21,7 +21,7 @@ def stop_on_signals() -> None:
 
 
 _signals: list[object] = []
-"""The signals so far. Python drops an exception of a handler that runs in a callback, such as one after a fork."""
+"""Signals so far. Python drops an exception of a handler that runs in a callback, such as one after a fork."""
 
 
 def _stop(received: object, _: object) -> None:

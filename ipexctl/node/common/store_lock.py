@@ -19,7 +19,7 @@ BEAT_INTERVAL = 3.0
 
 
 class Marker:
-    """A link that names this process; touched every few seconds, so that other machines can tell that it lives."""
+    """A link that names this process; touched every few seconds as a heartbeat for other machines."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Marker:
 
 
 def is_alive(path: str) -> bool:
-    """Whether the process that a link names runs. On another machine: by its heartbeat and the filesystem's clock."""
+    """True if the process named by a link runs. On another machine: by its heartbeat and the filesystem's clock."""
     try:
         scope, pid, start, _ = os.readlink(path).split(":")
         if scope == pid_scope():
@@ -61,10 +61,10 @@ def is_alive(path: str) -> bool:
 
 @contextlib.contextmanager
 def store_lock(path: str, wait: Callable[[float], bool]) -> Iterator[None]:
-    """Hold a lock of a store; `wait` is called with the seconds since the start while another process has it.
+    """Hold a store's lock; `wait` gets the seconds since the start while another process has it.
 
-    It goes on without the lock when `wait` returns False, and where no link can be made, as on a full disk: work under
-    a lock must be safe to do twice.
+    Continues without the lock if `wait` returns False, or no link can be made, as on a full disk: work under a lock
+    must be safe to do twice.
     """
     marker, waited, pause = Marker(path), Stopwatch(), 0.05
     while True:
@@ -96,7 +96,7 @@ def _remove_dead(path: str, holder: str | None) -> None:
         os.rename(path, moved)
         moved_holder = _target(moved)
         os.unlink(moved)
-        if moved_holder not in (None, holder):  # another process was faster; this is the lock of the next one
+        if moved_holder not in (None, holder):  # another process was faster; this is the next one's lock
             os.symlink(moved_holder, path)
 
 

@@ -1,10 +1,9 @@
-"""Decides whose place a path is, by entering it from `/` part by part, before anything there is used.
+"""Enters a path from `/` part by part and decides who could change it, before anything there is used.
 
-A text goes in; an open descriptor comes out, or a `Refused`. `own` is the rule of a home and what is below it: nobody
-else can change what such a path leads to, now or later, so a process that has entered it once may use its name. `named`
-is for paths of data that the user typed: others may write on the way, so only the descriptor counts. Under both rules
-a link counts only if it belongs to this account or root. `remote/walk.sh` is `own` for sh; docs/security.md has both.
-The agent's boot program runs this text before it can import anything.
+`own` is for a home and below: nobody else can change, now or later, what such a path leads to, so its name may be used
+afterwards. `named` is for the user's data: others may write on the way, so only the descriptor counts. Links count only
+if this account or root owns them. `remote/walk.sh` is `own` for sh; docs/security.md has both rules. The agent's boot
+program runs this text before it can import anything.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ _MAX_LINKS = 40
 
 
 class PathPart(NamedTuple):
-    """A part of the way."""
-
     path: str
     status: Any
     uids: frozenset[int]
-    """The accounts whose things count: this one and root."""
+    """Trusted accounts: this one and root."""
     writers: Callable[[], str]
     """Who else may write in it: others, group or acl; empty if nobody may."""
 
@@ -37,7 +34,7 @@ class PathPart(NamedTuple):
 
 Problem = Optional[Tuple[str, PathPart]]
 Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
-"""Gets a directory, the next part of the way, None if that is missing, and whether the way ends there. Pure."""
+"""Gets a directory, the next part or None if missing, and whether the path ends there. Pure."""
 
 
 def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
@@ -50,7 +47,7 @@ def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
 
 
 def own_above(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:  # noqa: ARG001
-    """For a home: other rules hold for the directory itself (`home.py`)."""
+    """For a home: `home.py` has the rules for the directory itself."""
     if below is not None and stat.S_ISLNK(below.status.st_mode) and not below.is_own:
         return "link", below
     if below is not None and "\n" in below.path:
@@ -75,7 +72,7 @@ def named(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
 
 
 def check_entry(above: PathPart, below: PathPart) -> Problem:
-    """What is at the end of a named path, or below it: another account's is not read, replaced or sent."""
+    """Check the end of a named path, or an entry below: another account's is not read, replaced or sent."""
     kind = stat.S_IFMT(below.status.st_mode)
     if not below.is_own and kind != stat.S_IFCHR:
         return "owner", below
@@ -88,14 +85,14 @@ OnLink = Callable[[str, str], None]
 
 
 def callers() -> frozenset[int]:
-    """The accounts whose data count: this one and root, and under sudo who called it."""
+    """Accounts whose data count: this one, root, and the caller of sudo."""
     sudo = os.environ.get("SUDO_UID", "") if not os.geteuid() else ""
     is_uid = sudo.isascii() and sudo.isdecimal() and len(sudo) <= len("4294967295")
     return frozenset((0, int(sudo) if is_uid else os.geteuid()))
 
 
 class Refused(Exception):
-    """Another account has a hand in the path."""
+    """Another account can change the path."""
 
     def __init__(self, kind: str, path: str, uid: int = -1, mode: int = 0) -> None:
         self.kind, self.path, self.uid = kind, path, uid
@@ -116,18 +113,16 @@ class Refused(Exception):
 
 
 class Place(NamedTuple):
-    """The end of a path, as it was entered."""
-
     number: int
-    """Descriptor of the end if it is a directory, else of the directory that it is in."""
+    """Descriptor of the end if it is a directory, else of its parent."""
     path: str
-    """Of the end, without links."""
+    """Path of the end, without links."""
     name: str
-    """Of the end in that directory, empty if it is a directory; several parts if directories are missing."""
+    """Name of the end in that directory, empty for a directory; several parts if directories are missing."""
     status: os.stat_result | None
-    """None if there is no end."""
+    """None if the end does not exist."""
     made: tuple[str, ...]
-    """The directories that this call has made."""
+    """Directories made by this call."""
 
     def __enter__(self) -> Place:
         return self
@@ -136,7 +131,7 @@ class Place(NamedTuple):
         os.close(self.number)
 
     def open_end(self, flags: int) -> int:
-        """Open the end for use. Raises a Refused if it is not what was judged."""
+        """Open the end. Raises a Refused if it is not what was checked."""
         number = os.open(self.name or ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.number)
         if self.status is not None and os.path.samestat(os.fstat(number), self.status):
             return number
@@ -157,8 +152,8 @@ def enter(
 ) -> Place:
     """Enter an absolute path. Raises a Refused, or an OSError with the path so far.
 
-    With `make`, missing directories are made, but not the end if `is_file`. `on_link` gets each link and its target,
-    and may raise. `inside`: a directory through which the way must lead.
+    `make` creates missing directories, but not the end if `is_file`. `on_link` gets each link and its target, and may
+    raise. `inside`: a directory that the path must pass.
     """
     way = _Way(rule, uids or frozenset((0, os.geteuid())))
     try:
@@ -177,7 +172,7 @@ class _Way:
     def __init__(self, rule: Rule, uids: frozenset[int]) -> None:
         self.here = "/"
         self.entered: list[tuple[int, PathPart]] = []
-        """The directories from `/` on: `..` leads back to the one that was entered, wherever it has been moved."""
+        """Directories from `/` on: `..` leads back to the one that was entered, wherever it was moved."""
         self._rule, self._uids = rule, uids
         self._made: list[str] = []
         self.entered.append(self._entry(os.open("/", _ENTER | os.O_DIRECTORY)))
@@ -225,7 +220,7 @@ class _Way:
                 os.close(number)
 
     def _look(self, part: str, above: int, mode: int | None) -> PathPart | None:
-        """The entry of that name, which is entered, made with `mode` if it is missing; None without one."""
+        """Enter an entry; a missing one is made with `mode`, else None."""
         for is_first in (True, False):
             try:
                 self.entered.append(self._entry(_open(part, above), part, above))
@@ -233,7 +228,7 @@ class _Way:
             except FileNotFoundError:
                 if mode is None or not is_first:
                     break
-            with contextlib.suppress(FileExistsError):  # another process may have made it meanwhile
+            with contextlib.suppress(FileExistsError):  # another process may have made it
                 os.mkdir(part, mode, dir_fd=above)
                 self._made.append(self.here)
         return None
@@ -249,7 +244,7 @@ class _Way:
             raise Refused(kind, entry.path, entry.status.st_uid, stat.S_IMODE(entry.status.st_mode))
 
     def _read_link(self, part: str, above: int) -> str:
-        """The target of the link that was judged, whatever has its name by then."""
+        """Target of the link that was checked, whatever has its name by now."""
         number, link = self.entered[-1]
         if number != _NO_DESCRIPTOR:
             return os.readlink("", dir_fd=number)
@@ -264,14 +259,14 @@ _NO_DESCRIPTOR = -1
 
 
 def _parts(path: str) -> list[str]:
-    """The last one first."""
+    """Last part first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _open(part: str, above: int) -> int:
-    """A descriptor of an entry; `_NO_DESCRIPTOR` of a link or a file where there is no O_PATH, as on macOS.
+    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file where O_PATH is missing, as on macOS.
 
-    O_DIRECTORY lets an automounter mount what has that name.
+    O_DIRECTORY lets an automounter mount the name.
     """
     try:
         return os.open(part, _ENTER | os.O_DIRECTORY, dir_fd=above)
@@ -286,7 +281,7 @@ _ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
 
 
 def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
-    """Who else may write in what is open: others, group or acl; empty if nobody may."""
+    """Who else may write: others, group or acl; empty if nobody may."""
     if status.st_mode & stat.S_IWOTH:
         return "others"
     if not status.st_mode & stat.S_IWGRP:
@@ -296,7 +291,7 @@ def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
 
 
 def _read_list(number: int) -> bytes | None:
-    """The access control list; None if there is none, empty if it can't be read."""
+    """Access control list; None if none, empty if unreadable."""
     if not hasattr(os, "getxattr"):  # macOS
         return None
     try:
@@ -325,7 +320,7 @@ _private: dict[frozenset[int], frozenset[int]] = {}
 
 
 def private_groups(uids: frozenset[int]) -> frozenset[int]:
-    """The groups that are one of these accounts' alone. To list all accounts may take seconds: once a process."""
+    """Groups that belong to one of these accounts alone. Listing all accounts may take seconds: once per process."""
     if uids not in _private:
         import grp
         import pwd
@@ -345,8 +340,8 @@ def private_groups(uids: frozenset[int]) -> frozenset[int]:
 
 
 def is_private_group(name: str, members: list[str], owner: str, others: int) -> bool:
-    """Whether an account's primary group is nobody else's. Pure. `others`: accounts with the same primary group.
+    """True if an account's primary group is nobody else's. Pure. `others`: accounts with the same primary group.
 
-    Its name counts, as a directory service need not list its accounts, and `users` would look empty.
+    The name counts, because a directory service need not list its accounts, and `users` would look empty.
     """
     return name == owner and set(members) <= {owner} and not others

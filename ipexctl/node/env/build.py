@@ -1,11 +1,7 @@
-"""Build an environment on this host: one builder at a time, in a temporary directory that is renamed when complete.
+"""Builds an environment on this host: one builder at a time, in a temporary directory renamed when complete.
 
-In comes a `BuildRequest` with the lock and the record; out goes whether the environment is new. An environment is
-complete or absent, also after kill -9: the rename is what is atomic, and the lock only avoids a second build of the
-same thing. Builders are named by a token, so that what a dead one has left is known and removed by the next; nothing
-that ipexctl did not make is removed.
-
-`fill.py` installs into the directory; `environments.py` checks, lists and removes environments.
+An environment is complete or absent, even after kill -9, because the rename is atomic; the lock only avoids a second
+build. Builders are named by a token, so the next one knows and removes what a dead one left, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ class LockedWheel(TypedDict):
 
 
 class LockDocument(TypedDict):
-    """The content of lock.json."""
+    """Content of lock.json."""
 
     schema: str
     python: str
@@ -52,22 +48,21 @@ class BuildRequest(TypedDict):
     name: str
     python: str
     files: list[StoreFile]
-    """The wheels in the store; the others of the lock are unpacked in environments of the home (`unpacked.py`)."""
+    """Wheels in the store; the lock's other wheels are unpacked in environments of the home (`unpacked.py`)."""
     installer: StoreFile
-    """uv, as a wheel or as a binary."""
+    """uv, as a wheel or binary."""
     record: Json
     """An `EnvRecord`."""
     lock: LockDocument
     drop_wheels: bool
     replace: str | None
-    """The `build` of a broken environment that is to be replaced."""
+    """`build` of a broken environment to replace."""
 
 
 class BuildArea:
-    """The directories of one home, and the other builders in it.
+    """The directories of one home, and its other builders.
 
-    A builder is named by `tmp/owner-TOKEN`, works in `tmp/build-TOKEN`, and builds its environment in
-    `envs/.build-TOKEN`.
+    A builder has `tmp/owner-TOKEN`, works in `tmp/build-TOKEN` and builds its environment in `envs/.build-TOKEN`.
     """
 
     def __init__(self, home: str) -> None:
@@ -100,7 +95,6 @@ class BuildArea:
         self._marker.remove()
 
     def remove_leftovers(self) -> None:
-        """Remove the files of dead builders."""
         home = str(self.home)
         for entry in own_entries(home, "tmp"):
             name = Path(entry).name
@@ -123,10 +117,7 @@ class BuildArea:
 
     @contextlib.contextmanager
     def lock(self, name: str, ready: Callable[[], bool]) -> Iterator[None]:
-        """Hold the lock of an environment; waiting for it ends when `ready()` is true.
-
-        The lock only avoids a second build; the rename of the finished environment is what is atomic.
-        """
+        """Hold the lock of an environment; waiting for it ends when `ready()` is true."""
         is_reported = False
 
         def wait(_: float) -> bool:

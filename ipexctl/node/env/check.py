@@ -1,9 +1,7 @@
-"""Checks an environment against its record, its lock and the lists of its files.
+"""Checks an environment against its record, its lock and its file lists; returns problems as sentences.
 
-`ipexctl install` gives the source of this module to the environment's own Python, with `-c`: if that one answers, it
-runs. So it imports little, and prints texts that the control machine compares with `find_problems`. In come paths, the
-record and the lock; out go problems as sentences. The rules: packages that a user added are allowed; a file is compared
-by its size, not its content.
+`ipexctl install` passes this source to the environment's own Python with `-c`, which also proves that it runs. So it
+imports little. Packages that a user added are allowed; files are compared by size, not content.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     CheckFiles = Callable[[str, str], list[str]]
 
 REQUIRED_FIELDS = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
-"""Of env.json. Older versions must have them, too."""
+"""Fields of env.json that every version has."""
 
 
 def normalize(name: str) -> str:
@@ -27,7 +25,7 @@ def normalize(name: str) -> str:
 
 
 def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> list[str]:
-    """The problems with the record and the lock of the environment at `path`; `digest`: that of the expected lock."""
+    """Problems with the environment's record and lock; `digest`: the expected lock's."""
     if not all(isinstance(record.get(key), kind) for key, kind in REQUIRED_FIELDS.items()):
         return [f"{path}/env.json is missing or broken"]
     if not lock.get("wheels"):
@@ -38,9 +36,9 @@ def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> li
 
 
 def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) -> list[str]:
-    """Compare the installed packages with the lock; packages that a user added are allowed.
+    """Compare the installed packages with the lock; additional packages are allowed.
 
-    `infos` are the names of all `.dist-info` directories; `check_files` returns the problems with one of a package.
+    `infos`: names of all `.dist-info` directories; `check_files` returns a package's problems.
     """
     installed: dict[str, list[str]] = {}
     for info in infos:
@@ -63,7 +61,7 @@ def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) ->
 
 
 def check_site(site: str, lock: Json) -> list[str]:
-    """Compare the packages in a site-packages directory with the lock, and their files with their lists."""
+    """Compare a site-packages directory with the lock, and its files with their lists."""
     return check_packages(_infos_in(site), lock, lambda name, info: check_files(site, name, info))
 
 
@@ -72,7 +70,7 @@ def _infos_in(site: str) -> list[str]:
 
 
 def check_files(site: str, name: str, info: str) -> list[str]:
-    """Check presence and size of the files of one package against its RECORD."""
+    """Check presence and size of a package's files against its RECORD."""
     try:
         with open(f"{site}/{info}/RECORD", encoding="utf-8") as file:
             rows = _split_rows(file.read())
@@ -96,7 +94,7 @@ def check_files(site: str, name: str, info: str) -> list[str]:
 
 
 def _split_rows(text: str) -> list[list[str]]:
-    """The rows of a RECORD; raises a ValueError if it is none."""
+    """Rows of a RECORD; raises a ValueError if it is none."""
     if '"' not in text:
         return [line.split(",") for line in text.splitlines()]
     import csv  # 6 ms, and few lists have a quoted name
@@ -108,7 +106,6 @@ def _split_rows(text: str) -> list[list[str]]:
 
 
 def sites_of(env: str) -> list[str]:
-    """Its site-packages."""
     try:
         names = sorted(os.listdir(f"{env}/lib"))
     except OSError:
@@ -118,7 +115,7 @@ def sites_of(env: str) -> list[str]:
 
 
 def describe(link: str) -> list[str]:
-    """The environment to which a link leads, as lines of the probe; none if its home is open to other accounts."""
+    """The environment a link leads to, as lines of the probe; empty if other accounts can change its home."""
     env = os.path.realpath(link)
     name = os.path.basename(env)
     home = os.stat(os.path.dirname(os.path.dirname(env)))

@@ -1,8 +1,8 @@
-"""Run programs, one or several at once, with their output, until they end, the time is up or the caller is gone.
+"""Runs programs until they exit, time out, or the caller is gone.
 
-In come argv and an environment; out come exit codes, the first 2 and last 4 KB of output, and a report on a pipe of
-its own, since what a library prints must not be read as a result. Each program has its own process group, which gets
-SIGTERM when this process ends, so no child survives a call. After one of several has failed, the others have 5 s.
+Returns exit codes, the first 2 and last 4 KB of output, and a report from a separate pipe, because libraries print too.
+Each program has its own process group, which gets SIGTERM when this process exits, so no child survives a call. If one
+of several fails, the others have 5 s.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import check_stopped
 
 KEPT = 2048, 4096
-"""The numbers of first and last bytes that are kept of a program's output."""
+"""Bytes kept of the beginning and end of a program's output."""
 
 
 def own_group() -> Callable[[], None]:
-    """A preexec_fn: a process group of its own, whose leader gets SIGTERM when this process ends."""
+    """A preexec_fn: a new process group whose leader gets SIGTERM when this process exits."""
     set_signal = end_with_parent(signal.SIGTERM)
 
     def prepare() -> None:
@@ -37,7 +37,7 @@ def own_group() -> Callable[[], None]:
 class Child:
     """A child program with its output, and its report on a separate pipe.
 
-    `stdout` is a file that gets its stdout; without it, stdout is part of the output, as stderr is.
+    `stdout`: a file for its stdout, which else joins stderr in the output.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Child:
             self.output = self.output[: self._head] + (self.output[self._head :] + data)[-2 * self._tail :]
 
     def end(self, *, hard: bool = False) -> None:
-        """Send a signal to its process group."""
+        """Signal its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
@@ -112,7 +112,7 @@ class Child:
 
 
 def watch(children: Sequence[Child], timeout: float) -> bool:
-    """Wait until all have ended, or 5 s after one has failed; False on a timeout. No child survives this call."""
+    """Wait until all exit, or 5 s after one failed; False on a timeout. No child survives this call."""
     countdown = Countdown(timeout)
     try:
         while True:

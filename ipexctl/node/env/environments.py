@@ -1,11 +1,8 @@
-"""Check environments of a home against their locks, and list, name and remove them. `build.py` builds them.
+"""Checks, lists, names and removes environments of a home. `build.py` builds them.
 
-In come requests of the control machine; out come the values of `replies.py`. A name is a link to a directory, changed
-in one step; removing a name leaves the environment until its last one goes. An environment that any process uses
-stays, and removal is a rename first, so that no half of one can be used. Sizes take long on NFS and are left out after
-20 s.
-
-A directory in `envs` that ipexctl did not make is neither listed nor removed, nor is a link that leads elsewhere.
+A name is a link to a directory. Removing a name keeps the environment until its last name is gone. An environment in
+use stays, and removal renames first, so no half of one can be used. Sizes, slow on NFS, are left out after 20 s.
+Foreign directories in `envs` are neither listed nor removed, nor are links that lead elsewhere.
 """
 
 from __future__ import annotations
@@ -50,14 +47,14 @@ class HomeRequest(TypedDict):
 
 
 class EnvActionRequest(HomeRequest):
-    """`name` is that of an environment's directory, or of a link to it."""
+    """`name`: of an environment's directory, or a link to it."""
 
     name: str
 
 
 class CheckRequest(EnvActionRequest):
     digest: str | None
-    """That of the expected lock."""
+    """Digest of the expected lock."""
 
 
 class UsedRequest(EnvActionRequest):
@@ -83,7 +80,7 @@ class NoteRequest(EnvActionRequest):
 
 
 def intel_mpi_version(program: IO[bytes]) -> str:
-    """The version in the file of an mpiexec.hydra."""
+    """Version in the file of an mpiexec.hydra."""
     version = MPI_VERSION.search(program.read(MAX_PROGRAM))
     return version.group().decode() if version else "of an unknown version"
 
@@ -101,7 +98,6 @@ def check_name(name: str) -> None:
 
 
 def env_of(request: EnvActionRequest) -> Path:
-    """The directory of the environment with that name, or with that link."""
     envs, name = Path(home_of(request, "envs"), "envs"), request["name"]
     check_name(name)
     target = link_target(envs / name)
@@ -113,7 +109,6 @@ def env_of(request: EnvActionRequest) -> Path:
 
 
 def check(request: CheckRequest) -> CheckResult:
-    """Check that the environment has the packages of its lock. Packages that a user added are allowed."""
     env = env_of(request)
     record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
     if not env.is_dir():
@@ -160,7 +155,7 @@ def list_directory(directory: Path) -> list[Path]:
 
 
 def size_until(path: Path, countdown: Countdown | None) -> int | None:
-    """Bytes on disk, or None if that takes too long: on a slow NFS the 30,000 files of an environment take a minute."""
+    """Bytes on disk, or None if out of time: on a slow NFS the 30,000 files of an environment take a minute."""
     try:
         return disk_usage(path, countdown)
     except TimeoutError:
@@ -172,7 +167,7 @@ def list_within_time(request: HomeRequest) -> EnvListing:
 
 
 def list_environments(request: HomeRequest, countdown: Countdown | None = None) -> EnvListing:
-    """The environments; the sizes of those that are not measured in that time are None."""
+    """Environments of a home; sizes not measured in time are None."""
     home = Path(home_of(request, "envs"))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -207,13 +202,13 @@ def list_environments(request: HomeRequest, countdown: Countdown | None = None) 
 
 
 def leftovers(home: Path) -> list[str]:
-    """The directories of builds that have not ended."""
+    """Directories of unfinished builds."""
     staged = [path for path in own_entries(str(home), "envs") if STAGED_ENVIRONMENT.fullmatch(Path(path).name)]
     return staged + [path for path in own_entries(str(home), "tmp") if BUILD_DIRECTORY.fullmatch(Path(path).name)]
 
 
 def find_users(paths: list[str]) -> list[int]:
-    """Processes on this host that use files below these directories, except this process and its ancestors."""
+    """Processes on this host, other than this one and its ancestors, that use files below these directories."""
     prefixes = tuple(path.rstrip("/") + "/" for path in paths)
     ancestors, pid = set(), os.getpid()
     while pid > 1 and pid not in ancestors:
@@ -250,7 +245,7 @@ def remove(request: RemoveRequest) -> Removed:
 
 
 def is_used(request: UsedRequest) -> Json:
-    """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
+    """True if a process here uses an environment, also by one of `names`, or, if asked, it has a name."""
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     links = [link for link in list_directory(envs) if link_target(link) == env.name] if request["or_named"] else []
     paths = [str(envs / name) for name in request["names"]]
@@ -258,7 +253,7 @@ def is_used(request: UsedRequest) -> Json:
 
 
 def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
-    """Remove an environment, or this name of it. `used` says where else a process uses it."""
+    """Remove an environment, or one name of it. `used`: where else a process uses it."""
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and not is_environment(str(env)):
         raise AgentError(f"{env} is no environment of ipexctl, which did not make it")
@@ -292,25 +287,24 @@ def prune(request: PruneRequest) -> Removed:
         freed += before.leftover_bytes
         for entry in leftovers(home):
             shutil.rmtree(entry, ignore_errors=True)
-    # The finished wheels of an install stay too: its build needs them all.
+    # Finished wheels of a running install stay too: its build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
     if not is_building and not is_downloading:
         freed += before.wheel_bytes
         for entry in own_entries(str(home), "wheels"):
             remove_tree(entry)
-        with contextlib.suppress(OSError):  # files of the user are in it, or there is none
+        with contextlib.suppress(OSError):  # it contains the user's files, or does not exist
             (home / "wheels").rmdir()
     return result._replace(bytes=freed)
 
 
 def write_record(env: Path, record: Mapping[str, Any]) -> None:
-    """Write env.json, one line for each field, because people read it."""
+    """Write env.json, one line per field, because people read it."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def link(request: LinkRequest) -> Json:
-    """Make a name point at an environment."""
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
@@ -329,7 +323,7 @@ def link(request: LinkRequest) -> Json:
 
 
 def unlink(request: LinkRequest) -> Json:
-    """Take a name away from an environment, which stays; a name that points at another one stays too."""
+    """Remove a name if it points at this environment, which stays."""
     check_name(request["link"])
     link_path = Path(home_of(request, "envs"), "envs", request["link"])
     if link_target(link_path) == request["name"]:

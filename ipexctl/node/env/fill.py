@@ -1,11 +1,8 @@
-"""Install an environment into a directory: an interpreter, the wheels of a lock, and the variables that a rank needs.
+"""Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs.
 
-In come the request and an empty directory; afterwards it has a venv with exactly the lock's packages, paths of its
-later place, and env.json. uv installs from local wheels and never asks an index. The variables are those that the
-script of the bindings sets, found by sourcing it once in bash, so that no rank pays for that. If a step fails, a
-damaged wheel is removed from the store, and a full disk is told with the missing bytes.
-
-`build.py` calls this, and moves the directory to its final place.
+The result has exactly the lock's packages, and the paths of its final place, where `build.py` moves it. uv installs
+from local wheels and never asks an index. The variables come from sourcing the bindings' script once in bash. After a
+failure, damaged wheels are removed from the store, and a full disk is reported with the missing bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MAN
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
 LIST_MARKER = "/ipexctl-base"
-"""The value of the lists before a setvars.sh is sourced; text before it afterwards was added by the script."""
+"""Value of the lists before setvars.sh; the script adds text before it."""
 
 
 def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
@@ -61,7 +58,7 @@ def _site_of(env: Path) -> Path:
 
 
 class Fill:
-    """Installs the environment of a request into `area.target`, and writes its record; `final` is its later place."""
+    """Fills `area.target` and writes its record; `final` is its later place."""
 
     def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.target, self.store = area.home, area.work, area.target, area.store
@@ -97,7 +94,7 @@ class Fill:
             prepended=tuple(prepended),
         )
         with contextlib.suppress(FileNotFoundError), (site / str(record.module) / HYDRA).open("rb") as program:
-            mpi = intel_mpi_version(program)  # it starts the ranks also where impi-rt is installed
+            mpi = intel_mpi_version(program)  # it starts the ranks even if impi-rt is installed
             record = record._replace(mpi=mpi)
         write_atomically(self.target / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
         write_record(self.target, record._asdict())
@@ -118,7 +115,7 @@ class Fill:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
     def _find_unpacked_packages(self) -> list[LockedWheel]:
-        """Find the packages that need no wheel; returns the other wheels, whose files are in the store."""
+        """Find packages that need no wheel; returns the other wheels, whose files are in the store."""
         sent = {file["sha256"] for file in self.request["files"]}
         wheels = self.request["lock"]["wheels"]
         others = [wheel for wheel in wheels if wheel["sha256"] not in sent]
@@ -191,7 +188,7 @@ class Fill:
             options = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
             self._step(*install, *options, "-r", str(lock))
         with contextlib.suppress(FileNotFoundError):
-            (self.target / ".lock").chmod(0o600)  # uv makes it writable for all with any umask
+            (self.target / ".lock").chmod(0o600)  # uv makes it world-writable with any umask
 
     def _step(self, *argv: str) -> None:
         code, text = self._run(*argv)
@@ -216,7 +213,7 @@ class Fill:
         return sum(seen.values())
 
     def _variables(self, site: Path) -> tuple[dict[str, str], list[str]]:
-        """The variables that a rank needs: from the script of the bindings, else from the location of the libraries."""
+        """A rank's variables: from the bindings' script, else from the libraries' location."""
         env = self.target
         single_values: dict[str, str] = {}
         list_values: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
@@ -250,7 +247,7 @@ class Fill:
         return {name: self._with_final_path(value) for name, value in variables.items()}, sorted(values)
 
     def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
-        """The variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
+        """Variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
         try:
@@ -271,7 +268,7 @@ class Fill:
         return single_values, list_values
 
     def _with_final_path(self, text: str) -> str:
-        """Replace the temporary path by the final one; a tool may have written the temporary path resolved."""
+        """Replace the temporary path by the final one; a tool may have resolved it."""
         for directory in (self.target, *sorted({Path(package.env) for package in self.unpacked})):
             text = text.replace(str(directory), self.final).replace(str(directory.resolve()), self.final)
         return text
@@ -297,7 +294,7 @@ class Fill:
             self._update_record_file(site, record, changed, sizes=record.parent.name not in linked)
 
     def _update_record_file(self, site: Path, record: Path, changed: set[str], *, sizes: bool) -> None:
-        """Update the RECORD of a package: some packages are published with wrong sizes."""
+        """Update a package's RECORD: some are published with wrong sizes."""
         entries, updated = list(csv.reader(record.read_text().splitlines())), []
         for entry in entries:
             is_compared = sizes or not changed.isdisjoint(entry[:1])

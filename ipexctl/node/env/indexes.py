@@ -1,11 +1,8 @@
-"""Query package indexes and pages of links for wheels, all at once, with pip's settings of this host.
+"""Queries package indexes and pages of links for wheels, all at once, with this host's pip settings.
 
-In come sources and projects; out go candidates, and which source gave no answer and why. Each source has a thread of
-its own and a time limit, so one that hangs takes nothing from the others. A 403 for one project is taken for
-"missing", as file stores answer so; only if all replies are 403, the source needs a login. Only wheels for Linux on
-x86_64 count.
-
-No wheel is downloaded. A reply may contain logins for later downloads, so it must not be logged.
+Each source has its own thread and time limit, so a hanging one takes nothing from the others. File stores send 403 for
+a missing project; only if all replies are 403, the source needs a login. Only wheels for Linux on x86_64 count. Nothing
+is downloaded. A reply may contain logins for later downloads, so it must not be logged.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ BINDINGS = "oneccl-bind-pt"
 
 class SourceRequest(TypedDict):
     kind: Literal["index", "links"]
-    """`links` is a directory or a page of links."""
+    """`links`: a directory or a page of links."""
     url: str
     label: str
 
@@ -57,7 +54,7 @@ class QueryRequest(TypedDict):
     settings: HttpSettings
     timeout: float
     sdists: bool
-    """Whether source archives of the projects count, too."""
+    """True to include source archives."""
 
 
 class SizesRequest(TypedDict):
@@ -68,8 +65,6 @@ class SizesRequest(TypedDict):
 
 
 class FileLink(NamedTuple):
-    """A link to a file."""
-
     url: str
     sha256: str | None = None
     size: int | None = None
@@ -80,11 +75,11 @@ class FileLink(NamedTuple):
 
 
 class SourceUnusable(Exception):
-    """A source can't be used; the text is the reason."""
+    """The text is the reason."""
 
 
 class ProjectMissing(Exception):
-    """A source has no such project. `denied`: with status 401 or 403, as some send for missing projects."""
+    """`denied`: status 401 or 403, which some sources send for missing projects."""
 
     def __init__(self, denied: bool = False) -> None:
         super().__init__()
@@ -94,7 +89,7 @@ class ProjectMissing(Exception):
 def read_page(
     client: HttpClient, url: str, timeout: float, on_response: Callable[[], None] = lambda: None
 ) -> tuple[str, str, str]:
-    """The URL of a page, its type and its text. `on_response` is called as soon as the server responds."""
+    """URL, type and text of a page. `on_response` is called as soon as the server responds."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise SourceUnusable("its address begins with neither http:// nor https:// nor file://")
     try:
@@ -118,7 +113,7 @@ def read_page(
 
 
 def links_of(address: str, kind: str, text: str) -> list[FileLink]:
-    """The links of an index page, in JSON or HTML, or of any HTML page."""
+    """Links of an index page, in JSON or HTML, or of any HTML page."""
     if kind.endswith("json"):
         try:
             return [
@@ -154,7 +149,7 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
 
 
 def wheels(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
-    """The wheels for Linux on x86_64 among the links of a source."""
+    """Wheels for Linux on x86_64."""
     found = []
     for link in links:
         filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
@@ -167,7 +162,6 @@ def wheels(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
 
 
 def sdists(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
-    """The source archives among the links of a source."""
     found = []
     for link in links:
         filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
@@ -185,7 +179,7 @@ def local_path(url: str) -> Path | None:
 
 
 def local_links(path: Path) -> list[FileLink]:
-    """The links of a page on disk, or of the wheels in a directory."""
+    """Links of a page on disk, or of the wheels in a directory."""
     try:
         if path.is_file():
             return links_of(path.absolute().as_uri(), "html", path.read_text(encoding="utf-8", errors="replace"))
@@ -202,9 +196,9 @@ def local_links(path: Path) -> list[FileLink]:
 
 
 def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
-    """The version of the Intel MPI inside a wheel of the bindings, empty if it has none, and whether it has oneCCL.
+    """Version of the Intel MPI inside a bindings wheel, empty if none, and whether it has oneCCL.
 
-    Both are None if that is not known.
+    Both are None if unknown.
     """
     if normalize(wheel.name.partition("-")[0]) != BINDINGS:
         return None, None
@@ -274,7 +268,7 @@ class SourceQuery(threading.Thread):
             raise ProjectMissing(denied=True)
 
     def query_project(self, project: str) -> tuple[list[AvailableWheel], bool]:
-        """The wheels of a project, and whether the source denies access to it."""
+        """Wheels of a project, and whether the source denies access to it."""
         if self.reason:
             raise SourceUnusable(self.reason)
         try:
@@ -329,7 +323,7 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
 
 
 def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
-    """The size from a HEAD request, else the total from a request for one byte."""
+    """Size from a HEAD request, else the total from a request for one byte."""
     for method, headers in (("HEAD", {"Accept-Encoding": "identity"}), ("GET", {"Range": "bytes=0-0"})):
         try:
             with client.open(url, timeout=timeout, method=method, headers=headers) as response:
@@ -351,5 +345,5 @@ def sizes(request: SizesRequest, _: BinaryIO) -> Json:
 
 def main(action: str) -> int:
     code = answer({"ask": query_sources, "sizes": sizes}[action])
-    # Does not wait for threads whose source has timed out.
+    # Does not wait for threads of timed-out sources.
     os._exit(code)

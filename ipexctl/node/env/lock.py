@@ -1,11 +1,8 @@
-"""Make a lock with uv, which gets its settings by environment and configuration file; returns its output unchanged.
+"""Makes a lock with uv and returns its output unchanged; `stack/lock/make_lock.py` reads it.
 
-In come requirements, sources and pip's settings; out goes pylock.toml or uv's output (`stack/lock/make_lock.py` reads
-both). Logins are in uv's environment and never in argv or a file. An index wins over the later ones, which can add
-versions but not replace them. For a directory of wheels uv gets stand-ins with metadata alone: else it would hash and
-unpack all of them, 3 minutes for 4 GB.
-
-Its files are in a temporary directory below the home, which is removed afterwards.
+Logins are in uv's environment, never in argv or a file. An index wins over later ones, which can add versions but not
+replace them. For a directory of wheels uv gets stand-ins with only METADATA: otherwise it would hash and unpack all of
+them, 3 minutes for 4 GB. Temporary files are below the home.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 PIN = re.compile(r"[\w.-]+==[\w.+!]+")
-"""A build that needs torch gets the one of the stack."""
+"""A build that needs torch gets the stack's."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
@@ -57,17 +54,17 @@ class CompileRequest(TypedDict):
     settings: HttpSettings
     logins: Mapping[str, str]
     builds: list[str]
-    """The packages that are built from their sources, which runs their code."""
+    """Packages built from source, which runs their code."""
     interpreter: str
-    """The Python of the environments on this machine, for the builds; empty if it is not known."""
+    """Python of the environments on this machine, for builds; empty if unknown."""
     timeout: float
 
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """It is removed at the end, also on a signal.
+    """Removed at the end, also on a signal.
 
-    `home` is the cache of the control machine, or a home that has its mark since uv was put into its store.
+    `home`: the control machine's cache, or a home, marked when uv was put into its store.
     """
     tmp = Path(home) / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,10 +81,7 @@ def temporary_directory(home: str) -> Iterator[Path]:
 
 
 def make_metadata_links(original: Path, directory: Path) -> None:
-    """Make a directory with a wheel of METADATA only for each wheel of `original`.
-
-    The index of such a directory has no hashes, so uv would hash and unpack every wheel: 4 GB take 3 minutes.
-    """
+    """Make a directory with a METADATA-only wheel for each wheel of `original`."""
     directory.mkdir()
     for file in original.iterdir():
         stand_in = directory / file.name
@@ -111,12 +105,11 @@ def write_metadata_wheel(wheel: Path, target: Path) -> bool:
 
 
 def environment(sources: list[SourceRequest], settings: HttpSettings, directory: Path) -> dict[str, str]:
-    """The environment of uv with these settings."""
     env = uv_environment(directory)
     env.update(
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
         UV_INDEX_STRATEGY="unsafe-first-match",  # the name is uv's: a later index can add versions, not replace them
-        UV_PRERELEASE="if-necessary-or-explicit",  # as pip: of a package without a release, too
+        UV_PRERELEASE="if-necessary-or-explicit",  # as in pip: also for a package without a release
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",
         NO_COLOR="1",
@@ -138,9 +131,9 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
 
 
 def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
-    """uv's configuration file with the indexes, in their order; their logins are added to the environment.
+    """uv's configuration file with the indexes in order; adds their logins to the environment.
 
-    Some indexes send 403 for missing projects; `indexes.py` has found the ones that need a login.
+    Some indexes send 403 for missing projects; `indexes.py` found the ones that need a login.
     """
     lines = []
     indexes = [source for source in sources if source["kind"] == "index"]
@@ -170,7 +163,7 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     if not isinstance(uv, str):
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
     originals: dict[Path, Path] = {}
-    """Directory of small wheels → the directory of the user for which it stands."""
+    """Directory of small wheels → the user's directory that it stands for."""
     sources: list[SourceRequest] = []
     for source in request["sources"]:
         original = local_path(source["url"]) if source["kind"] == "links" else None
@@ -213,7 +206,7 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
 
 
 def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWheel]:
-    """The wheels of the lock that are local files, by URL."""
+    """Wheels of the lock that are local files, by URL."""
     wheels = {}
     for url in text.split('"'):
         if url.startswith("file://") and url.endswith(".whl"):

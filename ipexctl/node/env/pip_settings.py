@@ -1,4 +1,4 @@
-"""Reads pip's settings of this host: its configuration files in pip's order, then PIP_* of the environment.
+"""Reads this host's pip settings: configuration files in pip's order, then PIP_* of the environment.
 
 Index URLs may contain credentials, so the reply must not be logged.
 """
@@ -16,7 +16,7 @@ from ipexctl.node.env.replies import PipSettings
 
 
 def files() -> list[Path]:
-    """pip's configuration files, lowest precedence first."""
+    """Lowest precedence first."""
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -34,18 +34,18 @@ def files() -> list[Path]:
 
 
 def prefix() -> Path:
-    """The directory of this Python, as pip sees it: `sys.prefix` is that of a venv only after `import site`."""
+    """This Python's directory as pip sees it: `sys.prefix` is a venv's only after `import site`."""
     of_venv = Path(sys.executable).parent.parent
     return of_venv if (of_venv / "pyvenv.cfg").is_file() else Path(sys.prefix)
 
 
 def expand_home(path: str) -> str:
-    """Expand a leading ~, if the account has a home directory."""
+    """Expand a leading ~ if the account has a home directory."""
     return os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises without a home
 
 
 def read_options() -> dict[str, str]:
-    """Option → text as written. Files that can't be read are left out."""
+    """Option → text as written. Unreadable files are skipped."""
     sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, "install": {}}
     for path in files():
         parser = configparser.RawConfigParser(strict=False)

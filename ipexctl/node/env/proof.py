@@ -1,13 +1,9 @@
-"""Find the environment whose all-reduce counts for another one, because both are the same files.
+"""Finds an environment whose verified all-reduce counts for another one, because both have the same files.
 
-In come the file for the result of a verification, HOME/envs/NAME/verified/MACHINE.json, and its backend; out goes a
-good result of another environment of that home on this machine, or None. It counts if the new environment has every
-package of the other one, each file by the same inode and unchanged since that result was written, and the same
-interpreter and variables. The rule: what an added package can break is the import, which each environment passes
-itself; one that brings libraries for all programs of the environment, beside site-packages, is verified as a whole.
-So is one with a file that was changed, or replaced, since.
-
-`verify.py` asks it: two ranks that import torch and meet took two thirds of a verification.
+It counts on the same machine if the new environment has every package of the other, each file with the same inode and
+unchanged since the result in HOME/envs/NAME/verified/MACHINE.json, and the same interpreter and variables. Added
+packages can only break imports, which each environment tests itself, unless they bring libraries outside of
+site-packages. Two ranks that import torch and meet took two thirds of a verification.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ class _Environment(NamedTuple):
 
     @classmethod
     def read(cls, path: str) -> _Environment | None:
-        """None if it is not complete."""
+        """None if incomplete."""
         record, sites = read_json(f"{path}/env.json"), sites_of(path)
         wheels = {normalize(str(w.get("name"))): str(w.get("sha256")) for w in read_json(f"{path}/lock.json")["wheels"]}
         if not sites:
@@ -49,14 +45,14 @@ class _Environment(NamedTuple):
         return cls(path, record, wheels, packages) if wheels.keys() <= packages.keys() else None
 
     def settings(self, path: str) -> str:
-        """What decides about ranks beside the files, as if the environment were at that path."""
+        """Everything but files that affects ranks, as if the environment were at that path."""
         names = ("python", "backend", "module", "variables", "prepended")
         interpreter = os.path.realpath(f"{self.path}/bin/python")
         return repr([interpreter, *(self.record.get(name) for name in names)]).replace(self.path, path)
 
 
 def find_proof(keep: str, backend: str) -> Json | None:
-    """A good result of an environment that is part of the one whose result is to be kept there."""
+    """A good result of an environment contained in the one with the result file `keep`, or None."""
     env, machine = os.path.dirname(os.path.dirname(keep)), os.path.basename(keep)
     try:
         own = _Environment.read(env)
@@ -88,7 +84,7 @@ def _has_all(own: _Environment, part: _Environment, until: float) -> bool:
 
 def _is_same(own: Package, part: Package, path: str, until: float) -> bool:
     if path.endswith(".dist-info/RECORD"):
-        return True  # of an environment with scripts, which have its path
+        return True  # of an environment with scripts, which contain its path
     own_path, part_path = f"{own.site}/{path}", f"{part.site}/{path}"
     found, other = os.stat(own_path), os.stat(part_path)
     if (found.st_dev, found.st_ino) == (other.st_dev, other.st_ino):

@@ -1,8 +1,7 @@
-"""The record of an environment, and the answers of the commands for environments, for both sides. Data.
+"""env.json and the replies of environment commands, for both sides.
 
-`EnvRecord` is env.json; it is read by later and earlier versions, so a field that is added needs a default. The others
-are what the commands of `node/env/` answer; the control machine decodes them by these types (`remote/reply.py`), which
-makes a malformed answer that host's failure. Values with logins show nothing in their repr.
+The control machine decodes replies by these types (`remote/reply.py`); a malformed one is that host's failure. Values
+with logins show nothing in their repr.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EnvRecord(NamedTuple):
-    """The content of env.json. A field that is added needs a default, as older files lack it.
+    """Content of env.json, read by older and newer versions, so added fields need a default.
 
     The control machine sends it; the agent adds the fields from `created` on, and the MPI inside the bindings.
     """
@@ -32,35 +31,34 @@ class EnvRecord(NamedTuple):
     backend: str
     requests: tuple[Json, ...]
     module: str | None = None
-    """That of the oneCCL bindings."""
+    """Module of the oneCCL bindings."""
     retired: bool = False
     mpi: str | None = None
     why: str = ""
     installer: Json | None = None
-    """The wheel of uv."""
+    """uv's wheel."""
     created: str = ""
     build: str = ""
     variables: Mapping[str, str] = {}
     prepended: tuple[str, ...] = ()
     built: tuple[str, ...] = ()
-    """The packages whose wheels were built from source."""
+    """Packages built from source."""
 
 
 class CheckResult(NamedTuple):
-    """Whether an environment is what its lock says."""
+    """Compares an environment with its lock."""
 
     problems: tuple[str, ...]
     """Sentences: what is damaged."""
     exists: bool
-    """Whether there is an environment of that name."""
     name: str
-    """The name of its directory: `ipex-2.8-1a2b3c4d`."""
+    """Name of its directory: `ipex-2.8-1a2b3c4d`."""
     build: str | None
-    """The token of its build, for the `replace` of a build."""
+    """Token of its build, for a build's `replace`."""
     record: EnvRecord | None = None
     """None if it is damaged."""
     verified: Mapping[str, Json] = {}
-    """Machine → how its verification there ended, where that was recorded."""
+    """Machine → recorded verification result."""
 
     @property
     def ok(self) -> bool:
@@ -73,7 +71,7 @@ class CheckResult(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was verified, and failed on every machine that verified it."""
+        """True if it failed on every machine that verified it."""
         return bool(self.verified) and all(record.get("ok") is False for record in self.verified.values())
 
 
@@ -82,7 +80,7 @@ class EnvEntry(NamedTuple):
 
     name: str
     names: tuple[str, ...]
-    """The names that point at it."""
+    """Names that point at it."""
     path: str
     row: str | None
     python: str | None
@@ -90,14 +88,14 @@ class EnvEntry(NamedTuple):
     created: str | None
     packages: Mapping[str, str]
     bytes: int | None
-    """On disk; None if there was no time to look at all its files."""
+    """On disk; None if not measured in time."""
     complete: bool
 
 
 class EnvListing(NamedTuple):
     envs: tuple[EnvEntry, ...]
     leftovers: int
-    """Files of builds that run or died."""
+    """Files of running or dead builds."""
     leftover_bytes: int
     wheels: int
     wheel_bytes: int
@@ -108,7 +106,7 @@ class EnvListing(NamedTuple):
 
     @property
     def prunable_bytes(self) -> int | None:
-        """The bytes that a prune frees if nothing is in use; None if that was not measured."""
+        """What a prune frees if nothing is in use; None if not measured."""
         sizes = [env.bytes for env in self.unnamed]
         if None in sizes:
             return None
@@ -117,29 +115,27 @@ class EnvListing(NamedTuple):
 
 class Unpacked(NamedTuple):
     wheels: tuple[str, ...]
-    """The hashes of those that environments of the home have unpacked."""
+    """Hashes of wheels unpacked in environments of the home."""
 
 
 class Removed(NamedTuple):
     removed: tuple[str, ...]
     failed: Mapping[str, str]
-    """Name → the reason why it was not removed."""
+    """Name → why it was not removed."""
     bytes: int = 0
-    """Bytes of removed wheels and leftovers."""
+    """Removed wheels and leftovers."""
 
 
 class VerifyPhase(NamedTuple):
-    """One step of a verification."""
-
     name: str
     ok: bool
     seconds: float
     rc: int | None = None
     signal: int | None = None
-    """The number of the signal that ended it; of ranks, the one that mpirun reports."""
+    """Signal that killed it; for ranks, the one mpirun reports."""
     timed_out: bool = False
     text: str = ""
-    """The beginning and the end of its output, if it failed."""
+    """Beginning and end of a failed step's output."""
     detail: Detail | None = None
 
 
@@ -152,24 +148,23 @@ class VerifyResult(NamedTuple):
     oneccl: str | None = None
     python: str | None = None
     capability: str | None = None
-    """The instructions of torch's own kernels: `AVX512`; never AMX, which only oneDNN uses."""
+    """Instructions of torch's own kernels: `AVX512`; never AMX, which only oneDNN uses."""
     bf16: str | None = None
     """`training`, `inference` or `no`."""
     bf16_why: str = ""
-    """The reason why bf16 training was not possible."""
+    """Why bf16 training was impossible."""
     backend: str | None = None
     launcher: str | None = None
-    """The mpirun that started the two ranks; None if they were started without one."""
+    """mpirun that started the two ranks; None without one."""
     allreduce_ms: tuple[float, ...] = ()
-    """The best of three, for 4 KB and for 4 MB."""
+    """Best of three, for 4 KB and 4 MB."""
     amx: bool | None = None
-    """Whether torch finds AMX in the CPU; None if it can't tell."""
+    """True if torch finds AMX; None if it can't tell."""
     allreduce_of: str | None = None
-    """The environment whose all-reduce counts, as all its files are in this one; None: the ranks were those of this."""
+    """Environment with the same files whose all-reduce counts; None if this one's ranks ran."""
 
     @property
     def failed(self) -> VerifyPhase | None:
-        """The first failed phase."""
         return next((phase for phase in self.phases if not phase.ok), None)
 
     def to_json(self) -> Json:
@@ -183,8 +178,6 @@ class VerifyResult(NamedTuple):
 
 
 class PipSettings(NamedTuple):
-    """The settings of pip on one machine."""
-
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
@@ -198,7 +191,7 @@ class PipSettings(NamedTuple):
         return "PipSettings()"  # no credentials of URLs in logs
 
     def transport(self) -> HttpSettings:
-        """The settings for the machine's own http requests."""
+        """Settings for the machine's own http requests."""
         return {
             "trusted_hosts": self.trusted_hosts,
             "cert": self.cert,
@@ -208,15 +201,13 @@ class PipSettings(NamedTuple):
 
 
 class AvailableWheel(NamedTuple):
-    """An available wheel."""
-
     project: str
-    """The normalised name."""
+    """Normalised name."""
     version: str
     """`2.8.0+cpu`."""
     filename: str
     source: str
-    """The label of its index or directory."""
+    """Label of its index or directory."""
     size: int | None = None
     yanked: bool = False
     requires_python: str | None = None
@@ -224,14 +215,12 @@ class AvailableWheel(NamedTuple):
     """Without credentials."""
     sha256: str | None = None
     mpi: str | None = None
-    """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
+    """Version of the Intel MPI inside a local bindings wheel; empty if none, None if unknown."""
     oneccl: bool | None = None
-    """Whether oneCCL's library is inside, read in the same way."""
+    """The same for oneCCL's library."""
 
 
 class SourceFailure(NamedTuple):
-    """An index or directory that gave no answer, and the reason."""
-
     source: str
     reason: str
 
@@ -240,14 +229,14 @@ class QueryReply(NamedTuple):
     candidates: Mapping[str, tuple[AvailableWheel, ...]]
     """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...]
-    """The sources that answered, in their order."""
+    """Sources that answered, in order."""
     failures: tuple[SourceFailure, ...]
     logins: Mapping[str, str] = {}
-    """`https://host` → the Authorization header for it, for later downloads."""
+    """`https://host` → its Authorization header, for later downloads."""
 
 
 class LocalWheel(NamedTuple):
-    """A wheel of a lock that is a file of the machine that made it."""
+    """A locked wheel that is a file on the machine that made the lock."""
 
     path: str
     sha256: str
@@ -260,4 +249,4 @@ class CompileReply(NamedTuple):
     local_wheels: Mapping[str, LocalWheel] = {}
     """By URL."""
     message: str = ""
-    """What uv printed if it failed."""
+    """uv's output if it failed."""

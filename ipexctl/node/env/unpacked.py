@@ -1,13 +1,8 @@
-"""Find the packages of a lock that environments of this home have unpacked: a new one takes their files by hard links.
+"""Finds packages of a lock that this home's environments have unpacked, to hard-link instead of sending the wheel.
 
-In come a home, a version of Python and the wheels of a lock; out goes, by the hash of a wheel, the package of an
-environment that was made from it. A package is taken if its files are there and have the sizes of its list, as
-everywhere in `check.py`; where an environment with the same wheel has failed its verification, also if they have the
-hashes of that list, since damage inside a file is shared by all links to it. So an environment that is built again
-takes the rest from the one that it replaces. Bytecode is taken with its file, whose time it has: to compile all of
-torch again took longer than the build.
-
-`fill.py` links the files; the control machine asks first (`stack/env/build.py`), and sends only the other wheels.
+A package counts if its files have the sizes of its list, as in `check.py`. If an environment with the same wheel failed
+its verification, hashes must match too, because links share damage. Bytecode is linked too: compiling torch took longer
+than the build. `fill.py` links; the control machine (`stack/env/build.py`) sends only the other wheels.
 """
 
 from __future__ import annotations
@@ -36,22 +31,22 @@ _BLOCK = 1 << 20
 class UnpackedRequest(TypedDict):
     home: str
     python: str
-    """`3.11`: only environments of this version count, as some files have it in their paths."""
+    """`3.11`: only environments of this version count, because some files have it in their paths."""
     wheels: Sequence[LockedWheel]
 
 
 class Package(NamedTuple):
-    """A package in the site-packages of an environment."""
+    """A package in an environment's site-packages."""
 
     env: str
     site: str
     info: str
-    """The name of its `.dist-info` directory."""
+    """Name of its `.dist-info` directory."""
     is_doubtful: bool
-    """Whether an environment with the same wheel has failed its verification."""
+    """True if an environment with the same wheel failed its verification."""
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Path, relative to site-packages, and hash of each file that the package was installed with."""
+        """Path relative to site-packages and hash of each installed file."""
         with open(f"{self.site}/{self.info}/RECORD", encoding="utf-8", newline="") as file:
             for fields in csv.reader(file):
                 if fields and not fields[0].endswith(".pyc") and os.path.isfile(f"{self.site}/{fields[0]}"):
@@ -61,7 +56,7 @@ class Package(NamedTuple):
         return all(_hash_of(f"{self.site}/{path}") == digest for path, digest in self.files() if digest)
 
     def link_into(self, env: str, site: str) -> None:
-        """Give another environment the files, by hard links where the filesystem has them."""
+        """Link its files into another environment, or copy them where hard links fail."""
         directories: set[str] = set()
         tag = "cpython-" + os.path.basename(os.path.dirname(self.site)).replace("python", "").replace(".", "")
         for path, _ in self.files():
@@ -77,7 +72,7 @@ class Package(NamedTuple):
 
 
 def _link(source: str, target: str, directories: set[str]) -> None:
-    """`directories`: those that are there, as to make each of 2,000 again for each file takes seconds."""
+    """`directories`: existing ones; making each of 2,000 again for each file takes seconds."""
     directory = os.path.dirname(target)
     if directory not in directories:
         os.makedirs(directory, exist_ok=True)
@@ -91,7 +86,7 @@ def _link(source: str, target: str, directories: set[str]) -> None:
 
 
 def _hash_of(path: str) -> str:
-    """As a RECORD has it."""
+    """In RECORD's format."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(_BLOCK), b""):
@@ -100,7 +95,7 @@ def _hash_of(path: str) -> str:
 
 
 def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict[str, Package]:
-    """Hash of a wheel → a package made from it. Environments with many of the wheels come first."""
+    """Hash of a wheel → package made from it. Environments with many of the wheels come first."""
     wanted = {wheel["sha256"]: wheel for wheel in wheels}
     candidates: list[tuple[str, set[str]]] = []
     doubtful: set[str] = set()
@@ -127,5 +122,5 @@ def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict
 
 
 def list_unpacked(request: UnpackedRequest) -> Unpacked:
-    """The hashes of the wheels that need not be sent."""
+    """Hashes of wheels that need not be sent."""
     return Unpacked(tuple(sorted(find_unpacked(home_of(request, "envs"), request["python"], request["wheels"]))))

@@ -1,4 +1,4 @@
-"""Runs uv, which the content store has as a wheel or as a binary, without the account's settings of uv and Python."""
+"""Runs uv from the content store, a wheel or a binary, without the account's settings of uv and Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
 
 
 def uv_environment(directory: Path) -> dict[str, str]:
-    """The account's variables without its settings of uv, pip and Python; uv's own files are below the directory."""
+    """The account's variables without settings of uv, pip and Python; uv's own files are below the directory."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
     env.update(UV_CACHE_DIR=str(directory / "cache"), UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
     env.update(TMPDIR=str(directory / "tmp"), LC_ALL="C.UTF-8")

@@ -1,11 +1,8 @@
-"""Verify an environment on this host by using it: imports, a training step in bf16, an all-reduce of two ranks.
+"""Verifies an environment by using it: imports, a training step in bf16, an all-reduce of two ranks.
 
-In come an interpreter, variables and what must be there; out goes a `VerifyResult` with a phase for each step. Whether
-a stack works is known only by using it: libraries of the system, the processor and the MPI decide, and pip knows none
-of them. Steps run in one process, and after a crash the rest in a new one, so that the crash belongs to the step begun
-last. The environment is a minimal one, as of a rank.
-
-It reports results; the control machine interprets them (`stack/env/verify_errors.py`).
+System libraries, the processor and the MPI decide whether a stack works, and pip knows none of them. Steps share a
+process; after a crash, blamed on the step begun last, the rest runs in a new one. `stack/env/verify_errors.py`
+interprets the results on the control machine.
 """
 
 from __future__ import annotations
@@ -40,21 +37,21 @@ RANKS = 2
 
 class VerifyRequest(TypedDict):
     python: str
-    """The interpreter to verify, which need not be the one that runs the agent."""
+    """Interpreter to verify; another one may run the agent."""
     variables: Mapping[str, str]
     prepended: Sequence[str]
     backend: str
     """`auto` is ccl if there are bindings, else gloo."""
     module: str | None
-    """That of the bindings; None for the one that is there."""
+    """Module of the bindings; None for the installed one."""
     ipex: bool
-    """Whether IPEX is required."""
+    """True if IPEX is required."""
     packages: Sequence[str]
     """Further packages to import."""
     setup: str | None
-    """A file that bash sources first."""
+    """Sourced by bash first."""
     keep: str | None
-    """A file for the result."""
+    """File for the result."""
     timeout: float
     """Of each step."""
 
@@ -65,14 +62,14 @@ class Verify:
         self.cache = cache
         self.python, self.timeout = request["python"], request["timeout"]
         self.backend, self.module = "", ""
-        """Those of the all-reduce, chosen for the parts that are there."""
+        """Used by the all-reduce, chosen from the installed parts."""
         self.phases: list[VerifyPhase] = []
         self.facts: Json = {}
         """Fields of the result."""
         self.env = self._environment()
 
     def _environment(self) -> dict[str, str]:
-        """A minimal environment of the host, with the variables of the environment."""
+        """The host's minimal environment plus the environment's variables, as for a rank."""
         env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if setup := self.request["setup"]:
@@ -99,7 +96,7 @@ class Verify:
         return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
-        """Import and use the parts that are there, all in one process; after a failure, the rest in a new process."""
+        """Import and use the installed parts in one process; after a failure, the rest in a new one."""
         steps: list[str] = []
         pending = ["torch"]
         while pending:
@@ -160,7 +157,7 @@ class Verify:
         )
 
     def _is_proven(self) -> bool:
-        """Whether the all-reduce of another environment counts, which is part of this one."""
+        """True if the all-reduce of an environment contained in this one counts."""
         keep = self.request["keep"]
         runtime = Stopwatch()
         proof = find_proof(keep, self.backend) if keep else None
@@ -201,7 +198,7 @@ class Verify:
         return ok
 
     def _mpirun(self) -> list[str] | None:
-        """The mpirun command; for hydra mpiexec.hydra itself, because mpirun would leave it behind when it is ended."""
+        """The mpirun command; for hydra mpiexec.hydra itself, because a killed mpirun would leave it behind."""
         path = shutil.which("mpirun", path=self.env["PATH"])
         if not path:
             return None
@@ -231,7 +228,7 @@ def verify(request: VerifyRequest, _: BinaryIO) -> VerifyResult:
     with tempfile.TemporaryDirectory(prefix="ipexctl-") as cache:
         result = Verify(request, cache).run()
     if request["keep"]:
-        with contextlib.suppress(OSError):  # it may be an environment of another account
+        with contextlib.suppress(OSError):  # another account may own the environment
             target = Path(request["keep"])
             target.parent.mkdir(exist_ok=True)
             write_json_atomically(target, result._replace(phases=())._asdict(), durable=False)

@@ -18,14 +18,14 @@ from typing import Any
 from ipexctl.node.common.json_parser import parse_json
 
 MARK = "@ipexctl-rank "
-"""Begins a line with the result of a rank, or with the detail of its failure (`records.py: Detail`), as JSON."""
+"""Begins a line with a rank's result, or its failure (`records.py: Detail`), as JSON."""
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
 LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
 SIZES = (1024, 1 << 20)
 
 
 class VerificationError(Exception):
-    """The all-reduce can't be checked, or its result is wrong: for people, and its kind for programs."""
+    """The all-reduce can't be checked, or its result is wrong: a text for people, a kind for programs."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -84,7 +84,7 @@ def write(result: dict[str, Any]) -> None:
 
 def main(options_text: str) -> int:
     backend, module, world, timeout = parse_json(options_text)
-    signal.alarm(int(timeout) + 5)  # the parent process may be gone: no rank must be left spinning
+    signal.alarm(int(timeout) + 5)  # the parent may be gone: no rank must be left spinning
     try:
         work(backend, module, world, timeout)
     except BaseException as error:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others forever

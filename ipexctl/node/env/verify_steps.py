@@ -1,9 +1,8 @@
-"""Import and use each part of a stack once, and report on a pipe; a crash belongs to the step begun last.
+"""Imports and uses each part of a stack once, and reports on a pipe; a crash belongs to the step begun last.
 
-In come the names of steps; out goes a line of JSON at the begin and end of each. It runs with the Python of the
-environment, so it imports nothing of ipexctl. `bf16` finds out by doing whether training is possible, only inference,
-or neither, as older processors refuse or are silently slow. At the end it leaves by `_exit`: a partly loaded library
-may hang the exit of the interpreter.
+Each step's begin and end is a line of JSON. The environment's Python runs this, so it imports nothing of ipexctl.
+`bf16` tries whether training works, only inference, or neither: older processors refuse or are silently slow. It leaves
+by `_exit`, because a partly loaded library may hang the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.check import normalize
 
 IMPORT = "import "
-"""Begins the name of a step that imports a package; the package follows."""
+"""Begins the name of a step that imports the package that follows."""
 NO_MODULES = {"benchmarks", "doc", "docs", "examples", "scripts", "test", "tests"}
-"""Directories that some packages leave beside their module."""
+"""Directories that some packages leave next to their module."""
 
 
 def version_of(*names: str) -> str | None:
@@ -57,7 +56,7 @@ def ipex_step(_: str) -> dict[str, Any]:
 
 
 def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
-    """Run a small model in bf16: is training possible, only inference, or neither, with fp32 in place of it?"""
+    """Run a small model in bf16: does training work, only inference, or neither, with fp32 in its place?"""
     first: BaseException | None = None
     attempts: dict[str, Callable[[], None]] = {
         "training": lambda: train(torch, ipex),
@@ -116,7 +115,7 @@ def bindings_step(module_name: str) -> dict[str, Any]:
 
 
 def module_of(package: str) -> str | None:
-    """The module to import for a package: the one of its name, else the one with most files; None if it has none.
+    """Module to import for a package: the one of its name, else the one with most files; None if it has none.
 
     A package inside a namespace, such as google.protobuf, counts as a module.
     """
@@ -149,7 +148,7 @@ STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def choose_steps(backend: str, module: str | None, has_ipex: bool, packages: list[str]) -> tuple[list[str], str, str]:
-    """The steps for the parts that are there or required, without importing them, the backend, and its module."""
+    """Steps for installed or required parts, found without importing them, the backend, and its module."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     module = module or next((name for name in modules if importlib.util.find_spec(name)), None)
     if backend == "auto":
@@ -180,7 +179,7 @@ def main(options_text: str) -> int:
             traceback.print_exc()
             sys.stderr.flush()
             emit(end=step, ok=False, seconds=round(time.monotonic() - began, 3), facts={})
-            os._exit(1)  # a partly loaded library may hang the exit of the interpreter
+            os._exit(1)  # a partly loaded library may hang the interpreter's exit
         emit(end=step, ok=True, seconds=round(time.monotonic() - began, 3), facts=facts)
     sys.stdout.flush()
     os._exit(0)

@@ -1,6 +1,6 @@
-"""Build wheels from the sources of a lock with uv, which runs the packages' own code on this machine.
+"""Builds wheels from a lock's sources with uv, which runs the packages' own code on this machine.
 
-Only packages that the call names have a source in the lock, and what their builds need comes as wheels.
+Only packages named on the command line have a source in the lock; what their builds need comes as wheels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-
 
 
 class SourceArchive(NamedTuple):
-    """The source of a package in a lock."""
-
     package: str
     url: str
     sha256: str
@@ -48,7 +46,7 @@ def sources(pylock: str) -> Iterator[SourceArchive]:
 
 
 def interpreter_for(request: CompileRequest) -> str:
-    """The Python that builds: the one of the environments, here. Raises an AgentError if this machine has none."""
+    """The environments' Python, for building. Raises an AgentError if this machine has none."""
     version = request["python"]
     own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
     found = request["interpreter"] or own or shutil.which(f"python{version}")
@@ -64,7 +62,7 @@ def interpreter_for(request: CompileRequest) -> str:
 def build_wheels(
     request: CompileRequest, pylock: str, uv: list[str], env: dict[str, str], directory: Path
 ) -> dict[str, LocalWheel]:
-    """The built wheels, which are in the store of the home, by the URLs of their sources. Raises BuildFailed."""
+    """Built wheels, in the home's store, by the URLs of their sources. Raises BuildFailed."""
     client = HttpClient(request["settings"], request["logins"])
     env = {**env, "SOURCE_DATE_EPOCH": "315532800"}  # the same source makes the same wheel
     built = {}
@@ -87,7 +85,7 @@ def build_wheels(
 
 
 def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
-    """Raises an AgentError, also for a file with another hash than the lock's."""
+    """Raises an AgentError, also if the hash differs from the lock's."""
     path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
     try:
         with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:

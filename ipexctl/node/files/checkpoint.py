@@ -1,8 +1,8 @@
-"""One host's part of an exchange of checkpoints: reports its copies, sends and receives files, puts them in place.
+"""One host's part of a checkpoint exchange: report its copies, send and receive files, put them in place.
 
-A call for a run that is begun anew asks with `find` what is there, and changes nothing. For an exchange, a rank wrapper
-starts it as `PYTHON -I RUNDIR/agent.zip files.checkpoint`, with a `CheckpointRequest` on stdin. It
-connects to the supervisor (`common/authenticated_socket.py`), and the two take turns, with one line of JSON each:
+A restart asks with `find` what exists and changes nothing. For an exchange, a rank wrapper starts `PYTHON -I
+RUNDIR/agent.zip files.checkpoint` with a `CheckpointRequest` on stdin. It connects to the supervisor
+(`common/authenticated_socket.py`), and the two take turns with one line of JSON each:
 
     {"rank"}
         → {"scan": true, "hosts": [name, …]}
@@ -14,10 +14,9 @@ connects to the supervisor (`common/authenticated_socket.py`), and the two take 
     {"done": true, "aside": the directory with the files to remove, or empty}
         → {"end": true}, when all hosts are done
 
-Instead of any of its lines it may send {"failed": reason, "fix"}. The hosts derive the token of their file servers from
-that of the run and the name of the exchange: no token is sent. HOME/checkpoints/KEY keeps what the host has after
-the exchange. Files are received there; when all are complete, those to remove are set aside (`checkpoint_aside.py`),
-and the new ones are put in place, the markers of directories last.
+Instead of any of its lines the host may send {"failed": reason, "fix"}. No token is sent: the hosts derive the token of
+their file servers from the run's token and the name of the exchange. Files are received in HOME/checkpoints/KEY. Once
+all are complete, the files to remove are set aside (`checkpoint_aside.py`) and the new ones put in place, markers last.
 """
 
 from __future__ import annotations
@@ -74,39 +73,38 @@ if TYPE_CHECKING:
     import socket
 
 PATIENCE = 60.0
-"""Seconds for a connection to the supervisor while strangers fill its port."""
+"""Seconds to reach the supervisor while strangers fill its port."""
 _IN_STORE = "file"
-"""The name of each file in the store of received files."""
 _NO_HASH = "0" * 64
 _OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _MAX_HEADER = 100 << 20
 _MAX_LIST = 64 << 20
-"""Bytes of a list of parts; one of many ranks has some MB."""
+"""Bytes of a list of parts; with many ranks it has a few MB."""
 
 
 class CheckpointRequest(NamedTuple):
     rank: int
     path: str
-    """Of the file or directory; absolute."""
+    """Absolute path of the file or directory."""
     home: str
     address: str
-    """Of the supervisor, like `port`."""
+    """Address of the supervisor."""
     port: int
     token: str
     project: str = ""
-    """The working directory of the ranks if a project's file set the path; then fewer links may lead to it."""
+    """Working directory of the ranks if a project's file set the path: fewer links may then lead to it."""
     tree: str = ""
-    """The tree of the project that a relative path is in, a name below HOME/code."""
+    """Project tree that a relative path is in, a name below HOME/code."""
 
 
 class CheckpointFiles:
-    """The checkpoint of one host, and what is kept of it between exchanges."""
+    """The checkpoint on one host, and what is remembered of it between exchanges."""
 
     def __init__(self, path: str, home: str, project: str = "", tree: str = "") -> None:
         self.base, self.top = os.path.split(path)
         self._path, self._home, self._tree = path, home, tree
         self._others: list[CheckpointFiles] = []
-        """Those of other trees, with a file that came there since the last exchange."""
+        """The same checkpoint in other trees, where a file arrived since the last exchange."""
         self._enter = functools.partial(enter_path, home=home, project=project)
         self._entered: Place | None = None
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
@@ -116,21 +114,21 @@ class CheckpointFiles:
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._mount: str | None = None
-        """The mount point of the checkpoint's filesystem after the last exchange."""
+        """Mount point of the checkpoint's filesystem after the last exchange."""
         self._has_hashes = True
         self._number = 0
-        """Of the last exchange."""
+        """Number of the last exchange."""
         self._newest = -1
-        """The highest ctime of its files at the scan, in ns."""
+        """Highest ctime of its files at the scan, in ns."""
         self._seen: dict[str, int] = {}
-        """Other tree → that of its files which the last exchange has seen."""
+        """Other tree → its highest ctime that the last exchange saw."""
         self._identities: dict[str, list[int]] = {}
-        """Complete file → its identity at the scan, as its hash below."""
+        """Complete file → its identity at the scan."""
         self._hashes: dict[str, str] = {}
         self._empty: list[str] = []
-        """Empty directories that count as checkpoints for scripts."""
+        """Empty directories that scripts take for checkpoints."""
         self._times: dict[str, int | None] = {}
-        """Directories that are changed → when they had changed before, in ns; None for a new one."""
+        """Changed directories → their mtime before, in ns; None for a new one."""
         try:
             record = read_json(self._record)
             self._rows: Json = record["files"]
@@ -142,8 +140,8 @@ class CheckpointFiles:
 
     @property
     def _place(self) -> Place:
-        """The file or directory, which stays open, whatever others do to its name. Raises an AgentError if the project
-        or another account has a hand in it."""
+        """The file or directory, kept open whatever others do to its name. Raises an AgentError if the project or
+        another account can change it."""
         if self._entered is None:
             self._entered = self._enter(self._path)
         return self._entered
@@ -159,7 +157,7 @@ class CheckpointFiles:
 
     @property
     def root(self) -> str:
-        """The path without links, for messages and to name the place."""
+        """Path without links, for messages."""
         return self._place.path
 
     @functools.cached_property
@@ -167,12 +165,12 @@ class CheckpointFiles:
         return AsideFiles(self.directory, self.root)
 
     def _below(self, name: str) -> str:
-        """The path from PATH on; empty for PATH itself."""
+        """Path below PATH; empty for PATH itself."""
         return check_name(name, self.top)[len(self.top) + 1 :]
 
     @contextlib.contextmanager
     def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The opened directory of an entry, and its name there; no link below PATH is followed."""
+        """The opened parent of an entry, and its name there. No link below PATH is followed."""
         below = self._below(name)
         if below and make and self._place.status is None:
             self._make_directory()
@@ -185,7 +183,7 @@ class CheckpointFiles:
             yield directory, os.fsencode(last)
 
     def _make_directory(self) -> None:
-        """The missing PATH. A link that was made there since the scan is not followed."""
+        """Create PATH. A link made there since the scan is not followed."""
         place = self._place
         above, _, last = place.name.rpartition("/")
         with GuardedDirectory.of(place).enter(os.fsencode(above), make=True) as directory:
@@ -194,7 +192,7 @@ class CheckpointFiles:
             self._hold(Place(made.number, place.path, "", made.status(), ()))
 
     def _open_source(self, name: str) -> tuple[int, os.stat_result]:
-        """A file that may be sent. Raises an OSError or an AgentError, for a link that leads out, too."""
+        """Open a file to send. Raises an OSError or AgentError, also for a link that leads out."""
         below, place = self._below(name), self._place
         if below:
             with self._enter(f"{place.path}/{below}", inside=os.fstat(place.number)) as found:
@@ -205,13 +203,14 @@ class CheckpointFiles:
             return number, os.fstat(number)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
-        """The copies of this host, also in other trees of the project. Without hashes, all contents look the same."""
+        """List the copies on this host, other trees of the project included. Without hashes, all contents look the
+        same."""
         self._has_hashes = has_hashes
         here = self._scan(-1)
         return here._replace(others=tuple(self._scan_others()))
 
     def _scan_others(self) -> Iterator[HostCopies]:
-        """Trees with a process of a run are left alone: it may be saving."""
+        """Skip trees with a process of a run: it may be saving."""
         base = f"{self._home}/code/"
         if not self._tree or not self._path.startswith(f"{base}{self._tree}/"):
             return
@@ -223,14 +222,14 @@ class CheckpointFiles:
             files = CheckpointFiles(base + name + self._path[len(base) + len(self._tree) :], self._home)
             files.known, files._has_hashes = {}, self._has_hashes
             self._others.append(files)
-            with contextlib.suppress(OSError, AgentError):  # what cannot be read there was not read before, either
+            with contextlib.suppress(OSError, AgentError):
                 found = files._scan(self._seen.get(name, -1))
                 self._seen[name] = files._newest
                 if found.copies:
                     yield found._replace(left={}, written=set(found.copies), number=self._number, place=name)
 
     def _scan(self, since: int) -> HostCopies:
-        """The copies that came later (`_newest`); hashes of unchanged files are those of the last exchange."""
+        """Find copies newer than `since`; unchanged files keep their hash from the last exchange."""
         self._newest = since
         copies: dict[str, ManifestEntry] = {}
         half: dict[str, str] = {}
@@ -253,7 +252,7 @@ class CheckpointFiles:
         return HostCopies(copies, half, left, self.known, written, self._number, named_parts, place)
 
     def _read_named_parts(self, copy: ManifestEntry) -> frozenset[str]:
-        """The files that a list names; none if it is too long, or has changed since the scan."""
+        """Files named in a list; none if it is too long or changed since the scan."""
         if copy.size > _MAX_LIST:
             return frozenset()
         with contextlib.suppress(OSError), self.open_copy(copy) as file:
@@ -261,9 +260,9 @@ class CheckpointFiles:
         return frozenset()
 
     def _check_mounted(self, found: set[str]) -> None:
-        """Raise an AgentError if all files that this host wrote are gone together with their filesystem.
+        """Raise an AgentError if every file this host wrote vanished together with the filesystem.
 
-        They would count as deleted, and the copies of the other hosts would be removed.
+        They would count as deleted, and the copies on the other hosts would be removed.
         """
         written = {name for name, file in self.known.items() if not file.is_brought}
         if written and not written & found and self._mount is not None and not os.path.ismount(self._mount):
@@ -273,14 +272,13 @@ class CheckpointFiles:
             )
 
     def _check_unreadable(self, error: OSError) -> None:
-        """Raise the error of a directory that can't be read if it had known files: they would count as deleted."""
+        """Raise if an unreadable directory held known files: they would count as deleted."""
         below = self.top + error.filename[len(self._anchor) :]
         if not isinstance(error, FileNotFoundError) and any(name.startswith(f"{below}/") for name in self.known):
             raise error
 
     @property
     def _anchor(self) -> str:
-        """A path to the opened directory."""
         return f"/proc/self/fd/{self._place.number}"
 
     def _names(self) -> Iterator[str]:
@@ -298,7 +296,7 @@ class CheckpointFiles:
                     yield f"{above}/{part}"
 
     def _read_copy(self, name: str, since: int) -> ManifestEntry:
-        """A complete copy. Raises an error with the reason why it is none."""
+        """Describe a complete copy. Raises with the reason if it is not complete."""
         number, status = self._open_source(name)
         with open(number, "rb", buffering=0) as file:
             if status.st_ctime_ns <= since:
@@ -324,7 +322,7 @@ class CheckpointFiles:
         return ManifestEntry(name, "f", mode, status.st_size, sha256, status.st_mtime_ns)
 
     def open_copy(self, copy: ManifestEntry) -> IO[bytes]:
-        """Open a file for other hosts, if it still is the one that was reported. Raises an OSError."""
+        """Open a file for other hosts. Raises an OSError if it is not the reported one any more."""
         files = next((files for files in (self, *self._others) if files._hashes.get(copy.path) == copy.content), self)
         try:
             number, status = files._open_source(copy.path)
@@ -337,7 +335,7 @@ class CheckpointFiles:
         raise OSError(errno.ESTALE, "it has changed", copy.path)
 
     def place(self, copies: list[ManifestEntry]) -> None:
-        """Replace files of the checkpoint with those received; each has its old or its new content, never a part."""
+        """Replace files with the received ones. Each holds its old or its new content, never a part."""
         uses = [copy.content for copy in copies]
         for copy in copies:
             uses.remove(copy.content)
@@ -353,7 +351,7 @@ class CheckpointFiles:
     def _put(
         self, copy: ManifestEntry, source: str, directory: GuardedDirectory, target: bytes, *, is_copied: bool
     ) -> None:
-        """`is_copied`: the received file is needed for another name, too."""
+        """`is_copied`: another name needs the received file too."""
         with open(source, "rb", buffering=0) as received:
             if not is_copied and os.fstat(received.fileno()).st_dev == directory.status().st_dev:
                 self._set_attributes(received.fileno(), copy)
@@ -367,7 +365,7 @@ class CheckpointFiles:
                 self._set_attributes(number, copy)
 
     def _note_times(self, name: str) -> None:
-        """Scripts choose the oldest checkpoint by the time of its directory, which an exchange must not change."""
+        """Remember a directory's mtime: scripts pick the oldest checkpoint by it, so an exchange must not change it."""
         for above in _directories_of(name):
             if above not in self._times:
                 self._times[above] = None
@@ -376,7 +374,7 @@ class CheckpointFiles:
                     self._times[above] = status.st_mtime_ns if status is not None else None
 
     def restore_times(self, copies: list[ManifestEntry]) -> None:
-        """A new directory gets the time of its newest file."""
+        """Restore mtimes. A new directory gets the time of its newest file."""
         for name, time_ns in self._times.items():
             newest = max((copy.mtime for copy in copies if copy.path.startswith(f"{name}/")), default=None)
             at = time_ns if time_ns is not None else newest
@@ -385,12 +383,12 @@ class CheckpointFiles:
                     os.utime(entry, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
 
     def _set_attributes(self, number: int, copy: ManifestEntry) -> None:
-        """Another host's mode counts as far as this account's umask allows."""
+        """Set mode and time. This account's umask limits another host's mode."""
         set_attributes(number, copy.mode & 0o777 & ~self._umask | 0o600, copy.mtime)
 
     def remove(self, names: Collection[str]) -> None:
-        """Set files aside, with the temporary files that are left beside them, and remove the directories that are
-        empty then; scripts take those for checkpoints."""
+        """Set files aside, leftover temporary files included, and remove directories left empty: scripts take those for
+        checkpoints."""
         for name in names:
             self._note_times(name)
             with contextlib.suppress(FileNotFoundError), self._above(name) as (opened, entry):
@@ -405,7 +403,8 @@ class CheckpointFiles:
                     os.rmdir(entry, dir_fd=opened.number)
 
     def _set_temporaries_aside(self, directory: str) -> None:
-        """The rank that wrote them has ended; scripts would take their directory for a checkpoint."""
+        """Set a rank's temporary files aside. The rank has exited; left here, scripts take the directory for a
+        checkpoint."""
         with self.open_below(directory) as opened:
             names = opened.names()
             kinds = [(name, opened.status_of(name)) for name in names]
@@ -416,7 +415,6 @@ class CheckpointFiles:
                     self.aside_files.keep(f"{directory}/{name}", name, opened.number)
 
     def open_below(self, name: str, *, make: bool = False) -> GuardedDirectory:
-        """A directory of the checkpoint."""
         with self._above(name, make=make) as (above, entry):
             return above.enter(entry, make=make)
 
@@ -438,7 +436,7 @@ class CheckpointFiles:
 
 
 def _open_file(place: Place) -> tuple[int, os.stat_result]:
-    """A descriptor to read, without waiting for a pipe. Raises an OSError for a file that was exchanged."""
+    """Open for reading without blocking on a pipe. Raises an OSError if the file was exchanged."""
     if not place.name or place.status is None:
         number = errno.ENOENT if place.status is None else errno.EISDIR
         raise OSError(number, os.strerror(number), place.path)
@@ -449,7 +447,7 @@ def _open_file(place: Place) -> tuple[int, os.stat_result]:
 
 
 def _directories_of(name: str) -> Iterator[str]:
-    """The directories of a file below the top, the inner ones first."""
+    """Parent directories of a file below the top, innermost first."""
     above = name.rpartition("/")[0]
     while "/" in above:
         yield above
@@ -457,12 +455,12 @@ def _directories_of(name: str) -> Iterator[str]:
 
 
 class _HalfWrittenError(Exception):
-    """Why a file is half-written."""
+    """Says why a file is half-written."""
 
 
 def problem_of(file: IO[bytes], path: str, size: int) -> str:
-    """Why a file is half-written; empty for a complete one. The formats of torch and safetensors show it."""
-    if not size:  # another one may be a marker of the script
+    """Reason why a file is half-written, empty if it is complete. The formats of torch and safetensors show it."""
+    if not size:  # the script's other empty files may be markers
         return "it is half-written: it is empty" if path.endswith(_OF_TORCH) else ""
     head = file.read(8)
     if head[:4] == b"PK\3\4":
@@ -490,7 +488,7 @@ class Exchange:
         self._stop_serving = -1
 
     def run(self) -> None:
-        """Raises an error of the connection. Any other is sent to the supervisor."""
+        """Run the exchange. Connection errors are raised, others sent to the supervisor."""
         files = self._files
         hosts = self._receive()["hosts"]  # from here on, the supervisor knows this host
         files.clear()
@@ -527,7 +525,7 @@ class Exchange:
         size = sum(copy.size for _, copies in fetches for copy in copies)
         if size > free_space(files.directory):
             full = explain_full_disk(files.directory, size)
-            # No exchange succeeds as long as these files fill the disk, so none would remove them.
+            # These files fill the disk, so no exchange would ever succeed and remove them.
             raise (
                 full
                 if files.aside_files.is_empty()
@@ -547,7 +545,7 @@ class Exchange:
         files.save(known, int(order["number"]))
         files.aside_files.note_parts(parts, hosts)
         send_line(self._conn, {"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
-        # The other hosts may still fetch from this one. A failure of theirs ends the connection.
+        # The other hosts may still fetch from this one. If one fails, the connection ends.
         if self._receive().get("end"):
             files.aside_files.end()
 
@@ -589,7 +587,7 @@ def _fix_full_disk(aside_files: str) -> str:
 
 
 def _check_exchange(name: object) -> str:
-    """It names a directory."""
+    """Check the name: it becomes a directory."""
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
         raise ValueError(f"{name!r:.80} is no name of an exchange")
     return name
@@ -602,7 +600,7 @@ def _as_store_files(copies: list[ManifestEntry]) -> list[store.StoreFile]:
 
 class FoundReply(NamedTuple):
     report: Json
-    """That of an exchange, without hashes of files that are new."""
+    """Report as in an exchange, but without hashes of new files."""
 
 
 def find(request: Json, _: BinaryIO) -> FoundReply:
@@ -614,7 +612,7 @@ def find(request: Json, _: BinaryIO) -> FoundReply:
 
 
 def main(action: str) -> int:
-    """Errors that the supervisor does not know are on stderr."""
+    """Errors unknown to the supervisor go to stderr."""
     if action:
         return answer({"find": find}[action])
     request = CheckpointRequest(**parse_json(sys.stdin.readline()))

@@ -1,15 +1,10 @@
-"""Keeps the files of a checkpoint that an exchange set aside, until the next exchange has succeeded.
+"""Keeps the checkpoint files that an exchange set aside until the next exchange has succeeded.
 
-In: the place of the checkpoint and names below it, which `checkpoint_units` chose; out: the files, renamed into a
-directory of this exchange. The rules: nothing is copied, so a full disk is no obstacle; no script finds the files in
-the checkpoint's directory. So they go below HOME/checkpoints/KEY if that is on the same filesystem; else beside PATH,
-or into it if it is a filesystem of its own, to a hidden directory, to which a link below HOME/checkpoints/KEY leads.
-
-A directory that was in part may be needed again: the host that wrote the rest of it may take part the next time. If a
-host takes part that did not before, it is put back before the exchange decides.
-
-Others may write beside PATH, and rename that directory: it is opened once for each step (`guarded_directory.py`), only
-if it belongs to this account alone.
+Files are renamed, never copied, so a full disk is no obstacle, and to a place where no script finds them:
+HOME/checkpoints/KEY on the same filesystem, otherwise a hidden directory next to PATH (in PATH if that is a mount
+point) with a link to it below HOME/checkpoints/KEY. A directory set aside incomplete is put back before the exchange
+decides if a host takes part that did not before: it may have the rest. Others may write next to PATH, so each step
+opens that directory anew (`guarded_directory.py`), and only if this account alone owns it.
 """
 
 from __future__ import annotations
@@ -28,22 +23,20 @@ from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.files.checkpoint_report import check_name
 
 HIDDEN = ".ipexctl-aside-"
-"""The beginning of its name outside of the home; the key of the checkpoint follows."""
+"""Prefix of the hidden directory; the key of the checkpoint follows."""
 _PARTS = b"parts.json"
 _EXCHANGE = re.compile(rb"[0-9a-f]{32}")
 _MAX_PARTS = 64 << 20
 
 
 class AsideFiles:
-    """The files of a checkpoint that were set aside on this host."""
-
     def __init__(self, directory: str, root: str) -> None:
-        """`directory`: of the checkpoint, in the home; `root`: the checkpoint, a path without links."""
+        """`directory`: of the checkpoint, in the home; `root`: the checkpoint's path without links."""
         self._link = os.path.join(directory, "aside")
         self._root = root
         self._exchange = ""
         self.is_used = False
-        """Whether this exchange has set a file aside."""
+        """True once this exchange has set a file aside."""
 
     @property
     def path(self) -> str:
@@ -55,7 +48,7 @@ class AsideFiles:
         return True
 
     def prepare(self, exchange: str) -> None:
-        """Choose the place: where the checkpoint's files can be renamed to."""
+        """Choose a place on the filesystem of the checkpoint's files."""
         self._exchange = exchange
         device = os.stat(_existing(self._root)).st_dev
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
@@ -68,7 +61,7 @@ class AsideFiles:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=directory.number)
                 return
-            directory.remove_tree(name, ignore_errors=True)  # of a disk on which the checkpoint was before
+            directory.remove_tree(name, ignore_errors=True)  # left from another disk
         for above in (os.path.dirname(self._root), self._root):
             with contextlib.suppress(OSError):
                 if os.stat(above).st_dev == device:
@@ -85,10 +78,12 @@ class AsideFiles:
             with contextlib.suppress(AgentError), _open(self._link):
                 return
             directory.unlink(link)
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.path.join(above, name))  # of another account
+        raise FileExistsError(
+            errno.EEXIST, os.strerror(errno.EEXIST), os.path.join(above, name)
+        )  # belongs to another account
 
     def keep(self, name: str, entry: str, directory: int) -> None:
-        """Rename an entry of an open directory to its place among the files set aside."""
+        """Move an entry of an open directory to the files set aside."""
         above, _, last = name.rpartition("/")
         try:
             with _open(self._link) as aside_files:
@@ -109,7 +104,7 @@ class AsideFiles:
         self.is_used = True
 
     def note_parts(self, parts: Collection[str], hosts: Collection[str]) -> None:
-        """Remember the directories that were in part, if files of them were set aside."""
+        """Remember the incomplete directories if any of their files was set aside."""
         if not self.is_used:
             return
         with _open(self._link) as aside_files, aside_files.enter(self._exchange.encode()) as exchange:
@@ -119,9 +114,9 @@ class AsideFiles:
                 exchange.write(_PARTS, [json.dumps(record).encode()])
 
     def put_back(self, top: str, hosts: Collection[str], make: Callable[[str], GuardedDirectory]) -> None:
-        """Rename directories that were in part to their places, where nothing is now, if another host takes part.
+        """Put incomplete directories back where nothing is now, if another host takes part.
 
-        `make` opens a directory of the checkpoint, a missing one, too.
+        `make` opens a directory of the checkpoint and creates a missing one.
         """
         with contextlib.suppress(FileNotFoundError, AgentError), _open(self._link) as aside_files:
             for name in _exchanges(aside_files):
@@ -130,7 +125,7 @@ class AsideFiles:
                         _put_back(part, make, exchange)
 
     def end(self) -> None:
-        """The exchange has succeeded: what earlier ones have set aside goes, as far as that is possible."""
+        """After a successful exchange, remove what earlier ones set aside, where possible."""
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
             for name in _exchanges(aside_files):
                 if name != self._exchange.encode():
@@ -150,9 +145,9 @@ def _put_back(part: str, make: Callable[[str], GuardedDirectory], exchange: Guar
 
 
 def remove_aside(link: str) -> None:
-    """Remove `aside` of a checkpoint in a home: the directory, or the link with the hidden directory that it names.
+    """Remove a checkpoint's `aside` in a home: a directory, or a link and the hidden directory it names.
 
-    Nothing is removed in a directory that belongs to another account, or that ipexctl has not named.
+    Leaves directories of other accounts and those with other names alone.
     """
     with contextlib.suppress(OSError, AgentError), _open(link) as aside_files:
         for name in _exchanges(aside_files):
@@ -161,9 +156,9 @@ def remove_aside(link: str) -> None:
 
 
 def _place_of(link: str) -> str:
-    """Where the files are: `link`, or the hidden directory that it names. Raises an OSError for any other target.
+    """Place of the files: `link`, or the hidden directory it names. Raises an OSError for any other target.
 
-    Links to the home, or in it, are the user's.
+    Links to or in the home are the user's.
     """
     if not os.path.islink(link):
         return os.path.join(os.path.realpath(os.path.dirname(link)), os.path.basename(link))
@@ -174,7 +169,6 @@ def _place_of(link: str) -> str:
 
 
 def _remove_place(link: str) -> None:
-    """Remove the directory if it is empty, and the link to it."""
     with contextlib.suppress(OSError):
         with _above(_place_of(link)) as (directory, name):
             os.rmdir(name, dir_fd=directory.number)
@@ -185,7 +179,6 @@ def _remove_place(link: str) -> None:
 
 @contextlib.contextmanager
 def _above(path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-    """The opened directory of an entry, and its name there."""
     directory, name = os.path.split(path)
     with GuardedDirectory.open(os.path.realpath(directory)) as opened:
         yield opened, os.fsencode(name)
@@ -193,7 +186,7 @@ def _above(path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
 
 @contextlib.contextmanager
 def _open(link: str) -> Iterator[GuardedDirectory]:
-    """The directory of the files that were set aside; raises an AgentError if another account has a hand in it."""
+    """Open the files set aside; raises an AgentError if another account can change the directory."""
     with GuardedDirectory.open(_place_of(link)) as aside_files:
         aside_files.check_private(f"mv {shlex.quote(aside_files.path)} {shlex.quote(aside_files.path)}.old")
         yield aside_files
@@ -210,7 +203,7 @@ def _is_directory(name: str, exchange: GuardedDirectory) -> bool:
 
 
 def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) -> list[str]:
-    """The directories that were in part in an exchange, if one of `hosts` took no part in it."""
+    """Incomplete directories of an exchange in which one of `hosts` took no part."""
     try:
         record = parse_object(exchange.read(_PARTS, _MAX_PARTS))
         if set(hosts) <= set(record["hosts"]):
@@ -221,7 +214,7 @@ def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) ->
 
 
 def _existing(path: str) -> str:
-    """The nearest path that exists."""
+    """Nearest existing parent, or the path itself."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path

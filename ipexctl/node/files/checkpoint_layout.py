@@ -1,9 +1,8 @@
-"""Recognises checkpoints that consist of several files, by the names that frameworks write. Pure.
+"""Recognises checkpoints of several files by the names that frameworks write. Pure.
 
-In: the names of the files that all hosts have together; out: the directories that are such a checkpoint, each with
-whether it is whole. The rule: the process that begins a checkpoint also ends it, with one file that it writes last, the
-marker. A directory without its marker was left by a rank that was killed, or is what other ranks wrote into a directory
-that this process has deleted. A directory that may be of another format is not listed: it has no note.
+The process that begins a checkpoint also ends it by writing one file last, the marker. A directory without its marker
+belongs to a killed rank, or other ranks wrote into it after this process deleted it. Directories of unknown formats are
+not listed.
 
 | format | recognised by | whole with |
 | --- | --- | --- |
@@ -14,8 +13,7 @@ that this process has deleted. A directory that may be of another format is not 
 | any | files of ranks, none of rank 0, and no weights | never |
 | any, in `checkpoint-N` | half-written weights | never |
 
-A single file, as of `torch.save` and most of Lightning's, is no directory: whether its end is there shows that it is
-whole (`checkpoint.py`).
+A single file, as from `torch.save` or Lightning, is complete if its end is there (`checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -50,40 +48,38 @@ _OF_A_FRAMEWORK = re.compile(
 
 
 class Checkpoint(NamedTuple):
-    """A directory that is a checkpoint."""
-
     marker: str
-    """The name of the file that is written last."""
+    """Name of the file that is written last."""
     is_whole: bool
 
 
 def is_of_a_rank(name: str) -> bool:
-    """Whether a file has a name that a framework gives to the part of one rank."""
+    """True if frameworks give one rank's part such a name."""
     return _OF_A_RANK.fullmatch(name.rpartition("/")[2]) is not None
 
 
 def is_of_a_framework(name: str) -> bool:
-    """Whether a file in a recognised checkpoint has a name that frameworks write there."""
+    """True if frameworks write such a name into a recognised checkpoint."""
     return is_of_a_rank(name) or _OF_A_FRAMEWORK.fullmatch(name.rpartition("/")[2]) is not None
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file in a recognised checkpoint has weights; formats that are not known here count, too."""
+    """True for a file with weights in a recognised checkpoint; unknown formats count too."""
     return _BESIDE_WEIGHTS.fullmatch(name.rpartition("/")[2]) is None
 
 
 def has_list_of_parts(name: str) -> bool:
-    """Whether a file has a name that is given to the list of a checkpoint's other files."""
+    """True for the name of a list of the checkpoint's other files."""
     return name.rpartition("/")[2] == _METADATA
 
 
 def find_named_parts(content: bytes) -> frozenset[str]:
-    """The files that `.metadata` of torch.distributed.checkpoint names, beside it. The pickle is not loaded."""
+    """Neighbouring files named in torch.distributed.checkpoint's `.metadata`. The pickle is not loaded."""
     return frozenset(part.decode() for part in _NAMED_PART.findall(content))
 
 
 def is_empty_checkpoint(directory: str) -> bool:
-    """Whether an empty directory of this name counts as a checkpoint for a framework."""
+    """True if a framework takes an empty directory of this name for a checkpoint."""
     return _TRAINER_DIRECTORY.fullmatch(directory) is not None
 
 
@@ -93,15 +89,15 @@ def find_checkpoints(
     half: Iterable[str] = (),
     named_parts: Mapping[str, Collection[str]] = {},
 ) -> dict[str, Checkpoint]:
-    """The directories among `names` that are checkpoints, the outer ones first.
+    """Find the directories among `names` that are checkpoints, outermost first.
 
-    Of `top`, only the files directly in it count: what is below may be other checkpoints. `half`: half-written files.
-    `named_parts`: a file → the files beside it that it names.
+    Directly in `top` only files count: directories there may be other checkpoints. `half`: half-written files;
+    `named_parts`: file → neighbouring files it names.
     """
     direct: dict[str, set[str]] = {}
     for name in names:
         directory, _, last = name.rpartition("/")
-        if directory:  # else PATH is a single file
+        if directory:  # otherwise PATH is a single file
             direct.setdefault(directory, set()).add(last)
     cut = {name.rpartition("/")[0] for name in half if is_of_a_framework(name) and is_weights(name)} - {""}
     for directory in cut:
@@ -113,7 +109,7 @@ def find_checkpoints(
             if above != top:
                 below.setdefault(above, set()).add(directory)
     found: dict[str, Checkpoint] = {}
-    for directory in sorted(direct, key=lambda path: (-path.count("/"), path)):  # the inner ones first
+    for directory in sorted(direct, key=lambda path: (-path.count("/"), path)):  # innermost first
         inner = below.get(directory, set())
         beside_trainer = directory.rpartition("/")[0] in of_trainer
         checkpoint = _recognise(directory, direct[directory], has_more=bool(inner), beside_trainer=beside_trainer)
@@ -138,7 +134,7 @@ def _is_of_trainer(directory: str) -> bool:
 
 
 def _recognise(directory: str, files: set[str], *, has_more: bool, beside_trainer: bool) -> Checkpoint | None:
-    """`has_more`: there are files in directories below."""
+    """`has_more`: directories below have files."""
     has_rng_states = any(map(_RNG_STATE.fullmatch, files))
     if _is_of_trainer(directory) and (files & _TRAINER_FILES or (beside_trainer and has_rng_states)):
         weights = any(map(is_weights, files)) or has_more
@@ -155,14 +151,14 @@ def _recognise(directory: str, files: set[str], *, has_more: bool, beside_traine
 
 
 def _lacks_first_rank(files: set[str]) -> bool:
-    """Whether only other ranks wrote there: rank 0 has deleted the directory, or was ended before it wrote its part."""
+    """True if only other ranks wrote there: rank 0 deleted the directory, or was killed before it wrote its part."""
     of_ranks = {file for file in files if is_of_a_rank(file)}
     is_of_first = any(re.search(r"(?<![0-9])0(?![0-9])", file) for file in of_ranks)
     return bool(of_ranks) and not is_of_first and not any(map(is_weights, files - of_ranks))
 
 
 def _has_shards(files: set[str]) -> bool:
-    """Whether each file that is one of several has all others beside it."""
+    """True if no shard of a numbered set is missing."""
     matches = filter(None, map(_SHARD.fullmatch, files))
     return all(
         {f"{match[1]}-{number:05}-of-{match[3]}{match[4]}" for number in range(1, int(match[3]) + 1)} <= files

@@ -1,8 +1,7 @@
-"""Enters the place of a checkpoint or of pushed data on this host: `walk.py`, and whether the project decides on it.
+"""Opens the place of a checkpoint or of pushed data with `walk.py`, and refuses links that the project decides on.
 
-The PATH of `--checkpoint` or `push` comes in; the opened place goes out. The rule: a project decides nothing about
-files outside of it. So a link that sync brought is refused, and if a project's file set the PATH, also any other link
-below a working directory that is not synced. A link that the user made on this host is followed.
+A project decides nothing about files outside of it. A link that sync brought is refused; if a project's file set the
+PATH, so is any link below a working directory that is not synced. Links the user made on this host are followed.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def enter_path(
     is_file: bool = False,
     inside: os.stat_result | None = None,
 ) -> Place:
-    """Raises an AgentError for a link of the project, and for a place in which another account has a hand.
+    """Raises an AgentError for a project's link, or if another account can change the place.
 
-    `project`: the working directory of the ranks if a project's file set the path, else empty.
+    `project`: working directory of the ranks if a project's file set the path, else empty.
     """
     return enter_named(
         path,
@@ -49,7 +48,7 @@ def enter_path(
 
 
 def name_of_place(path: str, home: str) -> str:
-    """A place as all hosts call it: the disks on which they have the home may differ."""
+    """Name of a place on all hosts: their homes may be on different disks."""
     for directory in (os.path.join(home, "code"), home):
         real = os.path.realpath(directory)
         if path.startswith(f"{real}/"):
@@ -58,7 +57,7 @@ def name_of_place(path: str, home: str) -> str:
 
 
 def _check_link(path: str, target: str, home: str, project: str, fix: str) -> None:
-    """Refuse a link that the project has brought. `path` has no links in its directory."""
+    """Refuse a link that the project brought. `path` has no links in its directory."""
     found = _tree_of(path, home)
     if found is not None:
         if _is_synced(*found, target):
@@ -68,7 +67,7 @@ def _check_link(path: str, target: str, home: str, project: str, fix: str) -> No
 
 
 def _tree_of(path: str, home: str) -> tuple[ProjectTree, str] | None:
-    """The synced tree that a path is in, and its name there. A tree, or all of them, may be on another disk."""
+    """Synced tree that contains the path, and the name there. Trees may be on another disk."""
     code = os.path.join(home, "code")
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(code):
@@ -79,7 +78,7 @@ def _tree_of(path: str, home: str) -> tuple[ProjectTree, str] | None:
 
 
 def _is_synced(tree: ProjectTree, name: str, target: str) -> bool:
-    """Whether sync brought this link. One in its place with another target is the user's."""
+    """True if sync brought this link. With another target it is the user's."""
     row = tree.rows.get(name)
     entries = [*([row.entry] if row is not None and row.is_from_sync else ())]
     entries += [entry for entry in tree.pending if entry.path == name]

@@ -1,7 +1,6 @@
-"""The report that a host makes of its checkpoint before an exchange, and the checks of it on the other side. Pure.
+"""A host's report of its checkpoint before an exchange, and its validation on the other side. Pure.
 
-In: lines of JSON from a host or the supervisor, which are not trusted; out: values with paths below PATH only, or a
-ValueError. `checkpoint.py` makes a report, `checkpoint_units.py` decides from all of them.
+Lines from a host or the supervisor are not trusted: readers accept only paths below PATH and raise a ValueError.
 """
 
 from __future__ import annotations
@@ -23,38 +22,36 @@ _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|in
 
 
 class Known(NamedTuple):
-    """A file as a host had it after its last exchange."""
+    """A file as it was on a host after the last exchange."""
 
     sha256: str
     is_brought: bool
-    """The exchange put it there; another host wrote it."""
+    """True if the exchange put it there and another host wrote it."""
     number: int = 0
-    """Number of the first exchange that saw this content; 0 in records of 0.4."""
+    """First exchange that saw this content; 0 in records of 0.4."""
 
 
 KnownFiles = Dict[str, Known]
 
 
 class HostCopies(NamedTuple):
-    """The report of one host."""
-
     copies: Mapping[str, ManifestEntry] = {}
-    """The complete files; a path begins with the last part of the checkpoint's."""
+    """Complete files; each path begins with the last part of the checkpoint's."""
     half: Mapping[str, str] = {}
-    """Half-written files → why."""
+    """Half-written files → reason."""
     left: Mapping[str, str] = {}
-    """Other files that are not exchanged → why."""
+    """Other files that are not exchanged → reason."""
     known: Mapping[str, Known] = {}
     written: Collection[str] = frozenset()
-    """The complete files that were written since the last exchange."""
+    """Complete files written since the last exchange."""
     number: int = 0
-    """Number of the last exchange; 0: there was none."""
+    """Number of the last exchange; 0 if none."""
     named_parts: Mapping[str, Collection[str]] = {}
-    """A complete file that lists others, as `.metadata` does → their names, beside it."""
+    """Complete file that lists others, such as `.metadata` → their names next to it."""
     place: str = ""
-    """Where PATH leads on this host, from the directory that has it by its name; of another tree, its name."""
+    """Target of PATH on this host, relative to the directory that has it by name; for another tree, the tree's name."""
     others: tuple[HostCopies, ...] = ()
-    """Of other trees of the project on this host, with the files that came there since the last exchange."""
+    """Reports on the project's other trees where files arrived since the last exchange."""
 
     def to_json(self) -> Json:
         return {
@@ -70,12 +67,12 @@ class HostCopies(NamedTuple):
 
 
 def is_temporary(part: str) -> bool:
-    """Whether a part of a path has a name that programs give to files they are still writing."""
+    """True if programs give such a name to files they are still writing."""
     return _TEMPORARY.fullmatch(part) is not None
 
 
 def check_name(value: object, top: str) -> str:
-    """A name below the checkpoint's path; raises a ValueError for any other."""
+    """Name below the checkpoint's path; raises a ValueError otherwise."""
     if isinstance(value, str) and 0 < len(value) <= _MAX_NAME and "\0" not in value:
         parts = value.split("/")
         if parts[0] == top and not any(part in ("", ".", "..") for part in parts):
@@ -84,7 +81,7 @@ def check_name(value: object, top: str) -> str:
 
 
 def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
-    """Copies in a message; raises a ValueError unless each is valid, like the functions below."""
+    """Copies in a message. Like the functions below, raises a ValueError unless all are valid."""
     copies = {}
     for row in _rows(rows, len(ManifestEntry._fields)):
         copy = ManifestEntry(*row)

@@ -1,19 +1,19 @@
-"""Decides which checkpoints all hosts get, and which files are set aside. Pure.
+"""Decides from the hosts' reports which checkpoints all hosts get, and which files are set aside. Pure.
 
-A unit is a file, or the outermost directory that `checkpoint_layout` recognises. A copy of a unit is what one host has
-of it, with the parts that ranks on other hosts wrote. In: the reports of the hosts; out: what travels and what goes.
+A unit is a file, or the outermost directory that `checkpoint_layout` recognises. A copy is what one host has of a unit,
+with the parts that ranks on other hosts wrote.
 
-1. The newest whole copy of a unit goes to all hosts as it is; files are never chosen one by one by their times. A copy
-   that was written after an exchange is newer than each that this exchange had seen, whatever the clocks say.
-2. A directory is whole with its marker, all that the layout asks for, and no half-written file. The marker may not be
-   older than weights that were written since the last exchange: that save did not end.
-3. The part of a rank comes from the host that wrote it. One of an older save does not count, nor one that several
-   hosts wrote with different contents.
-4. A unit of which no copy is whole is set aside on every host; so is a half-written file. Older units stay.
-5. A unit that the host which wrote it has deleted is set aside on the others, as `save_total_limit` wants it. If that
-   host takes no part, the unit stays.
-6. Empty and unreadable files stay where they are: they may be markers of the script. So do, in a whole directory, files
-   that no framework writes there.
+1. The newest complete copy of a unit goes to all hosts; files are never picked one by one by time. A copy written after
+   an exchange is newer than any which that exchange saw, whatever the clocks say.
+2. A directory is complete with its marker, all the layout asks for, and no half-written file. If weights were written
+   since the last exchange and the marker is older, that save did not finish.
+3. A rank's part comes from the host that wrote it. It does not count if it is from an older save, or if several hosts
+   wrote it with different contents.
+4. A unit without a complete copy is set aside on every host, and so is a half-written file. Older units stay.
+5. If the host that wrote a unit deleted it, the others set it aside, as `save_total_limit` wants. If that host takes no
+   part, the unit stays.
+6. Empty and unreadable files stay: they may be the script's markers. In a complete directory, so do files that no
+   framework writes.
 """
 
 from __future__ import annotations
@@ -32,51 +32,51 @@ class Transfer(NamedTuple):
     target: str
     copies: tuple[ManifestEntry, ...]
     tree: str = ""
-    """The other tree of the source in which the files are; empty: they are in the tree of this run."""
+    """Source's other tree that has the files; empty for the run's own tree."""
 
 
 class ExchangePlan(NamedTuple):
     transfers: tuple[Transfer, ...]
     removals: Mapping[str, tuple[str, ...]]
-    """Host → the files to set aside there, before those that are brought are put in place."""
+    """Host → files to set aside before the received ones are put in place."""
     known: Mapping[str, KnownFiles]
     """Host → its files after the exchange."""
     number: int
-    """Of this exchange, higher than that of any earlier one of these hosts."""
+    """Number of this exchange, higher than any earlier one of these hosts."""
     markers: tuple[str, ...] = ()
-    """Files to put in place after all others: without it, a directory counts as half-written."""
+    """Files put in place last: without its marker, a directory counts as half-written."""
     parts: tuple[str, ...] = ()
-    """Directories of which no copy is whole."""
+    """Directories without a complete copy."""
     deleted: Mapping[str, str] = {}
-    """Units that are set aside → the host that wrote them, and has deleted them."""
+    """Units set aside → the host that wrote and then deleted them."""
 
 
 class _Unit(NamedTuple):
     marker: str
-    """The file that is written last; of a file, itself."""
+    """File that is written last; for a single file, itself."""
     names: tuple[str, ...]
     """Its files on any host."""
     directory: str = ""
-    """Empty: it is a file."""
+    """Empty for a single file."""
 
 
 class _Holder(NamedTuple):
-    """A tree of a host."""
+    """A tree on a host."""
 
     host: str
     report: HostCopies
     tree: str = ""
-    """Empty: the tree of this run."""
+    """Empty for the run's own tree."""
 
 
 class _Copy(NamedTuple):
     holder: _Holder
-    """The one that has the marker."""
+    """Who has the marker."""
     marker: ManifestEntry
     files: Mapping[str, _Holder]
     """File → who has it."""
     number: int | None
-    """Number of the first exchange that saw it; None: it was written since the last one."""
+    """First exchange that saw it; None if written since the last one."""
 
     @property
     def is_own(self) -> bool:
@@ -85,7 +85,7 @@ class _Copy(NamedTuple):
 
 
 def plan_exchange(reports: Mapping[str, HostCopies]) -> ExchangePlan:
-    """The changes after which all hosts have the same units. The order of the hosts decides between equal copies."""
+    """Changes after which all hosts have the same units. The order of the hosts decides between equal copies."""
     planner = _Planner(reports)
     for unit in planner.units():
         planner.decide(unit)
@@ -119,7 +119,7 @@ class _Planner:
         for name in names:
             directories = [directory for directory in _directories_above(name) if directory in found]
             if directories[:1] == [self._top] and name.count("/") > 1:
-                del directories[0]  # only the files directly in PATH belong to it
+                del directories[0]  # only files directly in PATH belong to it
             members.setdefault(directories[0] if directories else name, []).append(name)
         for unit, files in members.items():
             checkpoint = found.get(unit)
@@ -139,7 +139,7 @@ class _Planner:
             self._aside[host].update(gone.intersection(unit.names))
 
     def _deleted_by(self, unit: _Unit) -> str:
-        """The host that wrote the unit and has deleted it (rule 5); empty if there is none, or another has it."""
+        """Host that wrote the unit and deleted it (rule 5); empty if none, or if another host still has it."""
         writers = [
             host
             for host, report in self._reports.items()
@@ -159,7 +159,7 @@ class _Planner:
                     yield _Copy(holder, report.copies[unit.marker], files, number)
 
     def _files_of(self, unit: _Unit, holder: _Holder, number: int | None) -> Iterator[tuple[str, _Holder]]:
-        """The files of a copy, each with who has it (rule 3)."""
+        """Files of a copy and who has each (rule 3)."""
         for name in unit.names:
             if name == unit.marker or not unit.directory or not is_of_a_rank(name):
                 if name in holder.report.copies:
@@ -168,7 +168,7 @@ class _Planner:
             writers = [
                 other for other in self._holders if other.tree == holder.tree and _has_part(other, name, holder, number)
             ]
-            if holder in writers:  # another one with the marker has a save of its own
+            if holder in writers:  # a host with a marker has its own save
                 writers = [other for other in writers if other is holder or unit.marker not in other.report.copies]
             if len({writer.report.copies[name].content for writer in writers}) == 1:
                 yield name, holder if holder in writers else writers[0]
@@ -224,7 +224,7 @@ class _Planner:
 
 
 def _has_part(other: _Holder, name: str, holder: _Holder, number: int | None) -> bool:
-    """Whether a host has the part of a rank from the save of which `holder` has the marker."""
+    """True if a host has a rank's part of the save whose marker is on `holder`."""
     report = other.report
     if name not in report.copies:
         return False
@@ -243,6 +243,6 @@ def _newest(copies: Sequence[_Copy]) -> _Copy:
 
 
 def _directories_above(name: str) -> Iterator[str]:
-    """The directories of a file, the outer ones first."""
+    """Parent directories of a file, outermost first."""
     parts = name.split("/")
     return ("/".join(parts[:count]) for count in range(1, len(parts)))

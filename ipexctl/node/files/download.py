@@ -1,8 +1,7 @@
-"""Download files into the content store with pip's settings of this host, and resume interrupted downloads.
+"""Downloads files into the content store with this host's pip settings, and resumes interrupted downloads.
 
-In come URLs with sha256; out go those that are in the store and the reason for each of the others. A file enters the
-store only with the right hash. What has arrived of a file stays, and the next try or call continues there; a try that
-brought 1 MB counts as progress and not as failure. The largest file comes first, as it takes longest.
+A file enters the store only with the right hash. Partial files stay, and the next try or call continues them; a try
+that brought 1 MB counts as progress, not as a failure. The largest file comes first, because it takes longest.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ _MAX_PARALLEL = 4
 _MAX_TRIES = 3
 _PAUSE = 0.5
 _PROGRESS_BYTES = 1 << 20
-"""A try that received this many bytes does not count as failed."""
 
 
 class RemoteFile(StoreFile):
@@ -51,8 +49,6 @@ class DownloadRequest(TypedDict):
 
 
 class FileDownload:
-    """The download of one file from an index into the store."""
-
     def __init__(self, store: str, file: RemoteFile, client: HttpClient, progress: Progress, home: str = "") -> None:
         self._store, self._home = store, home
         self._file = file
@@ -61,21 +57,21 @@ class FileDownload:
         self._display_url = without_login(file["url"])
 
     def run(self) -> None:
-        """Raises an AgentError when the file can't be downloaded."""
+        """Raises an AgentError if the file can't be downloaded."""
         for is_last in (False, True):
             with PartialFile(self._store, self._file, self._home) as part:
                 parts = self._download(part)
                 try:
                     part.adopt()
                 except HashMismatch:
-                    # The parts may come from two versions of the file: try once more.
+                    # The parts may come from two versions of the file: retry once.
                     if parts == 1 or is_last:
                         raise
                 else:
                     return
 
     def _download(self, part: PartialFile) -> int:
-        """Download until the file is complete; returns the number of parts."""
+        """Download to the end; returns the number of parts."""
         tries, parts = 0, 0
         while True:
             before = part.done
@@ -92,7 +88,7 @@ class FileDownload:
             time.sleep(_PAUSE * tries)
 
     def _read_part(self, part: PartialFile) -> None:
-        """Raises a ConnectionError when the next try may succeed."""
+        """Raises a ConnectionError if a retry may succeed."""
         start = part.done
         headers = {"Accept-Encoding": "identity", **self._file["headers"]}
         if start:
@@ -125,7 +121,7 @@ class FileDownload:
 
 
 def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
-    """Download several files at once; a failure does not stop the others."""
+    """Download several files at once; one failure does not stop the others."""
     files = request["files"]
     clear(request["store"])
     client = HttpClient(request["settings"])
@@ -134,7 +130,7 @@ def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
     progress = Progress(total_of(files))
 
     def download(file: RemoteFile) -> Json | None:
-        """Returns a failure."""
+        """Returns a failure, or None."""
         try:
             FileDownload(request["store"], file, client, progress, request.get("home", "")).run()
         except AgentError as error:
@@ -143,7 +139,6 @@ def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
         emit_or_end("got", sha256=file["sha256"])
         return None
 
-    # The largest file first: it takes longest, and the others are downloaded beside it.
     files = sorted(files, key=lambda file: -(file["size"] or 0))
     with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
         failures = list(pool.map(download, files))

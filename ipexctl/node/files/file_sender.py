@@ -36,43 +36,39 @@ from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 
 LIST_CHUNK_SIZE = 1 << 14
-"""Bytes of the list that are sent at once: small, so that the receiver checks it while it is made."""
+"""Bytes of the list sent at once: small, so the receiver checks while the list is made."""
 MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
 _KINDS: dict[int, EntryKind] = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
 _OF_RANKS = (b".out", b".err", b".meter", b".host")
-"""The output of a rank, and its windows (`node/run/window_file.py`)."""
+"""Output of a rank and its windows (`node/run/window_file.py`)."""
 CLOCK_TOLERANCE = 2.0
-"""Seconds by which the clock of the control machine may be ahead of this host's."""
+"""Seconds by which the control machine's clock may be ahead of this host's."""
 NamedPath = Tuple[bytes, bytes]
-"""The name for the receiver, and the path on this host."""
+"""Name for the receiver, and path on this host."""
 
 
 class RunFiles(RunReference):
-    """A run whose files are requested."""
-
     cwd: str | None
-    """None where only the plan of the run knows it."""
+    """None if only the run's plan knows it."""
     since: float
-    """When it started, by the clock of the control machine."""
+    """Start of the run by the control machine's clock."""
     has_record: bool
-    """This host is its node0."""
+    """True on the run's node0."""
     dest: str
-    """DEST of the call, for the command of a fix."""
+    """DEST on the command line, to paste into a fix."""
 
 
 class _SentPath(TypedDict):
     path: str | None
-    """None: the record of the run and the files it wrote."""
+    """None: the run's record and the files it wrote."""
     run: RunFiles | None
 
 
 class SendRequest(_SentPath, total=False):
-    """A path below the home directory or the run's working directory."""
-
     may_be_missing: bool
-    """Without that path there is nothing to send, and no error."""
+    """True if a missing path is no error."""
 
 
 class NoSuchPath(AgentError):
@@ -80,9 +76,9 @@ class NoSuchPath(AgentError):
 
 
 class Listing:
-    """The entries sent so far; the index of a path is the number of its entry.
+    """Entries sent so far; a path's index is the number of its entry.
 
-    No path has a link above it, so that `send_file` follows none: a directory may be another one by then.
+    No path has a link above it, so `send_file` follows none: a directory may have been exchanged by then.
     """
 
     def __init__(self) -> None:
@@ -91,7 +87,7 @@ class Listing:
         self.links: set[bytes] = set()
 
     def add(self, name: bytes, path: bytes, *, follow: bool = False) -> os.stat_result | None:
-        """Send an entry; returns its status, or None when it can't be sent."""
+        """Send an entry; returns its status, or None if it can't be sent."""
         if name in self.names:
             return None
         try:
@@ -114,14 +110,14 @@ class Listing:
         return status
 
     def below_link(self, name: bytes) -> bool:
-        """Whether a parent of that name is a listed symbolic link."""
+        """True if a parent of that name is a listed symbolic link."""
         return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
         emit("note", n=decode_name(name), reason=reason, warning=warning)
 
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
-        """List a path with everything below it; links below it are not followed."""
+        """List a path and everything below it, without following links."""
         status = self.add(name, path, follow=follow)
         path = self.paths[-1] if status is not None else path
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -142,7 +138,7 @@ class Listing:
 def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     """List a path as rsync does: `DIR/` is the content of the directory, `DIR` the directory; matches keep their paths.
 
-    The receiver refuses any other name. It does not know the name of a home directory, so `~` means its content.
+    The receiver refuses other names. It does not know a home directory's name, so `~` means its content.
     """
     requested = encode_name(path)
     is_home = requested[:1] == b"~" and b"/" not in requested and not glob.has_magic(requested)
@@ -178,7 +174,7 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
 
 
 def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
-    """The matches of a pattern, each named by its path from the first wildcard on."""
+    """Matches of a pattern, each named by its path from the first wildcard on."""
     fixed: list[bytes] = []
     parts = os.path.normpath(requested).split(b"/")
     while parts and not glob.has_magic(parts[0]):
@@ -193,7 +189,7 @@ def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
 
 
 def no_such_path(full: bytes) -> AgentError:
-    """An error that lists the content of the nearest existing parent directory."""
+    """Error that lists the nearest existing parent directory."""
     above = os.path.dirname(full)
     while not os.path.isdir(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
@@ -206,7 +202,6 @@ def no_such_path(full: bytes) -> AgentError:
 
 
 def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
-    """List the record of a run, and the files it wrote in its working directory."""
     top, rundir = encode_name(run["id"]), os.path.realpath(encode_name(rundir_of(run)))
     status = read_json(rundir + b"/status.json")
     shown = working_directory(run)
@@ -226,7 +221,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
     for name, path in files_below(cwd):
         try:
             stat_result = os.lstat(path)
-        except OSError:  # the run has removed or renamed it meanwhile
+        except OSError:  # the run removed or renamed it in the meantime
             continue
         if stat_result.st_mtime >= since and synced.get(path) != identity_of(stat_result):
             listing.add(top + b"/files/" + name, path)
@@ -234,7 +229,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
 
 
 def start_of_run(run: RunFiles, status: Json) -> float:
-    """When the run started: by the clock of node0 where its status is, else by that of the control machine."""
+    """Start of a run by node0's clock if its status is here, else by the control machine's."""
     return float(status.get("started") or run["since"] - CLOCK_TOLERANCE)
 
 
@@ -246,7 +241,7 @@ def working_directory(run: RunFiles) -> bytes:
 
 
 def synced_to(directory: bytes) -> dict[bytes, Any]:
-    """The files that a sync wrote, with size, mtime and inode: no run wrote those."""
+    """Files that a sync wrote, with size, mtime and inode: no run wrote those."""
     top = directory
     while not os.path.exists(top + b"/.ipexctl/state.json"):
         if top == os.path.dirname(top):
@@ -255,7 +250,7 @@ def synced_to(directory: bytes) -> dict[bytes, Any]:
     try:
         with GuardedDirectory.open(os.fsdecode(top + b"/" + STATE_DIRECTORY)) as opened:
             rows = parse_object(opened.read(b"state.json", MAX_FILE)).get("rows")
-    except (OSError, AgentError, JsonError):  # of another account, which may have made it in /tmp
+    except (OSError, AgentError, JsonError):  # another account may have made it in /tmp
         return {}
     known = [row for row in rows if isinstance(row, list) and len(row) > 5] if isinstance(rows, list) else []
     return {top + b"/" + encode_name(row[0]): row[5] for row in known if isinstance(row[0], str)}
@@ -271,7 +266,7 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
 
 
 def send_file(path: bytes, wanted: Wanted) -> None:
-    """Send one file, from the offset up to which the receiver has the same content."""
+    """Send one file from the offset up to which the receiver has the same content."""
     number, have, known = wanted
     try:
         file = open_file(os.fsdecode(path))
@@ -311,7 +306,7 @@ def send_file(path: bytes, wanted: Wanted) -> None:
 
 def checksums(file: int, size: int) -> tuple[int, str]:
     """CRC and hash of the first bytes of a file. The hash identifies them; the CRC only detects transfer errors."""
-    import hashlib  # it loads OpenSSL (3 to 15 ms), which a fetch of files that are not there yet does not need
+    import hashlib  # loads OpenSSL (3 to 15 ms), which a fetch of new files does not need
 
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
     while left:
@@ -337,11 +332,11 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
 
 
 def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool, bool]:
-    """List a path; returns where it is, whether it is a single file, and whether there is no such path."""
+    """List a path; returns its place, whether it is a single file, and whether it is missing."""
     run, may_be_missing = request["run"], request.get("may_be_missing", False)
     base = "~" if run is None or path.startswith(("/", "~")) else decode_name(working_directory(run))
     full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
-    # Results have a path and no pattern, though the name of their home may look like one.
+    # Results have a literal path, even if the home's name looks like a pattern.
     if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
         return full, False, True
     try:

@@ -1,13 +1,9 @@
-"""The stream by which files travel: a header for each, one line of JSON, then its bytes; `END` after the last.
+"""The stream in which files travel: for each a header, one line of JSON, then its bytes; `END` after the last.
 
-Every way of a file has it: a project's contents to a tree, blobs between stores, results to the control machine. A
-header says which file (`sha256`, or the number that a list gave it) and where its bytes are: `size` of the file,
-`offset` (else 0), `length` (else all that is left). A file whose hash nobody knows, as it may grow, comes in several
-parts, and the header of the last has its checksum.
-
-The rule for a transfer that broke off is one, too: the receiver keeps what has arrived under another name, and names it
-when it asks again (`Wanted`); the sender begins behind it, if its own file begins with the same bytes, else with the
-first; the whole is checked before it gets its name.
+A header names the file (`sha256`, or its number in a list) and says which bytes follow: `size` of the file, `offset`
+(default 0), `length` (default the rest). A file that may be growing has no hash and comes in several parts; the header
+of the last has its checksum. After a broken transfer the receiver keeps the bytes under another name and asks for the
+rest (`Wanted`); if they match, the sender resumes after them. The complete file is checked before it gets its name.
 """
 
 from __future__ import annotations
@@ -36,14 +32,14 @@ class ByteStream(Protocol):
 
 
 class Wanted(NamedTuple):
-    """A file that a receiver asks for, and what it has of it; a list of three in JSON."""
+    """A file the receiver asks for, and what it already has; a list of three in JSON."""
 
     name: str | int
-    """Its sha256, or its number in the sender's list."""
+    """sha256, or number in the sender's list."""
     have: int = 0
-    """The bytes that have arrived."""
+    """Bytes received so far."""
     known: str | None = None
-    """Their hash, where the name does not say what they are."""
+    """Hash of those bytes if the name is no hash."""
 
     @classmethod
     def of(cls, row: Any) -> Wanted:
@@ -56,16 +52,15 @@ class Wanted(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """Where the bytes that follow a header are in their file."""
+    """Position in a file of the bytes after a header."""
 
     size: int
-    """Of the file."""
     offset: int
     length: int
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> FilePart:
-        """Raises an AgentError if the bytes are not in the file."""
+        """Raises an AgentError if the bytes lie outside the file."""
         size, offset = header.get("size"), header.get("offset", 0)
         if type(size) is int and type(offset) is int and 0 <= offset <= size:
             length = header.get("length", size - offset)
@@ -75,7 +70,7 @@ class FilePart(NamedTuple):
 
 
 class ArrivingFile:
-    """A file in a stream. Its bytes are read before the next one is."""
+    """A file in a stream. Read all its bytes before the next file."""
 
     def __init__(self, header: Json, stream: ByteStream) -> None:
         self.header, self.sha256 = header, str(header.get("sha256"))
@@ -83,12 +78,12 @@ class ArrivingFile:
         self._stream = stream
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """At most `CHUNK` at once; an error names the file so."""
+        """At most `CHUNK` bytes at once; errors call the file `name`."""
         return read_body(self._stream, self.part.length, name)
 
     def content(self, otherwise: str) -> bytes:
-        """All of a small file. Raises an AgentError with that reason if it has not the hash of its header."""
-        import hashlib  # it loads OpenSSL (3 to 15 ms), which senders of files do not need
+        """All bytes of a small file. Raises an AgentError with the text `otherwise` if the header's hash differs."""
+        import hashlib  # loads OpenSSL (3 to 15 ms), which senders of files do not need
 
         data = b"".join(self.chunks(self.sha256))
         if hashlib.sha256(data).hexdigest() != self.sha256:
@@ -101,7 +96,7 @@ def header_line(header: Mapping[str, Any]) -> bytes:
 
 
 def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The bytes that follow a header with that size. Raises an OSError if the file is shorter."""
+    """`size` bytes of a file. Raises an OSError if it is shorter."""
     left = size
     while left:
         chunk = file.read(min(SEND_CHUNK, left))
@@ -112,7 +107,7 @@ def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def read_files(stream: ByteStream) -> Iterator[ArrivingFile]:
-    """Each file, up to the end. The caller reads its bytes before it asks for the next."""
+    """Each file up to the end. Read its bytes before asking for the next."""
     while True:
         line = stream.readline(_MAX_LINE)
         if not line.endswith(b"\n"):
@@ -129,7 +124,7 @@ def read_files(stream: ByteStream) -> Iterator[ArrivingFile]:
 
 
 def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
-    """So many bytes, in chunks of at most `CHUNK`."""
+    """`size` bytes of a stream, in chunks of at most `CHUNK`."""
     left = size
     while left:
         chunk = stream.read(min(CHUNK, left))
@@ -137,10 +132,10 @@ def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
             raise AgentError(f"the stream broke off {format_size(left)} before the end of {name}", "run it again")
         left -= len(chunk)
         yield chunk
-        del chunk  # the next one takes its memory
+        del chunk  # frees its memory before the next one
 
 
 def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
-    """Where the sender of a file to a store begins; `left`: what the store has of unfinished files."""
+    """Offset at which to resume a file; `left`: the store's unfinished files."""
     size = left.get(file["sha256"][:16], 0)
     return size if file["size"] is not None and size <= file["size"] else 0

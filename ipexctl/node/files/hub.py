@@ -1,10 +1,7 @@
-"""One host's cache of a hub: what lies in it, and what of it goes to other hosts.
+"""One host's hub cache: what it contains, and which files other hosts get.
 
-`offer` makes files of the cache available to the transfer between hosts (`store.py`), as links in a store of its own,
-which goes with the end of its stdin, also when the control machine is gone. `list` and `remove` are those of
-`ipexctl hub`. The files come by `hub_download.py` or, from another host, by `push.py`.
-
-The rules: names of a request lead nowhere but to the cache; a repository is removed whole, first its name.
+`offer` links files of the cache into a store of its own for `peer_transfer.py`, until its stdin ends. Names in a
+request never lead out of the cache. A repository is removed complete, its name first.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ from ipexctl.node.files import push, store
 from ipexctl.node.files.replies import CachedRepo, CacheReply
 
 _SIGN_OF_LIFE = 300.0
-"""Seconds between two events of a call that waits: one that is silent for an hour counts as hung."""
+"""Seconds between events of a waiting call: one that is silent for an hour counts as hung."""
 
 
 class OfferRequest(TypedDict):
     home: str
     files: list[list[str]]
-    """The sha256 and the path below the cache of each."""
+    """sha256 and path below the cache of each file."""
 
 
 class CacheRequest(TypedDict):
@@ -44,12 +41,12 @@ class CacheRemoveRequest(CacheRequest):
 
 
 def _top(home: str) -> str:
-    """Where the cache lies: it may be a link of the user to a larger disk, to which `home_of` has walked."""
+    """Path of the cache: it may be the user's link to a larger disk, which `home_of` has followed."""
     return os.path.realpath(os.path.join(home, HF_HOME))
 
 
 def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
-    """Links in the store of a directory that this call alone uses, until its stdin ends."""
+    """Link files into the store of a directory that only this call uses, until its stdin ends."""
     home = home_of(request, CACHE)
     open_home(home)
     top = _top(home)

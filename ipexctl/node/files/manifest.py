@@ -1,10 +1,8 @@
-"""A file as every way of a file lists it, for both sides: path, kind, mode, size, content, time.
+"""One entry of a file list, for both sides: path, kind, mode, size, content, time.
 
-A project's tree, a push, a fetch and an exchange of checkpoints have lists of `ManifestEntry`. In comes such a list as
-it was packed or sent; out go entries whose paths are checked. The rule: the list comes from another machine, so no path
-of it may lead out of the directory below which its files are written.
-
-Paths are bytes on disk. Here they are strings, in which bytes that are not UTF-8 are surrogates, so that JSON works.
+Project trees, pushes, fetches and checkpoint exchanges have lists of `ManifestEntry`. A list comes from another
+machine, so paths that lead out of its directory are refused. Paths are bytes on disk and strings here, with surrogates
+for bytes that are not UTF-8, so that JSON can hold them.
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class ManifestEntry(NamedTuple):
-    """One path of a list; the first five fields are its row in JSON."""
+    """The first five fields are its row in JSON."""
 
     path: str
-    """Relative; of a list that is a single file, empty."""
+    """Relative; empty if the list is a single file."""
     kind: EntryKind
     mode: int
     size: int
     content: str
-    """A file's sha256, empty where nobody has read it; a link's target; empty for a directory."""
+    """sha256 of a file, empty if nobody has read it; target of a link; empty for a directory."""
     mtime: int = 0
     """In ns; 0 where times don't travel."""
 
@@ -42,17 +40,17 @@ class ManifestEntry(NamedTuple):
 
 
 def identity_of(status: os.stat_result) -> list[int]:
-    """By which a file is known to be unchanged without reading it: size, mtime in ns and inode."""
+    """Size, mtime in ns and inode: unchanged if all three are."""
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def to_json(entries: Iterable[ManifestEntry]) -> bytes:
-    """The list as it is packed, hashed and kept: without times."""
+    """The list as it is packed, hashed and stored: without times."""
     return json.dumps([entry[:5] for entry in entries], separators=(",", ":")).encode()
 
 
 def read_entries(document: bytes) -> list[ManifestEntry]:
-    """The list of `to_json`. Raises an AgentError for a path that leads out of its directory."""
+    """Parse the list of `to_json`. Raises an AgentError for a path that leads out of its directory."""
     entries = [ManifestEntry(*row) for row in parse_json(document)]
     for entry in entries:
         if entry.path:

@@ -1,9 +1,8 @@
-"""Transfers files from the store of one host directly to that of another: a temporary server and its client.
+"""Transfers files directly from one host's store to another: a temporary server and its client.
 
-Both get the same token from the control machine over ssh, or derive it from that of their run, and each proves to the
-other that it has it (`common/authenticated_socket.py`). Then the client sends the hashes it needs, with the bytes that
-it has of each, and receives the files as a `file_stream`. The token never crosses the network between the hosts; the
-files do, unencrypted.
+Both get the same token over ssh, or derive it from their run's token, and prove to each other that they have it
+(`common/authenticated_socket.py`). The token never crosses the network between hosts; files do, unencrypted. The client
+sends the hashes it needs and the bytes it has of each, and receives a `file_stream`.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _TICK = 0.05
 
 class ServeRequest(store.StoreRequest):
     bind: str
-    """The address to listen on."""
+    """Address to listen on."""
     token: str
     clients: int
-    """The number that may connect at once, besides strangers."""
+    """Clients that may connect at once, not counting strangers."""
     addresses: Sequence[str]
-    """Of these clients, as far as they are known: their connections are kept longest if strangers fill the port."""
+    """Their addresses if known: when strangers fill the port, their connections are kept longest."""
     idle: float
-    """Seconds without a client, after which the server ends."""
+    """The server exits after this many seconds without a client."""
 
 
 class ConnectRequest(store.StoreRequest):
@@ -51,7 +50,7 @@ class ConnectRequest(store.StoreRequest):
 
 
 class FileServer(AuthenticatingServer):
-    """Serves files of one store, or those that `open_file` opens by their hashes."""
+    """Serves the files of one store, or those that `open_file` opens by hash."""
 
     def __init__(self, request: ServeRequest, open_file: Callable[[str], BinaryIO] | None = None) -> None:
         try:
@@ -65,7 +64,7 @@ class FileServer(AuthenticatingServer):
         self._idle = Stopwatch()
 
     def is_needed(self) -> bool:
-        """Until no client has come for a while."""
+        """False once no client came for a while."""
         with self._lock:
             return self._serving > 0 or self._idle.seconds < self._request["idle"]
 
@@ -97,7 +96,7 @@ class FileServer(AuthenticatingServer):
 
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
-    """Fetch the files that this host's store lacks from the server of another host."""
+    """Fetch the files that this store lacks from another host's server."""
     directory, files, home = request["store"], request["files"], request.get("home", "")
     present = set(store.have({"store": directory, "files": files, "verify": False})["have"])
     files = [file for file in files if file["sha256"] not in present]
@@ -132,7 +131,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
 
 
 def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
-    """Only the end of stdin may follow the request: a buffer could hold data that `select` would miss."""
+    """Nothing may follow the request on stdin but its end: a buffer could hold data that `select` would miss."""
     with store.entered(request) as inside:
         server = FileServer(inside)
         store.emit_or_end("serving", port=server.port)

@@ -1,18 +1,14 @@
-"""One host's part of `ipexctl push`: compares a path with what is to be there, and puts arrived files in place.
+"""One host's part of `ipexctl push`: compares a path with the list of SRC, and puts received files in place.
 
-`inspect` gets the list of SRC (`manifest.py`) behind its request, and tells what the path lacks and what differs
-there. If something is to come, it makes a directory of its own, `.ipexctl-push-KEY`, on the disk of the path: the list
-and the store (`store.py`) in which the contents arrive, from the control machine or from another host. `place` moves
-them to their names, and removes that directory.
+`inspect` reports what the path lacks and what differs. For files to come it makes `.ipexctl-push-KEY` on the disk of
+the path, with the list and a store (`store.py`); `place` moves files to their names and removes that directory. What a
+broken call received stays for the next one.
 
-The rules: a file that is there is equal by its hash, or is not touched without `force`; of a hub's blobs the hash is
-remembered (`verified_blobs.py`); each file is complete or absent, also after a full disk; no link below the path is
-followed; nothing of the user is removed. What arrived before a call broke off stays for the next one. `/`, a home and
-what is in ipexctl's own directory are no paths of data.
-
-Other accounts may write in the path, as in a team's directory. So both directories are opened once
-(`guarded_directory.py`), the own one only if it belongs to this account alone; the list is that of `inspect`, by its
-hash; names are checked and contents hashed again when they are used.
+- An existing file is equal by its hash (a hub's blobs: `verified_blobs.py`) or untouched without `force`.
+- Each file is complete or absent, even after a full disk. No link below the path is followed.
+- `/`, a home and ipexctl's own directory are refused.
+- Other accounts may write in the path: both directories are opened once (`guarded_directory.py`), ours only if this
+  account alone owns it; names are checked and contents hashed again when they are used.
 """
 
 from __future__ import annotations
@@ -50,13 +46,13 @@ if TYPE_CHECKING:
 PREFIX = store.PUSH_PREFIX
 LIST, STORE, TOKEN = "list-", "store", "id"
 CONTENT, PARCEL = "content", "parcel"
-"""The names in the store: a large file, or several small ones in a stream."""
+"""Names in the store: a large file, or a stream of several small ones."""
 SHOWN = 20
 _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
 _OWN_PLACE = "name another PATH, in a directory of your own"
 _TOP = ""
-"""The name of SRC itself, if it is a file."""
+"""Name of SRC itself if it is a file."""
 
 
 class InspectRequest(TypedDict):
@@ -65,30 +61,29 @@ class InspectRequest(TypedDict):
     home: str
     """ipexctl's own directory on this host."""
     manifest: int
-    """Bytes of the list that follow."""
+    """Size of the list that follows."""
     is_file: bool
-    """SRC is a file; else a directory."""
     force: bool
     dry_run: bool
     repos: str
-    """Repositories of a hub: the list is of its cache, whose place below the home is the path. Else empty."""
+    """Repositories of a hub: the list is of its cache, and the path is the cache's place below the home. Else empty."""
     quick: bool
-    """Sizes are compared and no bytes: another host with this directory has just written it."""
+    """Compare sizes only: another host with this directory has just written it."""
 
 
 class PlaceRequest(TypedDict):
     path: str
     listed: str
-    """The hash of the list that `inspect` has left there."""
+    """Hash of the list that `inspect` stored."""
     force: bool
     repos: str
-    """Of a hub, in a home, where nobody else writes: what has arrived is not hashed again."""
+    """Repositories of a hub. Nobody else writes in a home, so received files are not hashed again."""
     blobs: list[list[str]]
     """Hash and name of each file in the store."""
 
 
 def enter_data(text: str, home: str, *, is_file: bool) -> Place:
-    """The path of SRC on this host. Raises an AgentError for one that is no place for data."""
+    """Path of SRC on this host. Raises an AgentError where no data may go."""
     account = os.path.realpath(os.path.expanduser("~"))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
     place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=_OWN_PLACE, link_fix=OWN_DATA)
@@ -120,7 +115,7 @@ def _check_path(place: Place, account: str, own: str, *, is_file: bool) -> None:
 
 
 def remove_abandoned(top: GuardedDirectory, age: float = _ABANDONED) -> None:
-    """What killed calls have left in the directory of a hub's cache: nobody has continued it."""
+    """Remove leftovers of killed calls in a hub's cache that nobody continued."""
     for name in top.names():
         with contextlib.suppress(OSError):
             if name.startswith(PREFIX.encode()) and age_of(f"{top.anchor}/{os.fsdecode(name)}") >= age:
@@ -137,7 +132,7 @@ def _enter_place(request: InspectRequest) -> Place:
 
 @contextlib.contextmanager
 def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[GuardedDirectory]:
-    """The directory of PATH's files, of a path without links."""
+    """Open the directory of PATH's files. The path has no links."""
     place = enter_named(path, _OWN_PLACE, make=make, is_file=is_file)
     with GuardedDirectory(place.number, os.path.dirname(path) if is_file else path) as top:
         if place.name and (not is_file or "/" in place.name):
@@ -147,7 +142,7 @@ def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[Guard
 
 
 class Comparison:
-    """What of a list is at a path. Raises an AgentError for an entry of another account."""
+    """What a path has of a list. Raises an AgentError for another account's entry."""
 
     def __init__(
         self, place: Place, rows: list[ManifestEntry], report: Report, *, quick: bool, verified: VerifiedBlobs | None
@@ -155,12 +150,12 @@ class Comparison:
         self.lacking: list[ManifestEntry] = []
         self.differing: list[str] = []
         self.blocked: list[str] = []
-        """Names at which something stands that is never replaced: a directory, or a link to one."""
+        """Names where a directory, or a link to one, is in the way. It is never replaced."""
         self.same = 0
         self._quick, self._verified = quick, verified
         self._progress = store.Progress(sum(row.size for row in rows), report)
         self._name = os.fsencode(place.name)
-        """Of SRC in the directory if it is a file, or of a missing directory."""
+        """Name of SRC in the directory if it is a file, or of a missing directory."""
         self._directories = DirectoryChain(GuardedDirectory.of(place), lambda above, names: above.enter(names[-1]))
         links: set[str] = set()
         for row in rows:
@@ -208,7 +203,7 @@ class Comparison:
             return "differing"
         if self._quick:
             return "same"
-        if not row.content:  # a hub lists no sha256 of a small file, which has git's hash as its name
+        if not row.content:  # a hub lists small files by git's hash and without sha256
             with open(directory.open_to_read(name), "rb", buffering=0) as file:
                 of_git = hashlib.sha1(b"blob %d\0" % row.size)  # noqa: S324
                 for block in blocks_of(file):
@@ -270,13 +265,13 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
 
 
 def _files(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
-    """The names of files and links that are to come, and the number of those that are there."""
+    """Names of missing files and links, and the number of existing ones."""
     del rows
     return [row.path for row in found.lacking if row.kind != "d"], found.same
 
 
 def _files_of_hub(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
-    """The same of a hub's files, each of which is a link and a blob there; lists and names of revisions are none."""
+    """The same for a hub, where a file is a link and a blob. Lists and revisions are not counted."""
     missing = {row.path for row in found.lacking}
     names, same = [], 0
     for row in rows:
@@ -289,19 +284,19 @@ def _files_of_hub(rows: list[ManifestEntry], found: Comparison) -> tuple[list[st
 
 
 def own_directory(path: str, repos: str = "") -> bytes:
-    """The name of the directory in which files for that path arrive; two calls for other repositories share none."""
+    """Directory where files for that path arrive. Calls for other repositories have their own."""
     return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(f"{path}\0{repos}" if repos else path)).hexdigest()[:16])
 
 
 def list_name(digest: str) -> bytes:
-    """Hosts that see the same directory may lack different things: each has a list of its own."""
+    """File name of a list. Hosts that share the directory may lack different files, so each has its own."""
     if not store.is_sha256(digest):
         raise AgentError(f"{digest[:80]!r} is no sha256")
     return b"%s%s.json" % (LIST.encode(), digest[:16].encode())
 
 
 def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
-    """That directory. Raises an AgentError for a link or a directory that another account can open or has made."""
+    """Open that directory. Raises an AgentError for a link, or if another account made it or can open it."""
     shown = os.path.join(above.path, os.fsdecode(name))
     fix = f"see whose it is: ls -ld {shlex.quote(shown)}; or name another PATH"
     try:
@@ -315,9 +310,9 @@ def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
 
 
 def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool, fix: str) -> tuple[str, str, str]:
-    """Make that directory, in which files arrive, on the disk of the path; returns it, its token and the list's hash.
+    """Make that directory on the disk of the path; returns it, its token and the list's hash.
 
-    Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
+    Hosts that share the directory share the token: a dangling link, because creating one is atomic on NFS too.
     """
     with contextlib.ExitStack() as held:
         with _umask_of_account():
@@ -359,21 +354,19 @@ def _umask_of_account() -> Iterator[None]:
 
 
 class Placement:
-    """Puts what has arrived at its names."""
-
     def __init__(
         self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool, verified: VerifiedBlobs | None
     ) -> None:
-        """`name`: of SRC in `top` if it is a file, else empty. `verified`: in a home, where nobody else writes."""
+        """`name`: of SRC in `top` if it is a file. `verified`: only in a home, where nobody else writes."""
         self._verified = verified
         self._own, self._name, self._force = own, name, force
         self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1], make=True))
         self.uses: dict[str, list[ManifestEntry]] = {}
-        """Content → the files that have it, as far as they are not in place."""
+        """Content → its files that are not in place yet."""
         self.placed = 0
 
     def place_large(self, sha256: str) -> None:
-        """The file itself gets the first name, and the others a copy."""
+        """Move the file to its first name, and copy it to the others."""
         rows = self.uses.pop(sha256, [])
         if not rows:
             return
@@ -436,7 +429,7 @@ class Placement:
 
     @contextlib.contextmanager
     def _free(self, row: ManifestEntry) -> Iterator[None]:
-        """What was written there since the comparison is not replaced either; a directory never is."""
+        """Guard a name: files written since the comparison are not replaced, and directories never."""
         try:
             yield
         except (FileExistsError, IsADirectoryError):
@@ -444,7 +437,7 @@ class Placement:
 
 
 def mode_of(row: ManifestEntry) -> int:
-    """That of SRC as far as this account's umask allows; its owner can always read and replace it."""
+    """Mode of SRC, masked by the umask. The owner always gets rw."""
     return row.mode & 0o777 & ~_umask | 0o600
 
 
@@ -454,7 +447,7 @@ def place(request: PlaceRequest) -> PlaceReply:
     gone = AgentError("what had arrived was taken away meanwhile", "run it again")
     with contextlib.ExitStack() as held:
         there = held.enter_context(enter_named(path, _OWN_PLACE))
-        is_file = bool(there.name)  # what arrived for a file is beside it, for a directory in it
+        is_file = bool(there.name)  # received next to a file, but inside a directory
         name = os.path.basename(path) if is_file else ""
         try:
             top = held.enter_context(_open_top(path, is_file=is_file))
@@ -491,7 +484,7 @@ def place(request: PlaceRequest) -> PlaceReply:
 
 
 def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
-    """Remove what push has made here, unless another call still writes there."""
+    """Remove what push made here, unless another call still writes there."""
     with contextlib.suppress(OSError), own.enter(os.fsencode(STORE)) as arrived:
         names = arrived.names()
         paths = {name: os.path.join(arrived.anchor, os.fsdecode(name)) for name in names}
@@ -509,11 +502,11 @@ def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
 
 
 _umask = 0o077
-"""That of the account, once `main` knows it, but not in a home."""
+"""The account's umask, set by `main`; not used in a home."""
 
 
 def _use_umask_of_home(*, is_home: bool) -> None:
-    """Models may be private, so nobody else reads a hub's cache, also where `hub` is a link to another disk."""
+    """Models may be private: nobody else reads a hub's cache, even if `hub` links to another disk."""
     global _umask
     _umask = 0o077 if is_home else _umask
 

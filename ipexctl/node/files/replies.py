@@ -1,8 +1,4 @@
-"""The answers about a project's trees, about `push` and about the cache of a hub, for both sides.
-
-They are values only: the agent makes them on a host, and the control machine decodes them by their types, so a host
-that answers anything else has failed.
-"""
+"""Replies about project trees, `push` and a hub's cache. The control machine decodes them strictly by their types."""
 
 from __future__ import annotations
 
@@ -16,37 +12,36 @@ class Generation(NamedTuple):
     path: str
     digest: str | None
     whole: bool
-    """It is up to date."""
     held: tuple[str, ...] = ()
     """Other runs that use it."""
     ended: tuple[str, ...] = ()
-    """Runs with a lease on it that have ended by their record."""
+    """Runs with a lease on it that ended by their record."""
     staged: tuple[str, ...] = ()
-    """Hashes of contents that wait in it."""
+    """Hashes of contents staged in it."""
     kept: tuple[str, ...] = ()
-    """Files that were changed on the host."""
+    """Files changed on the host."""
 
 
 class TreeChanges(NamedTuple):
-    """The update of a tree, or with dry_run the update that would be done. Of lists that are kept short, the first."""
+    """The update of a tree, or with dry_run the one that would be made. Long lists are cut."""
 
     path: str
     changed: bool
     placed: int
     deleted: int
     kept: tuple[str, ...]
-    """Files that were changed on the host."""
+    """Files changed on the host."""
     blocked: tuple[str, ...]
-    """Files of the project that are not there, because the host has its own."""
+    """Project files not written because the host has its own."""
     moved_away: tuple[str, ...]
-    """Files of the host that have got another name."""
+    """Host files that were renamed."""
     would_place: tuple[str, ...] = ()
-    """With dry_run, all that would be placed."""
+    """With dry_run, all files to place."""
     would_delete: tuple[str, ...] = ()
 
 
 class PutReply(NamedTuple):
-    """Without changes, the reason: contents that are missing, or runs that use the tree. Else another was faster."""
+    """Without changes, the reason: missing contents, or runs that use the tree. Neither: another call was faster."""
 
     changes: TreeChanges | None = None
     need: tuple[str, ...] = ()
@@ -56,37 +51,37 @@ class PutReply(NamedTuple):
 class TreesReply(NamedTuple):
     home: str
     store: str | None
-    """The same on hosts that share this home; None if it is not known."""
+    """Equal on hosts that share this home; None if unknown."""
     python: str
     generations: tuple[Generation, ...]
     updated: TreeChanges | None = None
-    """If the same call updated or checked the only tree."""
+    """Set if the same call updated or checked the only tree."""
 
 
 class InspectReply(NamedTuple):
-    """What of the list of a push is at its path. Of names, the first few."""
+    """What a path has of a push's list. Names are cut after the first few."""
 
     path: str
     """Without links."""
     python: str
     directory: str
-    """That of the push, beside or in the path; empty if nothing is to come."""
+    """The push's directory, next to or in the path; empty if nothing is missing."""
     token: str
-    """The same on hosts that see this directory."""
+    """Equal on hosts that share this directory."""
     listed: str
-    """The hash of the list that is in the directory, which `place` gets again."""
+    """Hash of the list in the directory, passed back to `place`."""
     same: int
-    """Files and links that are there already."""
+    """Number of files and links that exist already."""
     lacking: int
     is_complete: bool
     need: tuple[str, ...]
-    """The hashes of the files that are to come."""
+    """Hashes of missing files."""
     names: tuple[str, ...] = ()
-    """Of those that are to come."""
+    """Names of missing files."""
     differing: tuple[str, ...] = ()
     differing_count: int = 0
     blocked: tuple[str, ...] = ()
-    """A directory, or a link to one, stands there where a file is to be, or the other way round."""
+    """Names where a directory, or a link to one, is in the way of a file, or vice versa."""
     blocked_count: int = 0
 
 
@@ -95,15 +90,13 @@ class PlaceReply(NamedTuple):
 
 
 class SnapshotReply(NamedTuple):
-    """A snapshot of a repository in the cache of a hub."""
-
     folder: str
     commit: str
     entries: str
-    """The list of its files and links, below the cache, as JSON."""
+    """Files and links below the cache, as JSON."""
     files: int
     downloaded: int
-    """Bytes that were not there before; with dry_run, that would come."""
+    """Bytes that were missing; with dry_run, bytes to download."""
 
 
 class DownloadReply(NamedTuple):
@@ -111,22 +104,20 @@ class DownloadReply(NamedTuple):
 
 
 class CachedRepo(NamedTuple):
-    """A repository in the cache of a hub on a host."""
-
     kind: str
     repo_id: str
     revisions: tuple[str, ...]
-    """The names of its branches and tags that are there, else commits."""
+    """Branches and tags in the cache, else commits."""
     files: int
     size: int
     """Bytes on disk."""
     used: float
-    """When a file of it was last read, as far as the filesystem keeps that; else written."""
+    """Last read of one of its files if the filesystem records that, else last write."""
 
 
 class CacheReply(NamedTuple):
     path: str
     repos: tuple[CachedRepo, ...]
     removed: tuple[str, ...] = ()
-    """The names in the cache of those that were removed."""
+    """Removed names in the cache."""
     freed: int = 0

@@ -1,11 +1,9 @@
 """Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
-In: files as a `file_stream`, or the names and hashes that a caller asks about; out: the same stream, or which files are
-there. `peer_transfer` moves a stream from host to host, `files/relay.py` through the control machine. The
-rules: a file is written under another name and renamed when its hash is right; a hash or a name from a request can't
-lead out of the store, and a file that was not requested is refused; a disk without room is noticed before the first
-byte; what ended processes have left is removed by the next call, or with `resume` continued: the sender begins at the
-offset that `have` or the receiver names, and the hash of the whole decides.
+Files arrive as a `file_stream` under another name and are renamed when the hash is right. Hashes and names in a request
+never lead out of the store; files nobody requested are refused. A full disk is noticed before the first byte. The next
+call removes what ended processes left, or with `resume` continues it: the sender starts at the receiver's offset, and
+the hash of the complete file decides.
 """
 
 from __future__ import annotations
@@ -48,38 +46,38 @@ if TYPE_CHECKING:
 _TICK = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 SILENT_WRITER = 30.0
-"""Seconds without a write, after which an unfinished file may be continued by another process."""
+"""After so many seconds without a write, another process may continue an unfinished file."""
 MINIMUM_KEPT = 1 << 20
-"""Bytes from which on an unfinished file is worth to be continued."""
+"""Smaller unfinished files are not worth continuing."""
 _unfinished: set[tuple[int, bytes]] = set()
-"""The open directory and the name of each file that no later call continues."""
+"""Open directory and name of each file that no later call continues."""
 Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
-"""Called with an event's name and its fields; `emit` writes them to stdout."""
+"""Called with an event's name and fields, as `emit` is."""
 
 
 PUSH_PREFIX = ".ipexctl-push-"
-"""Of the directory in PATH, or beside it, in which a push has its store."""
+"""Prefix of the directory in or next to PATH with a push's store."""
 NO_ROOM = "make room there, or name another PATH"
 
 
 class StoreFile(TypedDict):
-    """A file of a store, as requests name it."""
+    """A file of a store in a request."""
 
     sha256: str
     name: str
     size: int | None
     offset: NotRequired[int]
-    """Of a file that is to be sent: the bytes before it are there."""
+    """Where to start sending: the receiver has the bytes before it."""
 
 
 class StoreRequest(TypedDict):
     store: str
     home: NotRequired[str]
-    """The home in which the store is; other stores are in directories that only ipexctl uses."""
+    """Home that contains the store. Other stores are in directories only ipexctl uses."""
     files: list[StoreFile]
     resume: NotRequired[bool]
-    """Unfinished files are kept, and continued by a later call."""
+    """Keep unfinished files for a later call to continue."""
     guarded: NotRequired[bool]
     """Other accounts may change a directory above the store: it is `entered`."""
 
@@ -92,7 +90,7 @@ class ReceiveRequest(TypedDict):
     store: str
     home: NotRequired[str]
     files: list[StoreFile] | None
-    """No others are accepted; None: all are."""
+    """The only files accepted; None accepts all."""
     resume: NotRequired[bool]
     guarded: NotRequired[bool]
 
@@ -102,7 +100,7 @@ class HashMismatch(AgentError):
 
 
 def end_on_signals() -> None:
-    """On a signal, end at once and delete unfinished files of all threads."""
+    """On a signal, exit at once and delete all threads' unfinished files."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)
 
@@ -115,7 +113,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def emit_or_end(event: str, **fields: Any) -> None:
-    """Write an event to stdout; end this process when stdout has no reader any more."""
+    """Write an event to stdout; exit if nobody reads stdout any more."""
     try:
         emit(event, **fields)
     except OSError:
@@ -123,7 +121,7 @@ def emit_or_end(event: str, **fields: Any) -> None:
 
 
 class Progress:
-    """Counts bytes of all threads, and reports them at most five times a second."""
+    """Counts the bytes of all threads and reports them at most five times a second."""
 
     def __init__(self, total: int | None, report: Report = emit_or_end) -> None:
         self._total, self._report = total, report
@@ -140,17 +138,16 @@ class Progress:
 
 
 def total_of(files: Sequence[StoreFile]) -> int | None:
-    """The total size; None when a size is not known."""
+    """Total size; None if any size is unknown."""
     sizes = [file["size"] for file in files if file["size"] is not None]
     return sum(sizes) if len(sizes) == len(files) else None
 
 
 @contextmanager
 def entered(request: Request) -> Iterator[Request]:
-    """The request with a path of its store that stays the same directory, whatever others do to those above it.
+    """The request with a store path that stays the same directory, whatever others do above it.
 
-    A guarded store is in a directory of this account alone, which is entered once, without following a link. Raises an
-    AgentError for any other.
+    A guarded store is entered once without following a link. Raises an AgentError unless this account alone owns it.
     """
     if not request.get("guarded"):
         yield request
@@ -169,7 +166,7 @@ def is_sha256(text: str) -> bool:
 
 
 def path_of(store: str, file: StoreFile) -> Path:
-    """The path of a file; its hash and name are checked, so that it can't be outside the store."""
+    """Path of a file. Raises if its hash or name would lead out of the store."""
     sha256, name = file["sha256"], file["name"]
     if not is_sha256(sha256):
         raise AgentError(f"{sha256[:80]!r} is no sha256")
@@ -187,7 +184,7 @@ def is_there(store: str, file: StoreFile) -> bool:
 
 
 def open_store(store: str) -> GuardedDirectory:
-    """The store, entered once. The path may lead through links: of the user's, or to an opened directory."""
+    """Enter the store once. Its path may have links: the user's, or one to an opened directory."""
     return GuardedDirectory(os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), store)
 
 
@@ -203,10 +200,9 @@ def _explain(error: OSError, path: str, expected: int | None = None) -> AgentErr
 
 
 class PartialFile:
-    """A file being written to the store: under a temporary name until it is complete.
+    """A file being written to the store, under a temporary name until it is complete.
 
-    With `resume` it begins at the file's offset, behind the bytes that an ended process has left, and stays if it does
-    not become complete.
+    With `resume` it starts at the file's offset, after the bytes an ended process left, and is kept if incomplete.
     """
 
     def __init__(self, store: str, file: StoreFile, home: str = "", *, resume: bool = False) -> None:
@@ -258,7 +254,7 @@ class PartialFile:
         self._directory.close()
 
     def _continue(self, offset: int) -> int:
-        """Take over the longest unfinished file of an ended process: who renames it has it."""
+        """Take over the longest unfinished file of an ended process. Renaming it claims it."""
         for size, path in sorted(_left_by_ended(self._store, self.sha256), reverse=True):
             if size < offset:
                 break
@@ -294,7 +290,6 @@ class PartialFile:
             os.fsync(self._number)
             name = os.fsencode(self.path.name)
             while self._directory.status_of(self._temporary) is not None:
-                # Another process may have removed the empty directory.
                 with suppress(FileNotFoundError):
                     with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as place:
                         place.rename(self._directory.number, self._temporary, name)
@@ -306,7 +301,7 @@ class PartialFile:
 
 
 def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
-    """The sizes and paths of unfinished files that no process writes, of all contents or of one."""
+    """Size and path of unfinished files that no process writes; of all contents, or one."""
     with suppress(OSError):
         for path in list(Path(store).iterdir()):
             with suppress(OSError):
@@ -314,14 +309,13 @@ def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
                 if not is_unfinished or not is_stored(str(path)):
                     continue
                 status = path.stat()
-                # The process of a connection that was cut may wait for more for hours. If it writes again, the hash
-                # shows it.
+                # A process with a cut connection may wait for hours. If it writes again, the hash shows it.
                 if seconds_since(status.st_mtime) > SILENT_WRITER or not is_partial_in_use(str(path)):
                     yield status.st_size, path
 
 
 def unfinished(store: str) -> dict[str, int]:
-    """The beginning of a hash → the bytes of it that an ended process has left."""
+    """Beginning of a hash → bytes that an ended process left."""
     found: dict[str, int] = {}
     for size, path in _left_by_ended(store):
         prefix = path.name[:16]
@@ -330,20 +324,20 @@ def unfinished(store: str) -> dict[str, int]:
 
 
 def clear(store: str) -> None:
-    """Remove unfinished files of processes that have ended."""
+    """Remove unfinished files of ended processes."""
     with suppress(OSError), open_store(store) as directory:
         for name in map(os.fsdecode, directory.names()):
             path = os.path.join(store, name)
             with suppress(OSError, ValueError, IndexError):
                 if is_sha256(name):
                     if age_of(path) > 60:
-                        os.rmdir(name, dir_fd=directory.number)  # only where it is empty
+                        os.rmdir(name, dir_fd=directory.number)  # only if empty
                 elif is_stored(path) and not is_partial_in_use(path):
                     directory.unlink(os.fsencode(name))
 
 
 def have(request: HaveRequest) -> Json:
-    """The files in the store. With `verify` each is read, and a file with a wrong hash is removed."""
+    """Files in the store. With `verify` each is read, and removed if its hash is wrong."""
     present, damaged = [], []
     progress = Progress(total_of(request["files"]))
     for file in request["files"]:
@@ -384,7 +378,7 @@ def _remove(store: GuardedDirectory, file: StoreFile) -> None:
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
-    """Store files from a stream, each as soon as it is complete."""
+    """Store each file of a stream as soon as it is complete."""
     store, files, home = request["store"], request["files"], request.get("home", "")
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
@@ -397,7 +391,7 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
         header, sha256, part = arriving.header, arriving.sha256, arriving.part
         file: StoreFile | None = {"sha256": sha256, "name": str(header.get("name")), "size": None}
         if expected is not None:
-            file = expected.pop(sha256, None)  # once: a sender can't keep the receiver busy with the same file
+            file = expected.pop(sha256, None)  # once, or a sender could keep the receiver busy with one file
         if file is None:
             raise AgentError("the sender sent a file that was not requested")
         if "error" in header:
@@ -414,7 +408,7 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
                 for chunk in arriving.chunks(partial.path.name):
                     partial.write(memoryview(chunk))
                     progress.add(len(chunk), partial.path.name)
-                    del chunk  # the next one takes its memory
+                    del chunk  # frees its memory before the next one
                 partial.adopt()
         except HashMismatch as wrong:
             failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
@@ -430,10 +424,9 @@ def send(
     send_body: Callable[[BinaryIO, int, int], Any],
     open_file: Callable[[str], BinaryIO] | None = None,
 ) -> None:
-    """Write a stream of files; the header of a file that can't be read has an error, and no bytes follow it.
+    """Write a stream of files. For an unreadable file the header has an error and no bytes follow.
 
-    `send_body` gets the file, the offset and the number of bytes. `open_file` opens a file by its hash, for files that
-    are not in the store.
+    `send_body` gets file, offset and byte count. `open_file` opens a file by hash if it is not in the store.
     """
     for file in request["files"]:
         header: Json = {"sha256": file["sha256"], "name": file["name"]}
@@ -453,7 +446,7 @@ def send(
 
 
 def _send_to_stdout(request: StoreRequest) -> int:
-    """Write the files to stdout, and errors to stderr."""
+    """Write files to stdout, errors to stderr."""
     out = sys.stdout.buffer
 
     def send_body(file: BinaryIO, offset: int, size: int) -> None:
@@ -468,7 +461,7 @@ def _send_to_stdout(request: StoreRequest) -> int:
         out.flush()
     except (AgentError, OSError) as error:
         os.write(2, f"{error}\n".encode())
-        os._exit(1)  # does not try to write the buffered rest again
+        os._exit(1)  # skips another attempt to write the buffer
     return 0
 
 

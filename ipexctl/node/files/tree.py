@@ -1,11 +1,9 @@
 """A project's tree on this host: its state, and the runs that use it. `tree_upload` changes it.
 
-A tree is HOME/code/<project>, with further generations beside it. Its state directory `.ipexctl` has `state.json` (the
-files that sync wrote), `pending.json` (an update in progress), `leases` (runs that use the tree) and `stage` (contents
-by hash, not yet in place). Names are bytes; in JSON they are strings with surrogates.
-
-In comes a `TreeRequest`; out goes a `TreesReply` with each generation. The rules: one sync at a time
-(`ProjectTree.lock`); a run uses its tree until `has_ended`, by the LEASE_LIMITS of `liveness.py`.
+A tree is HOME/code/<project>, with further generations next to it. Its directory `.ipexctl` has `state.json` (files
+sync wrote), `pending.json` (an update in progress), `leases` (runs that use the tree) and `stage` (contents by hash,
+not yet in place). Only one sync at a time (`ProjectTree.lock`). A run uses its tree until `has_ended`, by the
+LEASE_LIMITS of `liveness.py`.
 """
 
 from __future__ import annotations
@@ -47,18 +45,15 @@ if TYPE_CHECKING:
 START_TIME = 600.0
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
-"""A larger file with another mtime counts as changed without reading it, when only a message depends on it."""
+"""Larger files with a new mtime count as changed unread, where only a message depends on it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class TreeRow(NamedTuple):
-    """A path in the state of a tree."""
-
     entry: ManifestEntry
     identity: list[int] | None = None
-    """Size, mtime in ns and inode at the time of the sync; None: it differs from the project's file."""
+    """Size, mtime in ns and inode at the sync; None if it differs from the project's file."""
     is_from_sync: bool = False
-    """A sync wrote it."""
 
     @classmethod
     def of(cls, row: list[Any]) -> TreeRow:
@@ -71,20 +66,20 @@ class TreeRow(NamedTuple):
 class TreeRequest(TypedDict):
     home: str
     project: str
-    """The name of its first tree."""
+    """Name of its first tree."""
     digest: str
-    """Of its manifest."""
+    """Digest of its manifest."""
     lease: str | None
-    """The run that will use the tree."""
+    """Run that will use the tree."""
     ended: list[str]
     """Runs that use no tree any more, whatever their records say."""
     dry_run: bool
     data: list[str]
-    """Paths that the host has as its own now, also where an earlier sync put something there."""
+    """Paths the host owns now, even where an earlier sync wrote something."""
     manifest: NotRequired[int]
-    """The size of the packed manifest that follows, for an update; then follow contents."""
+    """For an update: size of the packed manifest that follows, before the contents."""
     expected: NotRequired[str | None]
-    """The digest of the only tree, which is updated in the same call. None: there is no tree yet."""
+    """Digest of the only tree, to update in the same call. None: no tree yet."""
 
 
 def lstat_or_none(path: bytes) -> os.stat_result | None:
@@ -95,13 +90,11 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
 
 
 def is_below(path: str, directories: list[str]) -> bool:
-    """Whether a path of the tree is one of these, or in one."""
+    """True if the path is one of these, or in one."""
     return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
 class ProjectTree:
-    """One generation of a project's tree."""
-
     def __init__(self, home: bytes, project: str, generation: int) -> None:
         if not _NAME.fullmatch(project):
             raise AgentError(f"{project!r} can't be the name of a tree")
@@ -117,7 +110,7 @@ class ProjectTree:
         self.rows = {row[0]: TreeRow.of(row) for row in state.get("rows", [])}
         pending = read_json(self.state_directory + b"/pending.json")
         self.pending = [ManifestEntry(*row[:5]) for row in pending.get("rows", [])]
-        """The paths that a sync was about to write, until it is done: one that was killed leaves them."""
+        """Paths a sync was about to write; left there if it was killed."""
 
     def path_of(self, path: str) -> bytes:
         return self.path + b"/" + encode_name(path)
@@ -127,7 +120,6 @@ class ProjectTree:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """One sync at a time."""
         make_home(decode_name(self.home))
         make_private_directory(self.leases)
         busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
@@ -138,22 +130,22 @@ class ProjectTree:
             return True
 
         with store_lock(decode_name(self.state_directory) + "/lock", wait):
-            self.load()  # another process may have changed it meanwhile
+            self.load()  # another process may have changed it
             yield
 
     def filesystem_time(self) -> float:
-        """The clock of the filesystem, which may be another machine's: a lock is touched every few seconds."""
+        """Clock of the filesystem, possibly another machine's: a lock is touched every few seconds."""
         lock = lstat_or_none(self.state_directory + b"/lock")
         return time.time() if lock is None else lock.st_mtime
 
     def runs(self) -> list[str]:
-        """The runs with a lease on this tree."""
+        """Runs with a lease on this tree."""
         with contextlib.suppress(OSError):
             return [decode_name(name) for name in sorted(os.listdir(self.leases)) if not name.startswith(b".")]
         return []
 
     def active_runs(self, own_run: str | None, ended: list[str]) -> list[str]:
-        """The runs that still use the tree, except the one of this request."""
+        """Runs that still use the tree, without the request's own."""
         runs_with_programs.cache_clear()
         return [run for run in self.runs() if run != own_run and run not in ended and not has_ended(self, run)]
 
@@ -168,7 +160,7 @@ class ProjectTree:
             remove_file(self.leases + b"/" + encode_name(run))
 
     def is_unchanged(self, row: TreeRow, status: os.stat_result | None) -> bool:
-        """Whether it is unchanged since the sync, by size, mtime and inode."""
+        """Unchanged since the sync, by size, mtime and inode."""
         if status is None or not row.identity:
             return False
         if row.entry.kind != "f":
@@ -176,7 +168,7 @@ class ProjectTree:
         return stat.S_ISREG(status.st_mode) and identity_of(status) == row.identity
 
     def has_content(self, entry: ManifestEntry, status: os.stat_result) -> bool:
-        """Whether what is at its path, with that status, is the entry's content."""
+        """True if the content at the path of `entry`, with that status, is the entry's."""
         if entry.kind == "d":
             return stat.S_ISDIR(status.st_mode)
         path = self.path_of(entry.path)
@@ -185,7 +177,7 @@ class ProjectTree:
         return stat.S_ISREG(status.st_mode) and status.st_size == entry.size and sha256_of(path) == entry.content
 
     def check(self, data: list[str]) -> tuple[int, list[str]]:
-        """Compare the tree with its state, but for these paths: the number of missing files, and the changed ones."""
+        """Compare the tree with its state, except `data`: number of missing files, and the changed ones."""
         gone = 0
         kept: list[str] = []
         for path, row in self.rows.items():
@@ -202,12 +194,12 @@ class ProjectTree:
 
 
 def record_of(tree: ProjectTree, run: str) -> Json:
-    """The run's status; empty when its supervisor is on another host or has not started."""
+    """Status of a run; empty if its supervisor is on another host or has not started."""
     return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
 
 
 def has_ended(tree: ProjectTree, run: str) -> bool:
-    """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes."""
+    """True if a run ended: by its status if that is here, else by its remaining files and processes."""
     from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
 
     lease, document = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
@@ -236,7 +228,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
 
 
 def remove_job_files(home: bytes, ended: list[str]) -> None:
-    """Remove token and secrets of runs that never start: their call was killed before it could do that."""
+    """Remove tokens and secrets of runs that never start, because their call was killed before it could."""
     for run in ended:
         if _NAME.fullmatch(run) and encode_name(run) not in runs_with_programs():
             remove_file(home + b"/runs/" + encode_name(run) + b"/job.json")
@@ -244,9 +236,9 @@ def remove_job_files(home: bytes, ended: list[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def runs_with_programs() -> list[bytes]:
-    """The runs with a rank, a starter or a supervisor on this host, by the paths in command lines.
+    """Runs with a rank, starter or supervisor on this host, by the paths in command lines.
 
-    A supervisor waits for its orders before there is a job file, while the tree and the hosts are checked.
+    A supervisor waits for its orders before there is a job file, while tree and hosts are checked.
     """
     if not os.path.isdir("/proc/self"):
         return []
@@ -255,7 +247,7 @@ def runs_with_programs() -> list[bytes]:
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:
-    """A token shared by all hosts with this home: a dangling link, because creating one is atomic on NFS too."""
+    """Token shared by all hosts with this home: a dangling link, because creating one is atomic on NFS too."""
     link = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:
@@ -277,7 +269,7 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
 
 
 def inspect(request: TreeRequest) -> TreesReply:
-    """Describe the trees of a project, and take a lease on one that is up to date."""
+    """Describe a project's trees, and take a lease on one that is up to date."""
     home, digest = os.fsencode(home_of(request, "code")), request["digest"]
     own_run, ended = request["lease"], request["ended"]
     described: list[Generation] = []

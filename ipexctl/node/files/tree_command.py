@@ -1,4 +1,4 @@
-"""The agent's command for the tree of a project: say what is there, and with a manifest, update it in the same call."""
+"""Agent command for a project's tree: describes it and, with a manifest, updates it in the same call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
         remove_job_files(os.fsencode(home_of(request, "code")), request["ended"])
     if "expected" not in request:
         return inspect(request)
-    from ipexctl.node.files.tree_upload import update  # it imports OpenSSL, 10 ms that a look does not need
+    from ipexctl.node.files.tree_upload import update  # imports OpenSSL, 10 ms that a description does not need
 
     return update(request, stream)
 

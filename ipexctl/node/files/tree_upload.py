@@ -1,11 +1,10 @@
-"""Updates a project's tree on this host, and never changes files that runs wrote into it.
+"""Updates a project's tree on this host without changing files that runs wrote into it.
 
-The rules for a path in the tree:
-- a file that an earlier sync wrote, unchanged since, is updated, or deleted if the project no longer has it;
-- a file that an earlier sync wrote, changed since, stays while the project's file is the same; when that has changed
-  too, it replaces the host's file, which is kept beside it as NAME.node-1;
-- a file that no sync wrote is never touched: the project's file is not written there, and the report lists it;
-- a directory of `--data` stays as it is; a later sync without `--data` still knows which of its files a sync wrote.
+- A file that sync wrote is updated, or deleted with the project's, if it is unchanged since.
+- If it was changed here, it stays while the project's file is the same; once that changes too, the host's file is kept
+  as NAME.node-1.
+- A file that no sync wrote is never touched: the report lists it, and the project's file is not written.
+- A directory of `--data` stays as it is; a later sync without `--data` still knows which of its files are from sync.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _CHANGED = "a file of the project changed while it was sent"
 
 
 class PutRequest(TreeRequest):
-    """`manifest` is always given."""
+    """`manifest` is always set."""
 
     generation: int
     blobs: list[str]
@@ -56,12 +55,12 @@ class PutRequest(TreeRequest):
 
 
 class TreePlan:
-    """The changes that turn the tree into the manifest. Making a plan changes nothing."""
+    """Changes that turn the tree into the manifest. Planning changes nothing."""
 
     def __init__(self, tree: ProjectTree, manifest: list[ManifestEntry], data: list[str]) -> None:
         self.tree = tree
         self.manifest = {entry.path: entry for entry in manifest}
-        written = {entry.path: TreeRow(entry, is_from_sync=True) for entry in tree.pending}  # by a sync that was killed
+        written = {entry.path: TreeRow(entry, is_from_sync=True) for entry in tree.pending}  # by a killed sync
         self.in_data = [row for path, row in {**written, **tree.rows}.items() if is_below(path, data)]
         """What earlier syncs put into a directory of `--data`."""
         self.old: dict[str, list[TreeRow]] = {
@@ -75,9 +74,9 @@ class TreePlan:
         self.modes: list[ManifestEntry] = []
         self.moved_away: list[str] = []
         self.kept: list[str] = []
-        """Files changed on the host, while the project's file is the same."""
+        """Files changed on the host whose project file is the same."""
         self.blocked: list[str] = []
-        """Paths with a file that sync did not write, so that the project's file can't be written."""
+        """Project files not written because the host's own file is in the way."""
         self._not_from_sync: set[str] = set()
         self._statuses: dict[str, os.stat_result | None] = {}
         self._deletions()
@@ -89,7 +88,7 @@ class TreePlan:
         return any(self.tree.is_unchanged(row, status) or self.tree.has_content(row.entry, status) for row in rows)
 
     def _deletions(self) -> None:
-        """Plan to remove what sync wrote and what is unchanged, deepest path first."""
+        """Plan to remove unchanged files of sync, deepest path first."""
         for path in sorted(self.old, key=encode_name, reverse=True):
             status, new = self._status_of(path), self.manifest.get(path)
             if status is None or (new and (new.kind == "d") == stat.S_ISDIR(status.st_mode)):
@@ -98,7 +97,7 @@ class TreePlan:
                 self.remove[path] = None
 
     def _status_of(self, path: str) -> os.stat_result | None:
-        """The status of a path; None also when a parent directory is a link, which a run or an earlier sync made."""
+        """Status of a path; also None if a parent is a link, made by a run or an earlier sync."""
         above = path.rpartition("/")[0]
         while above:
             status = self.status(above)
@@ -108,7 +107,7 @@ class TreePlan:
         return self.status(path)
 
     def status(self, path: str) -> os.stat_result | None:
-        """The status of a path when the plan was made."""
+        """Status of a path when the plan was made."""
         if path not in self._statuses:
             is_above_missing = self._statuses.get(path.rpartition("/")[0], self) is None
             self._statuses[path] = None if is_above_missing else lstat_or_none(self.tree.path_of(path))
@@ -129,7 +128,7 @@ class TreePlan:
             if kind != "l" and path in self.old and entry.mode != self.old[path][0].entry.mode:
                 self.modes.append(entry)
         elif stat.S_ISDIR(status.st_mode):
-            self._block(path)  # it has files of a run, or it would be in `remove`
+            self._block(path)  # contains files of a run, otherwise it would be in `remove`
         elif self._is_from_sync(path, status):
             self.make.append(entry)
         elif path not in self.old:
@@ -137,13 +136,13 @@ class TreePlan:
         elif any(old.entry.kind == kind and old.entry.content == entry.content for old in self.old[path]):
             self.kept.append(path)
             if kind == "d":
-                self._not_from_sync.add(path)  # a run has replaced it with a link, for example to a larger disk
+                self._not_from_sync.add(path)  # a run replaced it with a link, for example to a larger disk
         else:
             self.moved_away.append(path)
             self.make.append(entry)
 
     def _is_up_to_date(self, entry: ManifestEntry, status: os.stat_result) -> bool:
-        """Whether it is up to date without reading it: unchanged since the sync, and equal to the manifest."""
+        """True if unchanged since the sync and equal to the manifest, without reading it."""
         old = self.tree.rows.get(entry.path)
         return (
             old is not None
@@ -162,7 +161,7 @@ class TreePlan:
 
     @property
     def contents(self) -> dict[str, list[ManifestEntry]]:
-        """The files to write, by hash."""
+        """Files to write, by hash."""
         entries: dict[str, list[ManifestEntry]] = {}
         for entry in self.make:
             if entry.kind == "f":
@@ -171,14 +170,12 @@ class TreePlan:
 
 
 class TreeUpdate:
-    """Applies a plan: first all contents into the stage, then one path after the other.
+    """Applies a plan: stages all contents, then changes one path after the other.
 
-    A run may replace a directory by a link at any moment, so each is entered through no link and changed through its
-    descriptor.
+    A run may replace a directory by a link at any moment, so each is entered without links and changed by descriptor.
     """
 
     def __init__(self, plan: TreePlan, top: GuardedDirectory, stage: GuardedDirectory) -> None:
-        """`top`: of the tree."""
         self.plan, self.tree, self._top, self._stage = plan, plan.tree, top, stage
         self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1]))
         self.contents = plan.contents
@@ -188,7 +185,7 @@ class TreeUpdate:
         return status is not None and status.st_size == size
 
     def stage_local_copies(self, others: list[ProjectTree]) -> list[str]:
-        """Stage contents from other paths of the project's trees; returns those that are not on this host."""
+        """Stage contents found elsewhere in the project's trees; returns the hashes this host lacks."""
         missing = [sha for sha, entries in self.contents.items() if not self._is_staged(sha, entries[0].size)]
         if not missing:
             return []
@@ -210,7 +207,7 @@ class TreeUpdate:
 
     def apply(self, digest: str) -> None:
         tree, plan = self.tree, self.plan
-        # After a kill, this shows the next sync which files it wrote.
+        # After a kill, the next sync sees here which files were written.
         journal = [entry[:5] for entry in (*tree.pending, *plan.make)]
         write_json_atomically(tree.state_directory + b"/pending.json", {"rows": journal}, durable=False)
         uses_left = {sha: len(entries) for sha, entries in self.contents.items()}
@@ -233,7 +230,7 @@ class TreeUpdate:
 
     @contextlib.contextmanager
     def _place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The directory of a path, opened, and the name in it."""
+        """The opened directory of a path, and the name in it."""
         *above, name = encode_name(path).split(b"/")
         try:
             yield self._directories.enter(above), name
@@ -279,14 +276,14 @@ class TreeUpdate:
 
 
 def remove_entry(directory: GuardedDirectory, name: bytes) -> None:
-    """A file, a link, or a directory if nothing is in it."""
+    """Remove a file, a link or an empty directory."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=directory.number, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=directory.number)
         return
     try:
         os.rmdir(name, dir_fd=directory.number)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run has just written there
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run wrote there in this moment
             raise
 
 
@@ -298,13 +295,12 @@ def free_backup_name(directory: GuardedDirectory, name: bytes) -> bytes:
 
 
 def empty_stage(top: GuardedDirectory) -> None:
-    """Remove the stage of a tree with the contents in it."""
     with contextlib.suppress(OSError), top.enter(_STATE) as directory:
         directory.remove_tree(_STAGE, ignore_errors=True)
 
 
 def remove_old_transfers(home: bytes, now: float) -> None:
-    """Remove what broken-off syncs left in the store for transfers, HOME/tmp/sync."""
+    """Remove what aborted syncs left in the store for transfers, HOME/tmp/sync."""
     with contextlib.suppress(OSError), open_own(os.path.join(decode_name(home), "tmp", "sync")) as store:
         for name in store.names():
             status = store.status_of(name)
@@ -314,7 +310,7 @@ def remove_old_transfers(home: bytes, now: float) -> None:
 
 
 class UploadStream:
-    """A stream from the control machine, whose reads raise an AgentError when nothing comes. For the main thread."""
+    """Stream from the control machine; a read raises an AgentError if nothing comes. For the main thread."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -338,9 +334,9 @@ class UploadStream:
 
 
 def receive_contents(stage: GuardedDirectory, stream: ByteStream) -> None:
-    """Write contents from a stream to the stage; each is complete and has its hash, or is absent.
+    """Write contents from a stream to the stage; each is complete with its hash, or absent.
 
-    Only a kill can leave an incomplete file, of another size: see `TreeUpdate`.
+    Only a kill leaves an incomplete file, of another size: see `TreeUpdate`.
     """
     for file in read_files(stream):
         if not SHA256.fullmatch(file.sha256):
@@ -352,11 +348,11 @@ def receive_contents(stage: GuardedDirectory, stream: ByteStream) -> None:
 
 
 def stage_small(stage: GuardedDirectory, name: bytes, data: bytes) -> None:
-    """Without another name before: a third of the system calls."""
+    """Write directly to the final name: a third of the system calls."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         number = os.open(name, flags, 0o600, dir_fd=stage.number)
-    except FileExistsError:  # of a call that was killed, or a link to the store
+    except FileExistsError:  # of a killed call, or a link to the store
         stage.unlink(name)
         number = os.open(name, flags, 0o600, dir_fd=stage.number)
     try:
@@ -366,7 +362,7 @@ def stage_small(stage: GuardedDirectory, name: bytes, data: bytes) -> None:
 
 
 def stage_checked(stage: GuardedDirectory, sha256: str, chunks: Iterator[bytes]) -> None:
-    """Raises an AgentError if they don't have that hash."""
+    """Raises an AgentError if the hash differs."""
     digest = hashlib.sha256()
     with stage.written(sha256.encode(), 0o600) as number:
         for chunk in chunks:
@@ -377,7 +373,7 @@ def stage_checked(stage: GuardedDirectory, sha256: str, chunks: Iterator[bytes])
 
 
 def stage_from_store(stage: GuardedDirectory, path: bytes) -> None:
-    """Stage a file of the content store by link or copy; a parcel is unpacked."""
+    """Stage a file of the content store by link or copy; unpack a parcel."""
     sha256, name = path.split(b"/")[-2:]
     if not os.path.exists(path):
         return
@@ -386,10 +382,10 @@ def stage_from_store(stage: GuardedDirectory, path: bytes) -> None:
             receive_contents(stage, file)
         return
     try:
-        os.link(path, sha256, dst_dir_fd=stage.number)  # it also stays in the store, from which other hosts fetch it
+        os.link(path, sha256, dst_dir_fd=stage.number)  # stays in the store too, where other hosts fetch it
     except FileExistsError:
         status = stage.status_of(sha256)
-        if status is not None and status.st_size != os.stat(path).st_size:  # of a call that was killed
+        if status is not None and status.st_size != os.stat(path).st_size:  # of a killed call
             stage.unlink(sha256)
             stage_from_store(stage, path)
     except OSError:
@@ -398,7 +394,7 @@ def stage_from_store(stage: GuardedDirectory, path: bytes) -> None:
 
 
 def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[ManifestEntry]:
-    """The manifest; none of its paths may lead out of the tree or into the state directory."""
+    """Read the manifest. No path may lead out of the tree or into the state directory."""
     packed = stream.read(request["manifest"])
     if len(packed) != request["manifest"]:
         raise AgentError("the connection broke off while the list of files came", "run it again")
@@ -449,10 +445,8 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
 
 
 def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
-    """Describe the trees; first update the only one, if no run uses it and it is as the control machine expects.
-
-    The control machine may expect that there is none.
-    """
+    """Describe the trees. First update the only one if no run uses it and it is as the control machine expects, which
+    may be no tree at all."""
     home = os.fsencode(home_of(request, "code"))
     trees = generations(home, request["project"])
     first = trees[0]

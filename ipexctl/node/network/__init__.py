@@ -1,4 +1,1 @@
-"""Checks of the network between hosts (`ports`, `connectivity`), for doctor and for the preflight of a run.
-
-The preflight's look at a script and its imports (`imports`) is here, too.
-"""
+"""Network checks between hosts, for doctor and for a run's preflight, and the preflight's check of imports."""

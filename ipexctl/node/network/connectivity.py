@@ -1,8 +1,7 @@
-"""Checks from node0 that the nodes of a run can connect: ssh from node0 to each node, and TCP in both directions.
+"""Checks from node0 that a run's nodes can connect: ssh from node0 to each node, and TCP in both directions.
 
-In come addresses and the ssh config of the run; out goes a result for each node. mpirun would hang or print a riddle
-where one of these fails, so they are tried before it starts, for all nodes at once, by the program that doctor uses,
-too (`ports.py`). A node that listens without a known address cannot be tested from here, and is no failure.
+mpirun would hang or print a riddle without these, so all are tried at once before it starts, by doctor's program
+(`ports.py`). A node that listens without a known address can't be tested from here, and is no failure.
 """
 
 from __future__ import annotations
@@ -33,13 +32,11 @@ _PROBLEMS = {
 
 class NodeAddress(TypedDict):
     ssh_name: str
-    """The name for ssh on node0."""
+    """Name for ssh on node0."""
     address: str
 
 
 class Connections(TypedDict):
-    """What a check depends on."""
-
     address: str
     """Node0's own."""
     python: str
@@ -48,16 +45,16 @@ class Connections(TypedDict):
     seconds: float
     """For one connection; a login gets three times as long."""
     record: str
-    """The file of a check that passed, which is removed; empty: it is kept."""
+    """File of a passed check, to remove; empty to keep it."""
 
 
 class ConnectivityRequest(Connections):
     probe: str
-    """The command line that starts `ports` on a node."""
+    """Command line that starts `ports` on a node."""
 
 
 class NodeCheck:
-    """The check of one node by the program that doctor uses too: `ports`, started there by ssh."""
+    """Starts `ports` on a node by ssh."""
 
     def __init__(self, request: ConnectivityRequest, node: NodeAddress, port: int, token: str) -> None:
         self.request, self.node, self.port, self.token = request, node, port, token
@@ -89,15 +86,15 @@ class NodeCheck:
             if "ready" in events and "result" in events:
                 return self.classify(events["ready"], events["result"], seconds)
         stderr = process.stderr.read().decode(errors="replace").split("\n")
-        errors = [line for line in stderr if line.strip() and not line.startswith("\x1e")]  # a marker of login_line
+        errors = [line for line in stderr if line.strip() and not line.startswith("\x1e")]  # not a marker of login_line
         code = process.wait()
         no_reason = "ssh gave no reason" if code == 255 else f"the port check ended there with exit code {code}"
         return NodeResult("login", errors[-1].strip() if errors else no_reason)
 
     def classify(self, ready: Json, back: Json, seconds: float) -> NodeResult:
-        """The connection back is known; test the one from node0, while the node still listens."""
+        """The connection back is known; test the one from node0 while the node still listens."""
         direction, port, result, text = "back", self.port, back["kind"], back["text"]
-        # without a port its address is that of another machine, as behind NAT: nothing can be tested
+        # without a port, the address is another machine's, as behind NAT: nothing to test
         if result == "ok" and ready["port"]:
             direction, port = "there", ready["port"]
             result, text = ports.connect(self.node["address"], port, self.token, seconds)
@@ -112,7 +109,7 @@ def problem(kind: str, text: str, port: int) -> str:
 
 
 def read_events(stdout: Iterable[bytes]) -> Iterator[Json]:
-    """The events of the agent on a node; other output comes from its login shell."""
+    """Agent events of a node; other output comes from its login shell."""
     for line in stdout:
         with contextlib.suppress(JsonError):
             event = parse_object(line)
@@ -135,7 +132,7 @@ def check_nodes(request: ConnectivityRequest) -> dict[str, NodeResult]:
 
 
 def check_connections(request: ConnectivityRequest, _: BinaryIO) -> Json:
-    """The result of each node by its name for ssh; `began` is in seconds since the boot."""
+    """Result of each node by its ssh name; `began` is in seconds since the boot."""
     if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
         raise AgentError(f"{request['python']} is not there")
     with open("/proc/uptime", encoding="ascii") as file:

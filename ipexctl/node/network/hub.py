@@ -1,11 +1,10 @@
-"""Looks for repositories of a hub on this node, and tries whether it reaches the hub. Nothing is written.
+"""Looks for hub repositories on this node and tests whether it reaches the hub. Writes nothing.
 
-    → {"problem": "", "has_own_cache": false, "in_home": ["hf:org/model"], "in_own": [], …}, a `FoundHub`
+→ {"problem": "", "has_own_cache": false, "in_home": ["hf:org/model"], "in_own": [], …}, a `FoundHub`
 
-In: the repositories, the variables that the call gives its ranks, and their setup file, since a proxy, a cache or
-another hub may come from any of them. Out: where each repository is, in the cache of the home or in that of the
-account, and why the hub does not answer. The rule: one try with a short limit, of which the answer counts and not what
-it says, as a private hub refuses a request without a token; a name server that is silent must not delay a run.
+The ranks' variables and setup file apply, because a proxy, a cache or another hub may come from them. The hub gets one
+try with a short limit, where any answer counts: a private hub refuses a request without a token, and a silent name
+server must not delay a run.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from ipexctl.node.common.limits import HUB_ANSWER
 from ipexctl.node.network.replies import FoundHub
 
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
-"""By which an account chooses a cache; HF_HOME has it in `hub`."""
+"""How an account chooses a cache; in HF_HOME it is `hub`."""
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""By which an account decides itself whether the hub is asked."""
+"""How an account switches the hub off."""
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 
 class RepoRequest(TypedDict):
     word: str
-    """`hf:org/model@v1`, for the answer."""
+    """`hf:org/model@v1`, for the reply."""
     repo_id: str
     folder: str
     revision: str
@@ -50,9 +49,9 @@ class HubRequest(TypedDict):
     variables: Mapping[str, str]
     repos: Sequence[RepoRequest]
     work: str
-    """Where ranks work: a directory, or, below a project's tree, a relative one."""
+    """The ranks' working directory; relative below a project's tree."""
     tries: bool
-    """Whether to try to reach the hub."""
+    """True to test whether the hub answers."""
 
 
 def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -69,17 +68,17 @@ def _own_home(environ: Mapping[str, str]) -> str:
 
 
 def prepared_directory(environ: Mapping[str, str], hf_home: str) -> str:
-    """Where `datasets` keeps what it has prepared."""
+    """Where `datasets` keeps prepared datasets."""
     return os.path.expanduser(os.path.expandvars(environ.get("HF_DATASETS_CACHE") or os.path.join(hf_home, "datasets")))
 
 
 def has_repo(cache: str, repo: RepoRequest) -> bool:
-    """Whether the cache has that revision."""
+    """True if the cache has that revision."""
     return snapshot_in(cache, repo["folder"], repo["revision"]) is not None
 
 
 def is_prepared(directory: str, repo: RepoRequest) -> bool:
-    """Whether `datasets` has prepared that dataset in its directory, by its own names (`naming.py`, `load.py`)."""
+    """True if `datasets` has prepared that dataset, by its own naming (`naming.py`, `load.py`)."""
     org, _, name = repo["repo_id"].rpartition("/")
     for boundary in (r"([A-Z]+)([A-Z][a-z])", r"([a-z\d])([A-Z])"):
         name = re.sub(boundary, r"\1_\2", name)
@@ -102,7 +101,7 @@ def is_directory(request: HubRequest, repo_id: str) -> bool:
 
 
 def has_http_proxy(endpoint: str) -> bool:
-    """Whether a proxy reads requests for that address, and may answer itself; one for https only connects."""
+    """True if a proxy reads requests to that address and may answer itself; for https it only connects."""
     parts = urlsplit(endpoint)
     proxies = urllib.request.getproxies()
     is_named = parts.scheme == "http" and bool(proxies.get("http") or proxies.get("all"))
@@ -120,7 +119,7 @@ def try_hub(endpoint: str) -> str:
         except urllib.error.HTTPError as error:
             is_of_hub = error.code < 500 and error.code != 407 and not (error.code == 403 and has_http_proxy(endpoint))
             problems.append("" if is_of_hub else explain(error))
-        except RefusedAddress:  # a redirect, which is an answer
+        except RefusedAddress:  # a redirect is an answer
             problems.append("")
         except (OSError, HTTPException, ValueError) as error:
             problems.append(explain(error))

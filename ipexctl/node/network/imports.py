@@ -1,7 +1,7 @@
 """Checks that this Python can parse a script and find its imports; nothing is run or imported.
 
-The ranks' Python runs this source with `-c`, which is faster than an agent from a zip. Its arguments are `own` for an
-environment of ipexctl, else `other`, and the names of modules. Stdin is the script, or empty.
+The ranks' Python runs this source with `-c`, faster than an agent from a zip. Arguments: `own` for ipexctl's
+environment or `other`, then module names. Stdin: the script, or empty.
 
     → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
 """
@@ -26,7 +26,7 @@ def can_import(name: str) -> bool:
 
 
 def extend_search_path() -> None:
-    """Add the paths that ranks search: this process runs isolated, and the agent without `site`; ranks do not."""
+    """Add the ranks' search paths: this process runs isolated, and the agent without `site`."""
     import site
 
     if sys.flags.no_site:
@@ -50,7 +50,7 @@ def has_user_site() -> bool:
 
 
 def find_syntax_error(source: bytes) -> dict[str, Any] | None:
-    """The syntax error that this Python would report for the script, or None."""
+    """The script's syntax error, or None."""
     python = "{}.{}".format(*sys.version_info[:2])
     try:
         compile(source, "script", "exec", dont_inherit=True)
@@ -65,7 +65,7 @@ def find_syntax_error(source: bytes) -> dict[str, Any] | None:
 def main() -> None:
     kind, *modules = sys.argv[1:]
     fault = find_syntax_error(sys.stdin.buffer.read())
-    if kind == "other":  # an environment of ipexctl has no variables of the login
+    if kind == "other":  # ipexctl's environment has no variables of the login
         extend_search_path()
     missing = [name for name in modules if not can_import(name)]
     answer = '{"event": "done", "missing": [], "fault": null}'
