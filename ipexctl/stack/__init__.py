@@ -1,6 +1,5 @@
-"""Tested combinations of wheels: the version table, the stacks of it that fit given hosts, and their environments.
+"""Tested combinations of wheels: the version table, the stacks that fit given hosts, and their environments.
 
-`catalog/` is the table, `resolve/` decides on a stack, `lock/` on its wheels, by the indexes; `choice` answers without
-an index. `env/` builds, verifies, lists and removes environments on hosts. `install` is the command, `unchanged` its
-short way where nothing is to be done, `download` its --download-only, `install_context` the state of one call.
+`catalog/` is the table, `resolve/` chooses a stack, `lock/` its wheels by asking the indexes; `choice` answers without
+an index. `env/` works on environments. `unchanged` is the short way of `install` when there is nothing to do.
 """

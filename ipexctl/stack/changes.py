@@ -1,10 +1,8 @@
-"""The changes that an install makes to the environment that a name stands for, and those that it refuses. Pure.
+"""What an install changes in the environment behind a name, and the changes it refuses. Pure.
 
-In: the packages that the name stands for on the hosts, those of the environment that it will stand for, and the
-request. Out: the changes by name, and a refusal. The rule: a lower version or a lost package is refused without
-`--downgrade`, as a script that worked would fail after an install that ended with ok. What the call itself names is no
-surprise: a package with a version, and all that comes with a stack that it chooses; of the packages of another stack
-only those count that an earlier call has asked for.
+A lower version or a lost package needs `--downgrade`, because a working script would fail after an install that ended
+with ok. Packages that the call names with a version, or that come with the stack it chose, are no surprise; packages of
+another stack count only if an earlier call asked for them.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
 
 _SHOWN = 6
 _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
-"""Operators by which a call says how high a version may be."""
+"""Operators that limit how high a version may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
-    """A package whose version differs; None where there is none."""
+    """None where the package is missing."""
 
     name: str
     before: str | None
@@ -62,7 +60,7 @@ def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Pac
 def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
-    """`record`: of the environment that the name stands for. `row`: the stack of the new one."""
+    """`record`: the environment behind the name today. `row`: the stack of the new one."""
     named = _names((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
     wanted = _names(line for made_for in before for line in made_for.extras)
@@ -82,7 +80,7 @@ def refuse_downgrade(
 
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
-    """The packages of both. Where both name one, the added line counts: an edited pin is no conflict with itself."""
+    """Packages of both. If both name one, the added line wins: an edited pin must not conflict with itself."""
     named = _names((*added.extras, *added.constraints))
     extras = [line for line in present.extras if not _names([line]) & named]
     constraints = [line for line in present.constraints if not _names([line]) & named]
@@ -94,12 +92,12 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
 
 
 def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The packages of requirements, or of those that have one of these operators."""
+    """Packages of the requirements that have one of the operators; of all without operators."""
     found = set()
     for line in lines:
         try:
             requirement = Requirement(line)
-        except InvalidRequirement:  # a path or a URL
+        except InvalidRequirement:  # a path or URL
             continue
         if not operators or any(each.operator in operators for each in requirement.specifier):
             found.add(canonicalize_name(requirement.name))

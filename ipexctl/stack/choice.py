@@ -1,11 +1,8 @@
-"""The stack that hosts have or would get, for doctor, versions and run: no index is queried.
+"""The stack that hosts have or would get, for doctor, versions and run. No index is queried.
 
-In come a request, the facts of the hosts and the version table; out goes a plan, two plans between which the indexes
-decide, or a refusal. The order: the stack of the installed environment, then what the last answer of the indexes allows
-(`lock/index_cache.py`), then what the table alone allows. So a command that only asks is answered within the time of
-its probe, and says where the answer comes from.
-
-An install queries the indexes and decides in `lock/pipeline.py: lock_stack`, with the same resolver.
+The installed environment decides, then the last answer of the indexes (`lock/index_cache.py`), then the table alone;
+the answer names its source. An install queries the indexes and decides in `lock/pipeline.py: lock_stack`, with the same
+resolver.
 """
 
 from __future__ import annotations
@@ -45,18 +42,18 @@ if TYPE_CHECKING:
 
 
 _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
-"""The packages of a stack that other packages may not change."""
+"""Stack packages that other packages may not change."""
 
 
 def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
-    """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
+    """Raise a UserError for an unknown stack or version, before any host is contacted."""
     wrong = _wrong_call(request, rows)
     if wrong is not None:
         raise UserError(wrong.reason, fix=wrong.fix)
 
 
 def _wrong_call(request: StackRequest, rows: Sequence[StackSpec]) -> Refusal | None:
-    """The refusal of a request for something that the version table does not have, whatever the hosts are."""
+    """Refuse what the version table does not have, whatever the hosts are."""
     decided = resolve(request, {}, None, rows=rows)
     return decided.refusal() if isinstance(decided, Reason) and decided.is_wrong_call else None
 
@@ -69,7 +66,7 @@ def choose_stack(
     env: str = DEFAULT_ENV,
     cache: IndexCache | None = None,
 ) -> StackPlan | Undecided | Refusal:
-    """The stack of the installed environment, else by the last answer of the indexes, else what is known without it."""
+    """By the installed environment, else the last answer of the indexes, else the table."""
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
     decided = _decide(request, hosts, rows, cache or IndexCache(os.environ))
@@ -79,10 +76,9 @@ def choose_stack(
 def _decide(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> StackPlan | Undecided | Reason:
-    """The stack by the last answer of the indexes, else by the table alone."""
     by_table = resolve_by_table(request, hosts, rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
-        return by_table  # no answer of an index changes that
+        return by_table  # whatever the indexes have
     answer = _last_answer(request, hosts, rows, cache)
     if answer is None:
         return by_table
@@ -96,10 +92,9 @@ def _decide(
 def installed_record(
     request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> EnvRecord | None:
-    """The record of the environment that answers the request.
+    """Without a stack in the request, use the environment of that name, else one made for an equal request.
 
-    Without a stack in the request it is the environment of that name, else the one made for an equal request. One of
-    a version table that has changed since does not count.
+    An environment from an older version table does not count.
     """
     table, digest = stacks(rows), rows_digest(rows)
 
@@ -144,7 +139,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
 def _last_answer(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> CachedAnswer | None:
-    """The answer to the first host with one, else to the control machine; one without any torch does not count."""
+    """For the first host with an answer, else the control machine; an answer without any torch does not count."""
     wanted = projects(request, rows)
     found = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):
@@ -157,12 +152,12 @@ def _last_answer(
 
 @dataclass(frozen=True, slots=True)
 class VersionsReport:
-    """The version table, and the choice by it, the last answer of the indexes and the hosts, if any are named."""
+    """The version table and the choice; with hosts, the choice for them."""
 
     rows: tuple[StackSpec, ...]
     outcome: StackPlan | Undecided | Refusal
     hosts: tuple[HostFacts, ...] = ()
-    """The inspected hosts; empty if only the table decided."""
+    """Inspected hosts; empty if only the table decided."""
     seconds: float = 0.0
 
     @property
@@ -182,7 +177,7 @@ def versions_for(
     home: str | None = None,
     timeout: float | None = None,
 ) -> VersionsReport:
-    """Choose for these hosts; hosts without facts are reported and do not count."""
+    """Hosts without facts are reported and do not count."""
     from ipexctl.facts.gather import gather_facts
 
     began = time.monotonic()

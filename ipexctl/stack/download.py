@@ -1,9 +1,8 @@
-"""`install --download-only`: a wheelhouse on the control machine, for hosts without internet. Changes no host.
+"""`install --download-only`: fills a wheelhouse on the control machine, for hosts without internet.
 
-In come the request and, if the call names them, the hosts that the stack has to fit; out go a directory of wheels with
-its lock, and an `InstallReport`. The stack is chosen and locked as by `install`, for the Python of the hosts or else of
-the control machine. The rules: a file under its name is complete and has the hash of the lock, as it is downloaded
-beside its place and moved; what is there already is not fetched again, so a call that was cut short is repeated.
+The stack is chosen and locked as by `install`, for the hosts' Python or else the control machine's. A file under its
+name is complete and matches the lock, because it is downloaded next to its place and renamed; so a repeated call only
+downloads what is missing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _PARTS: Final = ".ipexctl-parts"
 def download(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = ignore_event
 ) -> InstallReport:
-    """Download a stack into the directory; if hosts are named, the stack that fits them."""
+    """Download the newest stack, or the one that fits the hosts if any are named."""
     directory = expanded(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)
@@ -58,7 +57,7 @@ def download(
     try:
         locked = lock_stack(context, node0_may=False)
         if isinstance(locked, Refusal):
-            return replace(context.report(), refusal=locked)  # the hosts were only inspected, and have no result
+            return replace(context.report(), refusal=locked)  # the hosts were only inspected
         context.notes += [note.text for note in locked.plan.notes]
         announce_stack(context, locked, by="the control machine downloads them")
         if not request.dry_run:
@@ -78,7 +77,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watch) -> InstallRequest:
-    """Set the Python of the request: --python, that of the hosts, else that of the control machine."""
+    """Set the request's Python: --python, the hosts', else the control machine's."""
     stack = request.env.stack
     if hosts or stack.python is not None:
         return request
@@ -104,7 +103,7 @@ def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> Non
 
 
 def _copy(source: Path | str, target: Path) -> None:
-    """Under its name comes a new file: one that is there may be a link, of another account if it may write there."""
+    """Write a new file under that name: an existing one may be a link, set by another account."""
     temporary = target.with_name(f".{target.name}.{os.getpid():06x}{os.urandom(1).hex()}.new")
     try:
         with open(source, "rb") as old, open(temporary, "xb") as new:  # noqa: PTH123
@@ -119,7 +118,7 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
     if not wheels:
         return
     control, parts = context.control, directory / _PARTS
-    store = parts / "wheels"  # a store closes the directory above it to others
+    store = parts / "wheels"  # a store closes its parent directory to others
     location = StoreLocation(control.session.host, control.python, str(store))
     failed = download_wheels(
         context, control.session, location, wheels, locked.index_answer, cancel=context.pool.cancel

@@ -1,12 +1,9 @@
-"""`ipexctl install`: inspect hosts, resolve and lock a stack, distribute its wheels, build and verify environments.
+"""`ipexctl install`: inspects hosts, resolves and locks a stack, distributes its wheels, builds and verifies.
 
-In come hosts and an `InstallRequest`; out goes an `InstallReport`. `install` reads from top to bottom: nothing to do
-(every host has the environment, intact and verified since its boot), reuse of an environment made for an equal request
-and built again from its own lock where it is damaged or missing, else a new lock.
-
-One stack for all hosts, as ranks with different versions do not work together. Everything before the first build is for
-all hosts at once, so a refusal changes no host; from then on hosts fail independently, and a second call completes the
-rest. With --dry-run only plans are made.
+If every host has the environment, intact and verified since its boot, there is nothing to do. An environment made for
+an equal request is reused, and rebuilt from its own lock where it is damaged or missing. One stack for all hosts,
+because ranks with different versions don't work together: everything before the first build is for all hosts at once,
+so a refusal changes no host. From then on hosts fail independently, and a second call completes the rest.
 """
 
 from __future__ import annotations
@@ -75,9 +72,9 @@ def install(
     *,
     probed: Sequence[HostFacts] = (),
 ) -> InstallReport:
-    """Install one stack on every host. Hosts fail independently; a second call completes the rest.
+    """Install one stack on every host.
 
-    `probed` are the hosts' facts, if they were gathered just before and there is more to do than `find_unchanged` sees.
+    `probed`: facts gathered just before, when more is to do than `find_unchanged` checks.
     """
     if not (request.upgrade or request.dry_run or probed):
         report = find_unchanged(hosts, request, pool, watch)
@@ -97,7 +94,7 @@ def install(
             context.extended = None
         if not context.pending:
             return context.report()
-        from ipexctl.stack.lock.pipeline import lock_stack  # slow to import, and not needed where nothing is to be done
+        from ipexctl.stack.lock.pipeline import lock_stack  # slow to import, and not needed if nothing is to be done
 
         locked = lock_stack(context)
     except Cancelled as error:
@@ -112,7 +109,7 @@ def install(
 
 
 def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
-    """Where a host at fault has no Python that runs, what doctor says about it is the fix."""
+    """If a host has no Python that runs, give doctor's fix for that."""
     for name in refusal.hosts:
         facts = context.facts.get(name)
         if facts is not None and facts.has_finished("programs") and not running_pythons(facts):
@@ -126,8 +123,8 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 
 
 def _find_known(context: InstallContext) -> Existing | None:
-    """The environment made for this request. A request without a stack, or with that of the present environment, is one
-    for more packages of it: a second project on the same hosts keeps those of the first."""
+    """The environment made for this request. A request without a stack, or with the present one's, adds packages to it:
+    a second project on the same hosts keeps the packages of the first."""
     request = context.request
     if request.upgrade:
         context.request = request.with_torch()
@@ -150,7 +147,7 @@ def _find_known(context: InstallContext) -> Existing | None:
 
 
 def _has_torch(record: EnvRecord, requested: str) -> bool:
-    """Whether the torch of an environment is one that requirements files require."""
+    """True if the environment's torch satisfies the requirements files."""
     version = record.packages.get(TORCH, "").partition("+")[0]
     if is_range(requested):
         return bool(version) and version in SpecifierSet(requested)
@@ -160,10 +157,9 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
 def find_unchanged(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
 ) -> InstallReport | None:
-    """The report if every host has the environment, intact, named and verified; None if there may be more to do.
+    """The report if every host has the environment, intact, named and verified since its boot; else None.
 
-    One round trip. The verification is that of this boot of the host, so its processor and its libraries are those that
-    passed it.
+    One round trip. A verification of this boot means the same processor and libraries.
     """
     context = InstallContext(hosts, request, pool, watch)
     found = find_intact(context)
@@ -192,7 +188,7 @@ def _path_of(context: InstallContext) -> str:
 
 
 def _has_name(context: InstallContext, record: EnvRecord) -> bool:
-    """Whether the requested name is one of this environment: under another name it stays as it is."""
+    """True if the requested name is one of this environment's."""
     return any(
         found.name == record.name and context.request.name in (entry.name, *entry.names)
         for facts in context.facts.values()
@@ -201,7 +197,6 @@ def _has_name(context: InstallContext, record: EnvRecord) -> bool:
 
 
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
-    """Install a new lock on all hosts."""
     from ipexctl.stack.lock.pipeline import announce_stack
 
     plan, lock = locked.plan, locked.lock
@@ -265,7 +260,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
 
 
 def _check_changes(context: InstallContext, env: str, row: str, packages: Mapping[str, str]) -> Refusal | None:
-    """Note what the requested name will stand for instead of its present environment; a refusal of lower versions."""
+    """Note what changes behind the requested name; refuse lower versions."""
     named = (
         record
         for facts in context.facts.values()
@@ -282,7 +277,6 @@ def _check_changes(context: InstallContext, env: str, row: str, packages: Mappin
 
 
 def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
-    """Whether a host has an environment that another request has made, under the requested name, by its facts."""
     return any(
         record.name == name and context.request.name in (env.name, *env.names) and env.runs
         for env, record in records_of(context.facts[host.name])
@@ -290,7 +284,7 @@ def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
 
 
 def _fits(context: InstallContext, record: EnvRecord) -> bool:
-    """Whether the stack and the Python of an environment run on all hosts."""
+    """True if the environment's stack and Python run on all hosts."""
     row = stacks(context.request.rows).get(record.row)
     if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
         return False
@@ -299,14 +293,12 @@ def _fits(context: InstallContext, record: EnvRecord) -> bool:
 
 
 def _lock_of(context: InstallContext, known: Existing) -> Lock | None:
-    """The lock of an existing environment, from the first host on which it can be read."""
     hosts = {host.name: host for host in context.hosts}
     locks = (_read_lock(context, hosts[name], known.record) for name in known.hosts)
     return next((lock for lock in locks if lock is not None), None)
 
 
 def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock | None:
-    """The lock of an environment on a host; None if it is unreadable."""
     path = f"{context.home}/envs/{record.name}/lock.json"
     try:
         session = context.pool.session(host)
@@ -318,9 +310,9 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 
 
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
-    """Keep an existing environment, and build it from the same lock where it is damaged or missing.
+    """Keep an existing environment, and rebuild it from the same lock where it is damaged or missing.
 
-    None if it does not fit all hosts, its lock can't be read, or it failed its verification on every host that has it.
+    None if it does not fit all hosts, its lock can't be read, or it failed its verification wherever it exists.
     """
     inspected = _inspect_existing(context, known)
     if inspected is None:
@@ -365,7 +357,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
 
 
 def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec, dict[str, CheckResult]] | None:
-    """The spec of an existing environment, and each host's check of it. The lock is read while the hosts check."""
+    """Spec of an existing environment, and each host's check of it. The lock is read while the hosts check."""
     record = known.record
     if not _fits(context, record):
         return None
@@ -389,7 +381,7 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
 
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
-    """The uv that built the environment if its URL is known, else one of the control machine."""
+    """The uv that built the environment if its URL is known, else the control machine's."""
     from ipexctl.stack.lock.make_lock import uv_for_node
 
     with contextlib.suppress(MalformedReply):

@@ -1,8 +1,6 @@
 """One call of install: its request, what is known and done so far, and its report.
 
-In come hosts and options; the steps of `install.py`, `lock/pipeline.py` and `env/build.py` add facts, notes and one
-result for each host; out goes the `InstallReport` that `ui` prints. `InstallContext` is the one mutable object of this
-package: all else are values, so that a step can be read by what it adds here.
+`InstallContext` is the one mutable object of this package, so a step can be read by what it adds here.
 """
 
 from __future__ import annotations
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """The options of one install."""
-
     env: EnvRequest
     sources: Sources
     rows: tuple[StackSpec, ...] = field(repr=False)
@@ -59,17 +55,17 @@ class InstallRequest:
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     torch: str | None = None
-    """The version of torch in requirements files, where the call leaves the stack open."""
+    """Version of torch in requirements files, if the call leaves the stack open."""
     notes: tuple[str, ...] = ()
     """On the requirements files."""
     files: tuple[Path, ...] = field(default=(), repr=False)
-    """The requirements files that were read."""
+    """All requirements files that were read."""
     named_files: tuple[Path, ...] = field(default=(), repr=False)
-    """Those that the call names, with their extras."""
+    """Those that the call names, with extras."""
     named: tuple[str, ...] = ()
-    """The packages that the user named: a verification imports them."""
+    """Packages that the user named: a verification imports them."""
     builds: tuple[str, ...] = ()
-    """The packages to build from source. Never from a host's record: a build runs code."""
+    """Packages to build from source. Never from a host's record: a build runs code."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -77,15 +73,15 @@ class InstallRequest:
     dry_run: bool = False
     upgrade: bool = False
     downgrade: bool = False
-    """A lower version or a lost package is accepted."""
+    """Accept a lower version or a lost package."""
 
     def with_torch(self) -> InstallRequest:
-        """The request for the stack with the torch of the requirements files."""
+        """The request for the stack with the requirements files' torch."""
         stack = replace(self.env.stack, torch=self.torch) if self.torch else self.env.stack
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The request as env.json records it. A changed version table of the user is another request."""
+        """As env.json records it. A changed version table of the user is another request."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
 
@@ -99,7 +95,7 @@ def install_request(
     environ: Mapping[str, str],
     builds: Sequence[str] = (),
 ) -> InstallRequest:
-    """The request for these packages and requirements files. Raises a UserError, before any host is contacted."""
+    """Raises a UserError, before any host is contacted."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
@@ -129,7 +125,7 @@ def install_request(
 
 
 def _package_to_build(name: str) -> str:
-    """Its normalised name. Raises a UserError."""
+    """Normalised name. Raises a UserError."""
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName:
@@ -137,17 +133,14 @@ def _package_to_build(name: str) -> str:
 
 
 def _refuse_torch(stack: StackRequest, torch: str, rows: Sequence[StackSpec]) -> Refusal | None:
-    """The refusal of a torch that no stack has, or that is not the one of the requested stack."""
+    """Refuse a torch that no stack has, or that differs from the requested stack's."""
     decided = resolve(replace(stack, torch=torch), {}, None, rows=rows)
     return decided.refusal() if isinstance(decided, Reason) else None
 
 
 @dataclass(frozen=True, slots=True)
 class StackSummary:
-    """The stack that was, is or would be installed."""
-
     name: str
-    """The name of the row."""
     torch: str
     ipex: str | None
     oneccl: str | None
@@ -160,8 +153,6 @@ class StackSummary:
 
 @dataclass(frozen=True, slots=True)
 class InstallResult(HostResult):
-    """The result of one host, with its environment and verification."""
-
     env: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -171,20 +162,20 @@ class InstallResult(HostResult):
 class InstallReport(Report[InstallResult]):
     stack: StackSummary | None = None
     refusal: Refusal | None = None
-    """The reason why nothing was done."""
+    """Why nothing was done."""
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
-    """The environment's directory on every host; with --download-only the directory on the control machine."""
+    """The environment's directory on every host; with --download-only the control machine's."""
     dry_run: bool = False
     uplink: int = 0
     """Bytes of wheels sent from the control machine to hosts."""
     downloaded: int = 0
     """Bytes of wheels downloaded from indexes, on any machine."""
     changes: tuple[PackageChange, ...] = ()
-    """Of the environment that the name stands for; none if there was none."""
+    """Compared with the environment that had the name; empty if there was none."""
     next_step: str = ""
-    """The commands from an environment to a run."""
+    """Commands from an environment to a run."""
 
     @property
     def exit_code(self) -> int:
@@ -196,8 +187,6 @@ class InstallReport(Report[InstallResult]):
 
 @dataclass(frozen=True, slots=True)
 class ControlMachine:
-    """The control machine, which can query indexes, make locks and download."""
-
     session: Session
     python: str
     home: str
@@ -212,31 +201,28 @@ class ControlMachine:
 
 
 class InstallContext:
-    """The state of one install: facts, results and counters. The only mutable object of this package."""
-
     def __init__(self, hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch) -> None:
         self.hosts = tuple(hosts)
         self.request = request
         self.typed = request
-        """The request of this call; `request` may get the packages that a host's record has, too."""
+        """As typed; `request` may also get packages from a host's record."""
         self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None
-        """The environment whose stack and packages the requested one keeps."""
+        """The environment with the stack and packages to keep."""
         self.control = ControlMachine.find()
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None
-        """The Intel MPI of the built environments; a wheel behind a URL does not name the one inside before."""
+        """Intel MPI of the built environments; a wheel behind a URL does not name its MPI before."""
         self.uplink = 0
         self.downloaded = 0
         self._began = time.monotonic()
 
     @property
     def pending(self) -> tuple[Host, ...]:
-        """The hosts with facts and without a result."""
         return tuple(host for host in self.hosts if host.name in self.facts and host.name not in self.done)
 
     @property
@@ -247,12 +233,10 @@ class InstallContext:
 
     @property
     def home(self) -> str:
-        """The absolute home directory, the same on every host."""
         return next(facts.home.path for facts in self.facts.values() if facts.home is not None)
 
     @contextmanager
     def timed(self, host: str, what: str) -> Iterator[None]:
-        """Emit the duration of the body."""
         began = time.monotonic()
         yield
         self.watch(Timed(host, what, time.monotonic() - began))
@@ -262,14 +246,13 @@ class InstallContext:
         return time.monotonic() - self._began
 
     def python(self, host: Host, preferred: str | None = None) -> str:
-        """An interpreter of the host that can run the agent."""
         if preferred:
             return preferred
         found = usable_pythons(self.facts[host.name])
         return found[0].path if found else "python3"
 
     def add_result(self, host: Host, status: HostStatus, reason: str = "", fix: str = "", **details: Any) -> None:
-        """Record the host's result; `details` are the fields that InstallResult adds."""
+        """`details` are fields of InstallResult."""
         self.done[host.name] = InstallResult(host, status, reason, fix, self.seconds, **details)
 
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
@@ -304,7 +287,7 @@ class InstallContext:
         )
 
     def _next_step(self, stack: StackSummary | None) -> str:
-        """trust is a step only where an mpirun starts the ranks."""
+        """trust is a step only if an mpirun starts the ranks."""
         name = self.request.name
         run = "ipexctl run train.py" if name == DEFAULT_ENV else f"ipexctl run --env {name} train.py"
         if stack is None or stack.backend == "gloo" or len(self.hosts) < 2:
@@ -315,7 +298,7 @@ class InstallContext:
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
-    """Gather the facts of all hosts, unless they were gathered before; a host without facts gets its result."""
+    """Reuse facts gathered before; a host without facts gets its result."""
     if not context.hosts:
         return
     request = context.request

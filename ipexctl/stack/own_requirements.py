@@ -1,9 +1,7 @@
-"""Finds the file by which a project names the packages it needs, for `run --install` and for hints.
+"""Finds the file where a project names its packages, for `run --install` and for hints.
 
-In comes the project's root; out goes the file if there is exactly one: a requirements.txt, a uv.lock with its
-pyproject.toml, a pyproject.toml with dependencies, or an environment.yml of conda. Of two of them none is taken, as
-they may disagree. Only names are read here, without the packages that would be needed to understand versions, as each
-start of a run does it; `lock/project_files.py` reads the file for an install.
+With two candidates none is taken, because they may disagree. Only names are read, without the slow imports for
+versions, because each start of a run does it; `lock/project_files.py` reads the file for an install.
 """
 
 from __future__ import annotations
@@ -22,15 +20,13 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class OwnRequirements(NamedTuple):
-    """The file of a project that names its packages."""
-
     path: Path
     words: frozenset[str]
-    """Every word in it that may be the name of a package, normalised."""
+    """Every word in it that may be a package name, normalised."""
 
     @property
     def read_files(self) -> tuple[Path, ...]:
-        """It, and the file beside it that is read with it."""
+        """It, and the file next to it that is read with it."""
         return (self.path, *([self.path.with_name(_PYPROJECT)] if self.path.name == _UV_LOCK else []))
 
     def names_all(self, packages: list[str]) -> bool:
@@ -53,7 +49,7 @@ def find_own_requirements(root: Path) -> OwnRequirements | None:
 
 
 def _text(path: Path) -> str:
-    """Empty if the file is missing or cannot be read."""
+    """Empty if the file is missing or unreadable."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return decoded(read_regular(path, REQUIREMENTS), "utf-8-sig")
     return ""

@@ -1,4 +1,4 @@
-"""The answer of `ipexctl install` where nothing is to be done, in one round trip to each host."""
+"""Answers `ipexctl install` in one round trip per host when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class IntactEnv(NamedTuple):
-    """An environment of a host that is what its lock says and has been verified there since the last boot."""
+    """An environment that matches its lock and was verified since the host's last boot."""
 
     facts: Facts
-    """Those of the machine's identity alone, and the environment."""
+    """Only the machine's identity and the environment."""
     name: str
     lock: Lock
     verified: VerifyResult
 
 
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
-    """The environment of the requested name on each host; None unless it is intact on all of them."""
+    """Host → environment of the requested name; None unless it is intact on all hosts."""
     request = context.request
     command = environment_command(request.home, request.name, script_text("env.check"))
 
@@ -52,7 +52,7 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
 
 
 def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
-    """The environment of that name from a host's answer; None if it is not intact or the answer is malformed."""
+    """None if the environment is not intact or the answer is malformed."""
     facts, answers = parse(text), read_answers(text)
     env = next((env for env in facts.software.envs if name in env.names), None)
     if env is None or not facts.complete:

@@ -1,10 +1,7 @@
-"""The version table: builds that belong together, and their requirements on hosts.
+"""The version table: builds that belong together, and their requirements on hosts. Pure, but for reading rows.json.
 
-In comes rows.json; out come `StackSpec`s, newest first, with what the resolver asks of them: Pythons, glibc, processor,
-indexes, known problems. A row is data with its source, and no rule about a version is written anywhere else.
-
-A stack is the intersection of its parts: `pythons`, `glibc` and `isa` say what all of them run on. IPEX itself compares
-major and minor of torch only, so `works_with` has the patches that are known to work. Pure but for the one file.
+A row is data with its source; no rule about a version is anywhere else. `pythons`, `glibc` and `isa` of a stack are
+what all its parts run on. IPEX compares only major and minor of torch, so `works_with` lists the patches known to work.
 """
 
 from __future__ import annotations
@@ -75,15 +72,13 @@ FIELD_DECODERS: Final[Mapping[str, FieldDecoder]] = {
 
 @dataclass(frozen=True, slots=True)
 class IpexBuild:
-    """One version of IPEX."""
-
     version: Version
     built_for: Version
     """The torch that it was built against."""
     pythons: tuple[Numbers, ...]
     pypi: PyPI
     works_with: tuple[Version, ...]
-    """Patch versions of torch; IPEX itself compares only major and minor."""
+    """Patch versions of torch."""
     pypi_pythons: tuple[Numbers, ...] = ()
     wheel_tag: Note | None = None
     glibc: Glibc = "2.17"
@@ -100,27 +95,25 @@ class OnecclBuild:
     built_for: Version
     pythons: tuple[Numbers, ...]
     cpu_wheel: CpuWheel
-    """Whether a wheel for CPUs was ever published; `unverified`: only readmes of later versions list it."""
+    """Whether a CPU wheel was ever published; `unverified`: only readmes of later versions list it."""
     works_with: tuple[Version, ...]
     oneccl: Note | None = None
-    """The version of oneCCL inside."""
+    """oneCCL inside."""
     mpi: Note | None = None
-    """The version of Intel MPI inside; None if there is none."""
+    """Intel MPI inside, if any."""
     note: Note = ""
     source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A place where a row's wheels are published."""
-
     kind: IndexKind
     url: Url
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """A combination that fails or works badly; it applies if all given versions are chosen."""
+    """A combination that fails or works badly; applies if all given versions are chosen."""
 
     what: Note
     symptom: Note
@@ -130,12 +123,12 @@ class KnownBad:
     ipex: Version | None = None
     oneccl: Version | None = None
     python: Version | None = None
-    """`3.13`: taken only if there is no other."""
+    """`3.13`: chosen only if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackSpec:
-    """One stack: versions that were built for one another, and their requirements on hosts."""
+    """Versions built for one another, and their requirements on hosts."""
 
     name: RowName
     torch: Torch
@@ -144,21 +137,20 @@ class StackSpec:
     torch_pythons: tuple[Numbers, ...]
     torch_glibc: Glibc = "2.28"
     ipex_builds: tuple[IpexBuild, ...] = ()
-    """The preferred one first."""
     oneccl_builds: tuple[OnecclBuild, ...] = ()
-    """The preferred one first."""
+    """Preferred first."""
     mpi: tuple[tuple[str, str], ...] = ()
     """(oldest glibc, requirement), newest glibc first."""
     requires: tuple[Requirement, ...] = ()
     """Packages that its parts import without requiring them, and Intel's OpenMP."""
     constraints: tuple[Requirement, ...] = ()
     hugging_face: tuple[tuple[str, str], ...] = ()
-    """(transformers or accelerate, the last version that works with this torch and, if there is one, this IPEX)."""
+    """(transformers or accelerate, last version that works with this torch and IPEX)."""
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
-    """The module that registers the ccl backend."""
+    """Registers the ccl backend."""
     setvars: Setvars | None = None
-    """The script with its variables, relative to the module's directory."""
+    """Script with its variables, relative to the module's directory."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
     note: Note = ""
@@ -173,7 +165,6 @@ class StackSpec:
 
     @property
     def patches(self) -> tuple[str, ...]:
-        """The patches of torch, preferred first."""
         others = (patch for patch in self.torch_patches if patch != self.torch)
         return (self.torch, *sorted(others, key=version_key, reverse=True))
 
@@ -188,7 +179,6 @@ class StackSpec:
 
     @property
     def oneccl(self) -> str | None:
-        """The bindings published for CPUs and the recommended torch."""
         return next((build.version for build in self._published), None)
 
     @property
@@ -206,12 +196,11 @@ class StackSpec:
 
     @property
     def gloo_overflow(self) -> bool:
-        """Whether anyone who reaches a rank's port can write into the rank."""
+        """True if anyone who reaches a rank's port can write into the rank."""
         return has_gloo_overflow(self.torch)
 
     @property
     def pythons(self) -> tuple[str, ...]:
-        """The Python versions that every part was built for."""
         found = set(self.torch_pythons)
         if self.ipex_builds:
             found &= {python for build in self.ipex_builds for python in build.pythons}
@@ -221,7 +210,7 @@ class StackSpec:
 
     @property
     def glibc(self) -> str:
-        """The oldest glibc that every part runs on."""
+        """Oldest glibc that every part runs on."""
         floors = [self.torch_glibc]
         if self.ipex_builds:
             floors.append(min((build.glibc for build in self.ipex_builds), key=version_key))
@@ -229,12 +218,12 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """The instructions that a CPU needs; None if any x86-64 will do."""
+        """Instructions that a CPU needs; None if any x86-64 will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
     def without_oneccl(self) -> StackSpec:
-        """The row without bindings, for gloo."""
+        """For gloo."""
         return replace(self, oneccl_builds=())
 
     def stock(self) -> StackSpec:
@@ -258,13 +247,12 @@ class StackSpec:
 
 @cache
 def rows() -> tuple[StackSpec, ...]:
-    """All rows of the package, newest first."""
     return newest_first(row_from(item) for item in packaged())
 
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """The rows of rows.json as JSON values; a row has the keys that it lacks from the row that it is `like`."""
+    """Rows of rows.json as JSON values; missing keys come from the row named by `like`."""
     found = parse_json(Path(__file__).with_name("rows.json").read_text(encoding="utf-8"))
     by_name = {row["name"]: row for row in found}
     merged = ({**by_name.get(row.get("like"), {}), **row} for row in found)
@@ -272,14 +260,14 @@ def packaged() -> tuple[Mapping[str, Any], ...]:
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    """Sorted by torch; for one torch the user's rows come first, then rows with IPEX."""
+    """By torch; for one torch the user's rows come first, then rows with IPEX."""
     return tuple(
         sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
     )
 
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
-    """A row from its JSON; docs/versions.md has the defaults. Raises a ValueError for an invalid value."""
+    """docs/versions.md has the defaults. Raises a ValueError for an invalid value."""
 
     def value(key: str, type_: str, default: Any = ()) -> Any:
         return default if data.get(key) is None else decoder_of(type_, __name__)(data[key], key)
@@ -312,7 +300,7 @@ _OBJECTS: Final = "tuple[Json, ...]"
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are given; an empty list leaves its default."""
+    """Leave out missing values and empty lists, which have defaults."""
     return {key: value for key, value in data.items() if value != []}
 
 
@@ -323,5 +311,5 @@ def minor(version: str) -> str:
 
 @lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
-    """A sort key: the numbers before a local version."""
+    """Sort key: the numbers before a local version."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())

@@ -1,7 +1,6 @@
-"""A user's rows: a JSON file that adds rows to the version table, or changes packaged ones.
+"""A user's rows: a JSON file that adds rows to the version table or changes packaged ones (docs/versions.md).
 
-In comes the file that docs/versions.md describes; out come the rows of the table with those of the user, or a UserError
-that names the row and the key. What a value may be is the type of its field in `table.py`.
+The types of the fields in `table.py` say what a value may be.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _NAMES: Final = {key: tuple(field.name for field in fields(kind)) for key, kind 
 
 
 class _FormatError(Exception):
-    """A value of the file that it can't have, with the fix."""
+    """A value that the file can't have, with the fix."""
 
     def __init__(self, what: str, fix: str = "") -> None:
         super().__init__(what)
@@ -74,7 +73,7 @@ def _check_keys(row: Mapping[str, object], what: str) -> None:
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
-    """The user's file: $IPEXCTL_ROWS, else rows.json in their configuration if it exists."""
+    """$IPEXCTL_ROWS, else rows.json in the user's configuration if it exists."""
     if named := environ.get(VARIABLE):
         return expanded(named)
     usual = config_directory() / "rows.json"
@@ -110,13 +109,13 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
 
 
 def rows_digest(rows: Iterable[StackSpec]) -> str | None:
-    """A hash of the user's rows; None if there are none."""
+    """None if there are none."""
     own = [replace(row, origin="") for row in rows if row.origin]
     return hashlib.sha256(repr(own).encode()).hexdigest()[:16] if own else None
 
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
-    """The packaged rows, with the rows of this text added or merged key by key into those of the same name."""
+    """Packaged rows with the rows of `text` added, or merged key by key into rows of the same name."""
     try:
         own = _rows_of(parse_json(text), path)
     except JsonError as error:
@@ -178,7 +177,7 @@ def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:
 
 
 def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """The user's `requires` adds to the packaged row, and wins for the same project; `replaces` replaces all of it."""
+    """The user's `requires` adds to the packaged row and wins for the same project; `replaces` replaces all of it."""
     added, replaced = (_decode_requirements(own.get(key) or [], key) for key in ("requires", "replaces"))
     projects = {split_requirement(line)[0] for line in added}
     base = replaced if "replaces" in own else packaged_row.get("requires", [])

@@ -1,1 +1,1 @@
-"""An environment on the hosts: its wheels on their way, made, verified, listed, removed."""
+"""An environment on the hosts: delivered, built, verified, listed, removed."""

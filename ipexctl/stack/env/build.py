@@ -1,11 +1,8 @@
-"""Install an environment on hosts: wheels to each store, one build per store, verification on every host.
+"""Installs an environment on hosts: wheels to each store, one build per store, verification on every host.
 
-In come the hosts without it and the `EnvSpec` (lock, record, interpreters); results go to the `InstallContext`, one
-for each host. The order: room on each disk, all wheels to one host (`staging.py`), from there to the others, a build
-in each home, and a verification on each host, as hosts that share a home may differ in processor and libraries.
-
-A host's failure is a value and ends that host alone, unless it is the one that passes the wheels on or a wheel that
-nobody has. The requested name points at an environment only once that has passed its verification.
+All wheels go to one host (`staging.py`), from there to the others. Hosts that share a home are verified separately: CPU
+and libraries may differ. A failure ends its host alone, unless that host passes the wheels on or nobody has a wheel.
+The requested name points at an environment only after it passed its verification.
 """
 
 from __future__ import annotations
@@ -41,50 +38,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """The environment to install on all hosts."""
-
     name: str
-    """The name of its directory."""
+    """Name of its directory."""
     lock: Lock
     installer: Wheel | None
     """uv; None if nothing is built."""
     record: EnvRecord = field(hash=False)
-    """Without the fields that differ between hosts."""
+    """Without fields that differ between hosts."""
     interpreters: Mapping[str, str] = field(hash=False)
     index_answer: IndexAnswer | None = field(default=None, repr=False)
-    """The answer of the indexes; None if the lock is an older one, read from a host."""
+    """None for an older lock that was read from a host."""
     by_node0: bool = True
-    """Whether the first host downloads the wheels. Then their URLs come from a host."""
+    """True if the first host downloads the wheels; their URLs come from a host then."""
     unpacked: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    """Host → the hashes of the wheels that environments of its home have unpacked: they need not be sent."""
+    """Host → hashes of wheels unpacked in its home; they need not be sent."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
-    """Host → the build token of an environment there that is damaged or failed, to be replaced."""
+    """Host → build token of a damaged or failed environment to replace."""
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
-        """The wheels that one of the hosts needs."""
+        """Wheels that at least one host needs."""
         return self.lock.without(in_common(self.unpacked, hosts))
 
     def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
-        """The wheels that must be in a store, and their installer."""
+        """Wheels that must be in a store, and their installer."""
         return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
 
 
 def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> frozenset[str]:
-    """The wheels that all of the hosts have unpacked."""
     of_hosts = [unpacked.get(host.name, frozenset()) for host in hosts]
     return frozenset.intersection(*of_hosts) if of_hosts else frozenset()
 
 
 class EnvInstaller:
-    """The installation of one environment on the hosts of a call; results go to the context."""
+    """Installs one environment on the hosts of a call; results go to the context."""
 
     def __init__(self, context: InstallContext, spec: EnvSpec) -> None:
         self.context = context
         self.spec = spec
 
     def build_everywhere(self, hosts: Sequence[Host]) -> None:
-        """Deliver the wheels, build once per store and verify on every host."""
-        from ipexctl.files.distribute import Distributor  # slow to import, as those below
+        from ipexctl.files.distribute import Distributor  # slow to import
 
         context = self.context
         ready = [host for host in hosts if self._check_room(host)]
@@ -131,7 +124,7 @@ class EnvInstaller:
         self._drop_wheels([h for h in leaders if h.name in built and self._store(h) != self._store(source.host)])
 
     def _find_damaged(self, hosts: Sequence[Host]) -> None:
-        """Mark environments of that name that are damaged or failed their verification, to be replaced."""
+        """Mark environments of that name that are damaged or failed their verification."""
         present = [host for host in hosts if not self._needs_build(host)]
         found = {
             done.host.name: done.result.build
@@ -141,23 +134,19 @@ class EnvInstaller:
         self.spec = replace(self.spec, broken={**self.spec.broken, **found})
 
     def _files(self, hosts: Sequence[Host]) -> list[StoredFile]:
-        """The files that the builds of these hosts need."""
         return [wheel.stored_file for wheel in self.spec.files([host for host in hosts if self._needs_build(host)])]
 
     def _needs_build(self, host: Host) -> bool:
-        """Whether the host lacks a usable environment of that name."""
         return host.name in self.spec.broken or not self._has_env(self.spec.name, host)
 
     def _has_env(self, name: str, host: Host) -> bool:
         return any(env.name == name and env.runs for env in self.context.facts[host.name].software.envs)
 
     def is_named(self, host: Host) -> bool:
-        """Whether the requested name (`--env`) points at the environment on that host."""
         envs = self.context.facts[host.name].software.envs
         return any(env.name == self.spec.name and self.context.request.name in env.names for env in envs)
 
     def _stage(self, locations: Mapping[str, StoreLocation], ready: list[Host]) -> StoreLocation | None:
-        """Bring all wheels to the first host, or to the next one if it cannot store them; None if no host can."""
         from ipexctl.stack.env.staging import Staging
 
         context, first = self.context, self.context.first
@@ -184,7 +173,7 @@ class EnvInstaller:
         return None
 
     def _drop_wheels(self, hosts: Sequence[Host]) -> None:
-        """Remove the wheels, after all hosts have them; the first host keeps its copy for the next install."""
+        """Remove the wheels, except from the first host, which keeps them for the next install."""
         for done in self.context.pool.each(hosts, lambda host, session: self._build(host, session, drop=True)):
             if done.error is not None:
                 self.context.notes.append(
@@ -193,7 +182,7 @@ class EnvInstaller:
                 )
 
     def remove_superseded(self, name: str) -> None:
-        """Remove an environment that has lost its name on every host, unless a process of a host uses it."""
+        """Remove an environment without a name on any host, unless a process uses it."""
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts and self._has_env(name, host)]
 
@@ -215,7 +204,6 @@ class EnvInstaller:
             context.notes.append(f"{name} stays on {where}, where it is used; later: ipexctl envs --prune")
 
     def _verify_followers(self, leader_of: Mapping[Host, Host], built: Collection[str]) -> None:
-        """Verify on the hosts that share the home of a leader, which has built the environment."""
         followers = []
         for host, leader in leader_of.items():
             if host != leader and leader.name in built:
@@ -225,7 +213,6 @@ class EnvInstaller:
         self.verify_on_hosts(followers, shares_home=True)
 
     def verify_on_hosts(self, hosts: Sequence[Host], *, shares_home: bool = False) -> None:
-        """Verify on hosts that have the environment already, or share the home of a host that has just built it."""
 
         def verify(host: Host, session: Session) -> None:
             self._verify(host, session, changed=shares_home, shares_home=shares_home)
@@ -293,12 +280,11 @@ class EnvInstaller:
         )
 
     def check(self, host: Host, session: Session) -> CheckResult:
-        """Check that the environment exists and is what the lock says."""
         python = self.spec.interpreters.get(host.name)
         return check_by_digest(self.context, self.spec.name, self.spec.lock.digest, python, session)
 
     def _verify(self, host: Host, session: Session, *, changed: bool, shares_home: bool = False) -> None:
-        """Verify the environment on this host, and record the host's result; only a good one gets the name."""
+        """Verify on this host and record its result; only a good environment gets the name."""
         from ipexctl.stack.env.verify_errors import explain
 
         context, name = self.context, self.spec.name
@@ -333,7 +319,7 @@ class EnvInstaller:
 def find_unpacked(
     context: InstallContext, hosts: Sequence[Host], lock: Lock, interpreters: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
-    """Host → the hashes of the wheels that environments of its home have unpacked. One host of each home is asked."""
+    """Host → hashes of wheels unpacked in its home. One host per home is asked."""
     facts, wheels = context.facts, [wheel.to_json() for wheel in lock.wheels]
     leader_of = find_leaders(hosts, lambda host: facts[host.name].store_of(host.name))
     leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
@@ -345,13 +331,13 @@ def find_unpacked(
         with context.timed(host.name, "compared its environments"):
             return client.unpacked(lock.python, wheels, cached=not context.request.dry_run)
 
-    # A host without an answer gets all wheels; if it is away, that is where it is reported.
+    # A host that doesn't answer gets all wheels; if it is lost, sending them reports it.
     found = {done.host: done.result for done in context.pool.each(leaders, query) if done.result is not None}
     return {host.name: found.get(leader, frozenset()) for host, leader in leader_of.items()}
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
-    """The reason against an environment on that host, and the fix. Wheels in its store need no room again."""
+    """Why that host can't have the environment, and the fix. Wheels already in its store need no more room."""
     facts = context.facts[host.name]
     found = home_obstacle(facts, lock)
     if found is None:
@@ -368,7 +354,7 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
 def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
-    """Check that the environment exists and is what the lock with that digest says."""
+    """Check the environment against the lock with that digest."""
     host = session.host
     client = EnvClient(session, context.python(host, interpreter), context.home, context.pool.cancel)
     with context.timed(host.name, "checked the environment"):

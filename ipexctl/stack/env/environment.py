@@ -1,11 +1,7 @@
-"""Calls of the agent's environment commands on one host: build, check, verify, list, remove.
+"""Calls of the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
 
-In come an environment's directory or name and its record; out come typed results, or a HostError. `node/env/` is the
-host's side and does the work: an environment is built aside and renamed in, so it is complete or absent, also when the
-call breaks off. `verify_errors.py` explains a failed verification.
-
-A verification is recorded under a name of the machine (`machine_token`), as hosts that share a home share the
-environment, and may differ in processor and libraries.
+An environment is built under another name and renamed, so it is complete or absent. Verifications are recorded per
+machine (`machine_token`), because hosts that share a home share the environment but may differ in CPU and libraries.
 """
 
 from __future__ import annotations
@@ -46,13 +42,12 @@ if TYPE_CHECKING:
 
 
 def machine_token(facts: Facts, host: Host) -> str:
-    """The name of a host's verification record: hosts that share a home share the environment."""
     return hashlib.sha256((facts.machine or host.name).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class EnvClient:
-    """The environments in the home of one host. Every call raises a HostError."""
+    """The environments in one host's home. Every call raises a HostError."""
 
     session: Session
     python: str
@@ -70,9 +65,9 @@ class EnvClient:
         on_event: Callable[[Reply], None],
         timeout: float | None = ENV_BUILD,
     ) -> bool:
-        """Build the environment for `interpreter` from the host's wheels and unpacked packages; False if it exists.
+        """Build for `interpreter` from the host's wheels and unpacked packages; False if the environment exists.
 
-        `replace` is the build token of a damaged environment to be replaced.
+        `replace` is the build token of a damaged environment.
         """
         lock, uv = spec.lock, spec.installer
         assert uv is not None
@@ -104,14 +99,14 @@ class EnvClient:
     def check(
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = ENV_CHECK
     ) -> CheckResult:
-        """Compare an environment, given by its directory or by a name, with its lock."""
+        """Compare an environment, given by directory or name, with its lock."""
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
 
     def verify(
         self, name: str, record: EnvRecord, *, machine: str, packages: Sequence[str] = (), timeout: float | None = None
     ) -> VerifyResult:
-        """Verify an environment by its directory; the result is recorded under the name `machine`."""
+        """The result is recorded under `machine`."""
         path = f"{self.home}/envs/{name}"
         return verify(
             self.session,
@@ -124,24 +119,23 @@ class EnvClient:
         )
 
     def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
-        """The hashes of those wheels that environments of the home have unpacked."""
+        """Hashes of the wheels that environments of the home have unpacked."""
         request: UnpackedRequest = {"home": self.home, "python": python, "wheels": wheels}
         return frozenset(self._call("unpacked", request, cached=cached).decode(Unpacked).wheels)
 
     def listing(self) -> EnvListing:
-        """All environments of the home, with their size on disk."""
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)
 
     def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
-        """Remove environments, given by directory or name; one in use stays, which is an error.
+        """Remove environments by directory or name; one in use stays, which is an error.
 
-        `used` says of environments in use on other hosts of the home where.
+        `used`: environment in use on other hosts of the home → where.
         """
         request: RemoveRequest = {"home": self.home, "names": names, "used": used}
         return self._remove("remove", request)
 
     def is_used(self, name: str, names: Sequence[str], *, or_named: bool) -> bool:
-        """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
+        """True if a process uses the environment, also by one of `names`, or (with `or_named`) if it has a name."""
         request: UsedRequest = {"home": self.home, "name": name, "names": names, "or_named": or_named}
         return self._call("used", request).flag("used")
 
@@ -157,12 +151,11 @@ class EnvClient:
         return outcome
 
     def link(self, name: str, link: str) -> None:
-        """Make a name point at an environment."""
+        """Make the name `link` point at an environment."""
         request: LinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("link", request)
 
     def unlink(self, name: str, link: str) -> None:
-        """Take a name away from an environment, which stays."""
         request: LinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("unlink", request)
 
@@ -198,10 +191,10 @@ def verify(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
-    """Use the environment of an interpreter: imports, a training step in bf16, an all-reduce of two ranks.
+    """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks.
 
-    With a record, what it names must be there, and those of `packages` that it lists are imported. `keep` is a file on
-    the host for the result.
+    With a record, what it lists must exist; of `packages`, the listed ones are imported. `keep` is a file on the host
+    for the result.
     """
     request: VerifyRequest = {
         "python": python,
@@ -220,7 +213,7 @@ def verify(
 
 
 def parse_result(reply: object) -> VerifyResult | None:
-    """A recorded good result; None if there is none or it is unreadable."""
+    """A recorded good result; None if missing or unreadable."""
     try:
         result = Reply(reply if isinstance(reply, Mapping) else {}).decode(VerifyResult)
     except MalformedReply:

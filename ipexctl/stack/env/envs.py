@@ -1,8 +1,7 @@
-"""`ipexctl envs`: list, remove, prune and verify environments, also a Python of the user.
+"""`ipexctl envs`: lists, removes, prunes and verifies environments, and verifies a user's own Python.
 
-In come hosts and names; out goes an `EnvsReport` with a result for each host. Listing and verifying happen on every
-host; what removes something happens once in each shared home, on its first host, after the other hosts of that home
-were asked which environments their processes use: one that is in use anywhere stays.
+Removal happens once per home, on its first host, after the home's other hosts were asked what their processes use: an
+environment in use anywhere stays.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvsResult(HostResult):
-    """The result of one host: its environments, the removed ones, or a verification."""
+    """Its environments, the removed ones, or a verification."""
 
     listing: EnvListing | None = None
     removed: tuple[str, ...] = ()
@@ -47,14 +46,12 @@ class EnvsReport(Report[EnvsResult]):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A host whose environments can be managed."""
-
     host: Host
     facts: Facts
     home: str
     python: str
     used: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Of environments in use on other hosts of its home: where."""
+    """Environment in use on other hosts of its home → where."""
 
     @property
     def store(self) -> str:
@@ -77,7 +74,7 @@ def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: f
 def remove_envs(
     hosts: Sequence[Host], pool: SessionPool, names: Sequence[str], *, home: str, timeout: float | None = None
 ) -> EnvsReport:
-    """Remove environments by directory or name; missing ones are no failure."""
+    """By directory or name; a missing one is not a failure."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
@@ -88,7 +85,6 @@ def remove_envs(
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
 
     def removed(target: _Target) -> list[Env]:
-        """The environments that lose their last name."""
         envs = target.facts.software.envs
         return [env for env in envs if env.name in names or (env.names and {*env.names} <= {*names})]
 
@@ -96,7 +92,6 @@ def remove_envs(
 
 
 def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
-    """Remove wheels, leftovers, and environments without a name."""
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session, pool).prune(target.used)
@@ -120,9 +115,9 @@ def verify_envs(
     home: str,
     timeout: float | None = None,
 ) -> EnvsReport:
-    """Verify an environment on every host. The result is recorded beside it, and the next install reads it.
+    """Verify on every host; the next install reads the recorded result.
 
-    `python` is one of the user, verified in its place, and `setup` a file to source before it.
+    `python` is the user's own, verified instead; `setup` is a file to source before it.
     """
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
@@ -155,9 +150,9 @@ def _on_hosts(
     verb: str,
     removed: Callable[[_Target], Sequence[Env]] | None = None,
 ) -> EnvsReport:
-    """Do the work on every host, or on the first host of each shared home, with one result for all its hosts.
+    """Do the work on every host, or with `removed` on the first host of each home, whose result counts for all.
 
-    The latter where the work removes environments: `removed` names them, and the other hosts are asked who uses them.
+    `removed` names the environments that the work removes; the home's other hosts are asked who uses them.
     """
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
@@ -193,7 +188,7 @@ def _ask_others(
     leader_of: Mapping[Host, Host],
     removed: Callable[[_Target], Sequence[Env]],
 ) -> list[EnvsResult]:
-    """Note in each leader what the other hosts of its home use; returns the results of hosts that did not answer."""
+    """Note in each leader what its home's other hosts use; return results of hosts that did not answer."""
     failed = []
     others = [host for host, leader in leader_of.items() if leader != host and removed(targets[host.name])]
 

@@ -1,4 +1,4 @@
-"""Checks of a host's home before an environment is installed there. Pure."""
+"""Checks a host's home before an environment is installed there. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FILES: Final = 30_000
 
 
 _LEAST: Final = 200_000_000
-"""The free bytes that the host needs that stores the wheels first; the smallest stack takes more."""
+"""Free bytes for the host that stores the wheels first; the smallest stack needs more."""
 
 
 def takes_wheels(facts: Facts) -> bool:
-    """Whether that host can store wheels, as far as known."""
+    """True if that host can store wheels, or if that is unknown."""
     disk = facts.home.disk if facts.home else None
     if disk is None:
         return True
@@ -29,7 +29,7 @@ def takes_wheels(facts: Facts) -> bool:
 
 
 def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
-    """The reason against an environment there, and the fix; `held` bytes of its wheels are in the store already."""
+    """Problem and fix, or None; `held` bytes of its wheels are in the store already."""
     home = facts.home
     disk = home.disk if home else None
     if home is None or disk is None:

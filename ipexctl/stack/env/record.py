@@ -1,10 +1,8 @@
-"""The record of an environment (env.json), its names, and the search for one that answers a request. Pure.
+"""Reads the record of an environment (env.json), checks names, and finds an environment for a request. Pure.
 
-In come texts from hosts and names from the user; out come an `EnvRecord` and, of several environments, the one to
-reuse. Both are untrusted: a record of which any value is malformed is none, since its requirements become lines of a
-requirements file, where any other text may be an option; a name becomes a path and part of messages, so it has a fixed
-alphabet, and is checked before a host is contacted. Names like `ipex-2.8-1a2b3c4d` are those of directories, which no
-user can give.
+A record from a host is untrusted: one malformed value makes it count as missing, because its requirements become lines
+of a requirements file, where other text may be an option. A name becomes a path and part of messages, so it has a fixed
+alphabet. Names like `ipex-2.8-1a2b3c4d` are directories; users can't choose them.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ _VERSION: Final = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE | re.AS
 
 
 def env_directory(row: str, digest: str) -> str:
-    """The directory of an environment, by its row and lock: `ipex-2.8-1a2b3c4d`."""
+    """`ipex-2.8-1a2b3c4d`, from row and lock."""
     return f"{row}-{digest[:8]}"
 
 
 def check_env_name(name: str) -> str:
-    """Return the name, or the directory, that a call gives for an environment. Raises a UserError for any other text.
+    """Return a name or directory of an environment. Raises a UserError for any other text.
 
-    Every command and task calls this before a host is contacted: the name becomes a path and part of messages there.
+    Every command calls this before a host is contacted: the name becomes a path there.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -56,7 +54,7 @@ def check_env_name(name: str) -> str:
 
 
 def check_new_env_name(name: str) -> str:
-    """Return a valid name for an environment that is made or named. Raises a UserError."""
+    """Return a valid name for a new environment. Raises a UserError."""
     if _MADE.fullmatch(check_env_name(name)):
         raise UserError(
             f"{quoted(name)} looks like the directory of an environment, whose name is made from its content",
@@ -69,7 +67,7 @@ SCHEMA: Final = "ipexctl.env/1"
 
 
 def read_record(text: str) -> EnvRecord | None:
-    """The record; None if the text, which comes from a host, is not a valid record."""
+    """None if the text is not a valid record."""
     try:
         data = parse_object(text)
         requests = tuple(request for request in data["requests"] if _is_request(request))
@@ -77,17 +75,17 @@ def read_record(text: str) -> EnvRecord | None:
         record = decode(EnvRecord, data, "the record", {"requests": requests, "installer": installer})
     except (KeyError, ValueError, TypeError):
         return None
-    if None in (data.get("variables"), data.get("prepended")):  # here they have no default
+    if None in (data.get("variables"), data.get("prepended")):  # no default here
         return None
     if record.schema != SCHEMA or not all(map(is_variable_name, record.variables)):
         return None
-    # They become lines of a requirements file, where any other text may be an option or a second line.
+    # Requirements files take them line by line; other text could be an option or a second line.
     are_lines = all(map(_PACKAGE.fullmatch, record.packages)) and all(map(_VERSION.fullmatch, record.packages.values()))
     return record if are_lines else None
 
 
 def _is_request(value: object) -> bool:
-    """Whether `EnvRequest.from_json` can read it, and its requirements can be lines of a requirements file."""
+    """True if `EnvRequest.from_json` can read it, and its requirements are safe in a requirements file."""
     if not isinstance(value, dict):
         return False
     lists = [value.get(name) or [] for name in ("extras", "constraints")]
@@ -110,8 +108,6 @@ def _is_requirement(line: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """An environment that answers a request, and the hosts that have it."""
-
     record: EnvRecord
     hosts: tuple[str, ...]
 
@@ -124,7 +120,7 @@ def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
 
 
 def find_existing(hosts: Mapping[str, Facts], name: str, answers: Callable[[Env, EnvRecord], bool]) -> Existing | None:
-    """Of the environments that answer, the one that has the name on most hosts, then the one that is on most hosts."""
+    """Prefer the environment with the name on most hosts, then the one on most hosts."""
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
     named: Counter[str] = Counter()

@@ -1,12 +1,8 @@
-"""Bring the wheels of an environment to the store of the first host, from which the others get them.
+"""Brings the wheels of an environment to the first host's store; the others get them from there.
 
-In come the wheels of a lock and what that store lacks; afterwards it is complete, or `NotInStore` says which wheel can
-be had nowhere. If the host reaches the indexes, it downloads; what it can't, and what lies in a directory of the
-control machine, is sent from there, wheel by wheel, while later ones are still being downloaded. Large bytes cross the
-uplink of the control machine at most once.
-
-A URL or a proxy that a host names is never used on the control machine: the host could reach any server of its network.
-What has arrived is kept, so that a repeated call goes on.
+The host downloads what it can reach; the rest is sent from the control machine, wheel by wheel, while later ones still
+download. Large files cross the control machine's uplink at most once. A URL or proxy named by a host is never used on
+the control machine: the host could reach any server of its network. A repeated call continues from what arrived.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:
-    """Whether that file is the wheel, by its size and hash."""
+    """True if size and hash match the wheel."""
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
             return False
@@ -70,7 +66,7 @@ def download_wheels(
     timeout: float | None = None,
     cancel: Cancel,
 ) -> dict[str, str]:
-    """Let the machine of that name download into its store; returns hash → reason for each wheel that failed."""
+    """Download on the machine `name` into its store; return hash → reason for each failed wheel."""
     total = _total(wheels)
     result = store_client.fetch(
         session,
@@ -87,18 +83,16 @@ def download_wheels(
 
 
 class Staging:
-    """The wheels of an environment on their way to the store of the first host."""
-
     def __init__(self, context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
         self._context = context
         self._spec = spec
         self._session = session
         self._location = location
         self._reasons: dict[str, str] = {}
-        """The hash of each wheel that the host could not download → the reason."""
+        """Hash of each wheel that the host could not download → reason."""
 
     def stage(self, wheels: Sequence[Wheel]) -> None:
-        """Bring the wheels into the host's store. Wheels that have arrived stay there for the next call.
+        """Bring the wheels into the host's store; what arrived stays there for the next call.
 
         Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
         """
@@ -134,7 +128,7 @@ class Staging:
         )
 
     def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
-        """Send from the control machine; wheels it has to download are sent while others are still arriving."""
+        """Send from the control machine; wheels it has to download are sent while others still arrive."""
         context, name = self._context, self._location.host.name
         to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
         to_download, index_answer = [wheel for wheel in wheels if not wheel.path], self._spec.index_answer
@@ -171,7 +165,7 @@ class Staging:
     def _downloading(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer | None
     ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
-        """Download wheels to the control machine in the background; yields an iterator of those that have arrived."""
+        """Download to the control machine in the background; yields an iterator of the wheels that arrived."""
         files = [wheel.stored_file for wheel in wheels]
         stop = Cancel()
         arriving = ArrivingFiles(self._context.control.location.store, stop)
@@ -195,7 +189,7 @@ class Staging:
         try:
             yield arriving.files(files)
         except BaseException:
-            stop.throw()  # no wheel is sent any more
+            stop.throw()  # stop sending wheels
             raise
         finally:
             futures.wait([running])
@@ -204,7 +198,7 @@ class Staging:
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
     ) -> None:
         here = self._context.control
-        # An earlier call that failed may have left some of them.
+        # A failed earlier call may have left some of them.
         files = [wheel.stored_file for wheel in wheels]
         missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
         for file in set(files) - set(missing):
@@ -236,10 +230,10 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
 
 
 def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
-    """The wheels with the URLs that this machine's own indexes give, or None.
+    """Replace the wheels' URLs by those of this machine's own indexes, or None.
 
-    A URL or a proxy that a host names is not used here, unless the call's own requirements have the URL
-    (`pkg @ URL`): the host could reach any server of this machine's network.
+    A URL or proxy named by a host is not used here, unless the call's own requirements have it (`pkg @ URL`): the host
+    could reach any server of this machine's network.
     """
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
@@ -252,7 +246,7 @@ def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tup
 
 @contextmanager
 def _transit(store: Path, *, clears: bool) -> Iterator[None]:
-    """Share the control machine's store with all calls at work; the last one that succeeds removes it."""
+    """Share the control machine's store with running calls; the last one that succeeds removes it."""
     lock = None
     with contextlib.suppress(OSError):  # without the lock, other calls may have to download again
         make_private_directory(store.parent)

@@ -1,7 +1,7 @@
-"""Explains a failed verification by the table of known error texts: what is wrong, and what to type next. Pure.
+"""Explains a failed verification with the table of known error texts. Pure.
 
-The first failed step counts. A text that the table lacks is quoted with its last line, and the fix is another stack, or
-another version of the package that cannot be imported.
+The first failed step counts. For an unknown text, quote its last line and suggest another stack, or another version of
+the package that can't be imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ONLY_IN_RUNS: Final = (
     *("script.", "hf.", "wandb.", "net.", "file.not_there", "ddp."),
     *("gloo.", "meet.", "peer.", "mpi.node0_name", "mpi.firewall", "mpi.rank_killed", "process.aborted"),
 )
-"""Ids, or their beginnings, of rows for scripts and for several nodes: their sentences do not fit a verification."""
+"""Ids, or their beginnings, of rows for scripts and for several nodes; they don't fit a verification."""
 _NO_MODULE: Final = "stack.no_module"
 _STEPS: Final = {
     "torch": "torch",
@@ -43,10 +43,7 @@ _STEPS: Final = {
 
 
 def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) -> tuple[str, str] | None:
-    """The reason and the fix; None where the environment works.
-
-    `env` is its name; for a Python of the user it is the path, and there is no record.
-    """
+    """None if the environment works. `env` is its name, or the path of a user's own Python, which has no record."""
     phase = verify.failed
     if phase is None:
         return None
@@ -79,7 +76,7 @@ def _other_version(record: EnvRecord, package: str) -> str:
 
 
 def _other_stack(record: EnvRecord) -> str:
-    """Another call than the one that failed: the same wheels would fail in the same way."""
+    """Suggest another call than the failed one: the same wheels would fail the same way."""
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
     if record.row not in stock or not older:
@@ -90,14 +87,14 @@ def _other_stack(record: EnvRecord) -> str:
 
 
 def _missing_package(phase: VerifyPhase) -> str:
-    """The package of a module that a part of the stack imports and nothing requires; empty for the part itself."""
+    """Package of a module that a part of the stack imports and nothing requires; empty for the part itself."""
     found = re.findall(r"No module named '([\w.]+)'", phase.text)
     top = found[-1].partition(".")[0] if found else ""
     return "" if top in _STACK_MODULES else shlex.quote(MODULES.get(top, top))
 
 
 def _output(phase: VerifyPhase) -> RankOutput:
-    """Without warnings, which do not end a step, and without the exit code of a step that ipexctl ended."""
+    """Leave out warnings, which don't end a step, and the exit code of a step that ipexctl stopped."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
     details = (phase.detail,) if phase.detail is not None else ()
@@ -130,7 +127,7 @@ def _last_line(phase: VerifyPhase) -> str:
 
 
 def _no_oneccl_inside(reason: str, record: EnvRecord) -> tuple[str, str]:
-    """The bindings' wheel has neither oneCCL nor Intel MPI inside: a row of the version table adds both packages."""
+    """The bindings' wheel has neither oneCCL nor Intel MPI inside; a row of the version table adds both."""
     bindings = record.packages.get("oneccl-bind-pt", "")
     if not bindings or set(record.packages) >= PACKAGES:
         return reason, _other_stack(record)

@@ -1,8 +1,7 @@
-"""The wheel of oneccl_bind_pt without oneCCL inside: what its stack needs beside it. Pure.
+"""What a oneccl_bind_pt wheel without oneCCL inside needs besides. Pure.
 
-Such a wheel (built with USE_SYSTEM_ONECCL) fails at import unless the packages oneccl and impi-rt are installed too. A
-wheel on a disk is looked into before a lock is made, so that a dry run and an install refuse it alike; one from an
-index shows it only in the verification. Both give the same fix.
+Such a wheel (built with USE_SYSTEM_ONECCL) fails at import unless oneccl and impi-rt are installed too. A wheel on disk
+is inspected before a lock is made; one from an index shows it only in the verification. Both give the same fix.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ if TYPE_CHECKING:
 
 BINDINGS: Final = "oneccl-bind-pt"
 PACKAGES: Final = frozenset({"oneccl", "impi-rt"})
-"""The packages of oneCCL and of the MPI library that it uses."""
 _OLDEST_ON_PYPI: Final = "2021.14"
-"""The oldest version of the packages oneccl and impi-rt that belong together on PyPI (November 2026)."""
+"""Oldest versions of oneccl and impi-rt that belong together on PyPI (November 2026)."""
 _NEWEST: Final = "2021.15"
-"""The oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
+"""oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
 
 
 def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availability) -> tuple[str, str] | None:
-    """The reason and the fix if the plan's bindings have no oneCCL inside and its packages are not among the plan's."""
+    """Problem and fix if the plan's bindings have no oneCCL inside and its packages are missing from the plan."""
     if plan.oneccl is None:
         return None
     wheel = availability.build(BINDINGS, Version(plan.oneccl).public, Target(plan.python, plan.glibc))
@@ -44,7 +42,7 @@ def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availabil
 
 
 def add_oneccl(stack: str, bindings: str) -> str:
-    """The fix: a row of the version table that adds the packages, in the version the bindings were built with."""
+    """Fix: a row of the version table that adds the packages, in the version the bindings were built with."""
     row = next((row for row in rows() if row.name == stack), None)
     built_with = [build.oneccl for build in row.oneccl_builds if bindings.startswith(build.version)] if row else []
     version = minor(next(filter(None, built_with), _NEWEST))

@@ -1,4 +1,4 @@
-"""The last answers of the indexes, kept on the control machine for a day, so that all commands name the same stack."""
+"""The indexes' last answers, kept on the control machine for a day, so that all commands name the same stack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONTROL_MACHINE: Final = ""
-"""The name of the control machine in this cache; hosts have their machine's id."""
+"""The control machine's key in this cache; hosts use their machine id."""
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
 """Of a wheel; URLs are left out."""
 _SCHEMA: Final = "ipexctl.indexes/1"
@@ -28,22 +28,22 @@ _SCHEMA: Final = "ipexctl.indexes/1"
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """The answer of the indexes to one machine."""
+    """The indexes' answer to one machine."""
 
     availability: Availability
     at: float
-    """The time of its oldest part."""
+    """Time of its oldest part."""
 
 
 class IndexCache:
-    """One file for each machine that queried indexes, and for each setting of pip in the environment."""
+    """One file per machine that queried indexes and per pip setting in the environment."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self._directory = directory or cache_directory() / "indexes"
         self._settings = sorted((name, value) for name, value in environ.items() if name.startswith("PIP_"))
 
     def save(self, machine: str, availability: Availability) -> None:
-        """Keep an answer beside the answers about other projects. A cache that cannot be written is left alone."""
+        """Keep an answer next to those about other projects. A cache that cannot be written is left alone."""
         if not availability.answered:
             return
         now = time.time()
@@ -65,7 +65,7 @@ class IndexCache:
             write_json_atomically(self._path(machine), document, durable=False)
 
     def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
-        """The answer about these projects; None if there is none of the last day about each of them."""
+        """None unless each of these projects has an answer from the last day."""
         try:
             document = self._document_of(machine)
             found = {project: document["projects"][project] for project in projects}
@@ -88,6 +88,6 @@ class IndexCache:
 
 
 def _wheels(project: str, rows: Iterable[Any]) -> Iterator[AvailableWheel]:
-    """Raises a ValueError or a TypeError for what is no list of wheels."""
+    """Raises a ValueError or TypeError if `rows` is not a list of wheels."""
     for values in rows:
         yield decode(AvailableWheel, dict(zip(_FIELDS, values, strict=True)), "a wheel", {"project": project})

@@ -1,11 +1,8 @@
-"""The sources of wheels: indexes and directories of a call and of pip's settings, queried from one machine.
+"""Sources of wheels: the indexes and directories of a call and of pip's settings, queried from one machine.
 
-In come the options of the call and the settings that pip has on that machine; out goes an `IndexAnswer`: the
-candidates of each project and who did not answer within 5 s. The order decides, as an index that has a project wins
-over later ones in uv, too: sources of the call, then PyPI or its mirror, then those of PyTorch and Intel.
-`--index-url` replaces all but directories, `--offline` leaves directories alone.
-
-Logins go in requests on stdin, and are never part of a URL that is logged or shown.
+Order matters because uv, too, takes a project from the first index that has it: the call's sources, PyPI or its mirror,
+then PyTorch's and Intel's indexes. `--index-url` replaces all but directories; `--offline` leaves only directories.
+Logins travel on stdin and are never part of a URL that is logged or shown.
 """
 
 from __future__ import annotations
@@ -57,12 +54,12 @@ class Source:
 
     @property
     def is_of_stacks(self) -> bool:
-        """Whether it is a public index of PyTorch or Intel, which also has old versions of PyPI's packages."""
+        """True for the public indexes of PyTorch and Intel, which also have old versions of PyPI's packages."""
         return self.kind == "index" and urlsplit(self.url).hostname in _STACK_HOSTS
 
     @property
     def directory(self) -> str | None:
-        """Its path if it is a directory of the querying machine."""
+        """Path of a directory on the querying machine, else None."""
         return directory_of(self.url)
 
 
@@ -81,19 +78,18 @@ class IndexAnswer:
 
     availability: Availability
     sources: tuple[Source, ...]
-    """The sources that answered, in order."""
+    """Sources that answered, in order."""
     settings: PipSettings
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """`https://host` → the Authorization header for it. A secret: never in a log or argv."""
+    """`https://host` → its Authorization header. A secret: never in a log or argv."""
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """Additional headers for that URL."""
         login = self.logins.get(origin_of(url))
         return {"Authorization": login} if login else {}
 
 
 def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None) -> PipSettings:
-    """Read pip's settings on that machine. Raises a HostError."""
+    """Raises a HostError."""
     reply = call(session, "env.pip_settings", "read", {}, python=python, timeout=20, cancel=cancel)
     return reply.decode(PipSettings)
 
@@ -101,10 +97,7 @@ def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None)
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """The sources to query on a machine with these pip settings; `here` says that it is the control machine.
-
-    An index that has a project wins over the later ones: those of the call come first and PyPI last.
-    """
+    """Sources to query with these pip settings: the call's first, PyPI last. `here` is True for the control machine."""
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]
@@ -119,16 +112,16 @@ def sources_for(
 
 
 def call_labels(sources: Sources) -> frozenset[str]:
-    """The labels of the indexes that the call names, without PyPI and those of stacks."""
+    """Labels of the indexes that the call names, without PyPI and those of stacks."""
     urls = (*sources.extra_index_urls, *([sources.index_url] if sources.index_url else ()))
     named = map(_index, urls)
     return frozenset(source.label for source in named if source.label != "PyPI" and not source.is_of_stacks)
 
 
 def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
-    """The reason and the fix if no MPI was found, neither on hosts nor in indexes, and an index gave no answer. Pure.
+    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. Pure.
 
-    The indexes of PyTorch and Intel are not needed for it.
+    PyTorch's and Intel's indexes are not needed for it.
     """
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
     silent = next((failure for failure in availability.failures if failure.source not in of_stacks), None)
@@ -142,9 +135,9 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
-    """The sources for uv, which takes a project from the first index that has it.
+    """Sources for uv, which takes a project from the first index that has it.
 
-    Of an index of stacks these are only the pages of the queried projects: uv adds those to the project's first index.
+    For an index of stacks, only the pages of the queried projects: uv adds those to the project's first index.
     """
     found: list[Source] = []
     for source in answer.sources:
@@ -169,10 +162,7 @@ def query_indexes(
     cancel: Cancel | None = None,
     sdists: bool = False,
 ) -> IndexAnswer:
-    """Query the sources for these projects from that machine, with `sdists` for source archives, too.
-
-    Raises a HostError.
-    """
+    """Query for these projects, with `sdists` for source archives too. Raises a HostError."""
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
@@ -192,7 +182,7 @@ def query_indexes(
 
 
 def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
-    """For a host's wheels of an older lock: no index is asked, but the logins of this call are used."""
+    """For an older lock: query no index, but use this call's logins."""
     logins = {}
     for source in sources_for(sources, settings, here=False):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
@@ -202,7 +192,7 @@ def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
 
 
 def directory_of(location: str) -> str | None:
-    """The path of a directory or `file:` URL; None for other URLs."""
+    """Path of a directory or `file:` URL; None for other URLs."""
     if location.startswith("file:"):
         return unquote(urlsplit(location).path)
     return None if "://" in location else location
@@ -211,7 +201,7 @@ def directory_of(location: str) -> str | None:
 def _from_first_index_with_version(
     found: tuple[AvailableWheel, ...], sources: Iterable[Source]
 ) -> tuple[AvailableWheel, ...]:
-    """Without the candidates of later indexes for the same version, so that the plan has what uv finds. Pure."""
+    """Drop a version's candidates from later indexes, so that the plan has what uv finds. Pure."""
     own = [source.label for source in sources if source.kind == "index" and not source.is_of_stacks]
     first: dict[str, str] = {}
     for label in own:
@@ -239,7 +229,7 @@ def _links(location: str) -> Source:
 
 
 def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """Without duplicates, and with unique labels: an answer is matched by its label."""
+    """Drop duplicates and make labels unique: an answer is matched by its label."""
     found: dict[str, Source] = {}
     for source in sources:
         if any(source.url.rstrip("/") == other.url.rstrip("/") for other in found.values()):
@@ -252,7 +242,7 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 
 def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
-    """The projects that indexes are asked about for the note."""
+    """Projects to query for the note."""
     parsed = map(Requirement, requirements)
     return tuple(dict.fromkeys(str(canonicalize_name(line.name)) for line in parsed if line.url is None))
 
@@ -264,10 +254,10 @@ def index_order_note(
     target: Target,
     deciding: frozenset[str],
 ) -> str:
-    """Empty if pip, which takes the newest version of all indexes, would take the same versions.
+    """Empty if pip, which takes the newest version of all indexes, would choose the same.
 
-    `deciding`: the labels of the indexes that the call names. The locked version must be the newest one of its index:
-    an older one is no matter of indexes, but of what other packages exclude.
+    `deciding`: labels of the indexes that the call names. Only the newest version of its index counts: an older one was
+    locked because of other packages.
     """
     found = []
     for line in map(Requirement, requirements):

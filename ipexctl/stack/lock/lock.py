@@ -1,4 +1,4 @@
-"""A lock: the exact wheels of an environment, with their hashes. Values only."""
+"""A lock: the exact wheels of an environment, with their hashes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel of a lock."""
-
     name: str
-    """The normalised name: `intel-extension-for-pytorch`."""
+    """Normalised: `intel-extension-for-pytorch`."""
     version: str
     filename: str
     sha256: str
     size: int | None = None
-    """In bytes; None if the index does not give it."""
+    """Bytes; None if the index does not give it."""
     url: str | None = None
-    """Its http URL, without credentials."""
+    """http URL, without credentials."""
     path: str | None = None
-    """Its path on the machine that made the lock."""
+    """On the machine that made the lock."""
 
     @property
     def stored_file(self) -> StoredFile:
         return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> LockedWheel:
-        """The record beside an environment; without the path, which belongs to one machine."""
+        """Without the path, which belongs to one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -48,7 +46,7 @@ class Wheel:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:
-        """From a host's record: a path in it is ignored. Raises a MalformedReply if it is no wheel."""
+        """Ignores a path in a host's record. Raises a MalformedReply if it is not a wheel."""
         wheel = Reply(data).decode(cls, path=None)
         if "/" in wheel.filename:
             raise MalformedReply("a wheel's name is no file name", wheel.filename)
@@ -64,17 +62,16 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """A hash of the Python version and all wheels."""
+        """Hash of the Python version and all wheels."""
         lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def without(self, hashes: frozenset[str]) -> Lock:
-        """The wheels that have none of these hashes."""
         return Lock(self.python, tuple(wheel for wheel in self.wheels if wheel.sha256 not in hashes))
 
     @property
     def size(self) -> int:
-        """The sum of the known sizes, in bytes."""
+        """Sum of the known sizes, in bytes."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     @property
@@ -83,7 +80,7 @@ class Lock:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it has torch's CUDA build."""
+        """True if it has torch's CUDA build."""
         return any(wheel.name.startswith("nvidia-") for wheel in self.wheels)
 
     def to_json(self) -> LockDocument:
@@ -91,5 +88,5 @@ class Lock:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lock:
-        """Raises a KeyError, a TypeError or a MalformedReply if it is no lock."""
+        """Raises a KeyError, TypeError or MalformedReply if it is not a lock."""
         return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))

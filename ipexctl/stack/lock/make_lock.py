@@ -1,10 +1,7 @@
-"""Make a lock with uv on one machine, from a plan and the sources that answered there.
+"""Makes a lock with uv on one machine, from a plan and the sources that answered there.
 
-In come the plan, the requirements of the user and the answer of the indexes; out goes a `Lock`, in which every wheel
-has its sha256 and fits all hosts. uv resolves, and this module reads its pylock.toml: of several files of a package
-the one with the best tag counts. A lock without a hash is refused, as the hosts check every byte by it.
-
-If uv makes no lock, the few causes that users meet get a sentence with a fix, and the rest is uv's own lines, indented.
+Every wheel has a sha256, because hosts check every byte by it, and fits all hosts. Of several files of a package the
+one with the best tag counts. If uv fails, common causes get a sentence with a fix; for the rest, uv's lines are quoted.
 """
 
 from __future__ import annotations
@@ -50,10 +47,10 @@ if TYPE_CHECKING:
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
 _PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
-"""The minor versions of glibc for which uv has a platform name."""
+"""Minor versions of glibc with a platform name in uv."""
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
-# A match begins where a word begins: without that a long word takes time by the square of its length.
+# Matches start at a word: otherwise a long word takes quadratic time.
 _NO_WHEEL: Final = re.compile(
     r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)?) has no (?:wheels with a matching|usable wheels)"
 )
@@ -70,19 +67,17 @@ _MAX_WIDTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LockMaker:
-    """The machine that makes the lock."""
-
     session: Session
     python: str
-    """The interpreter that runs the agent."""
+    """Runs the agent."""
     home: str
-    """The home directory there, with tmp and the store."""
+    """Home directory there, with tmp and the store."""
     uv: str | Wheel
     """A path there, or a file of its store."""
     name: str = "the control machine"
     """For messages."""
     interpreter: str = ""
-    """The Python of the environments there, for builds; empty if it is not known."""
+    """The environments' Python there, for builds; empty if unknown."""
     cancel: Cancel | None = None
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
@@ -100,14 +95,14 @@ def uv_here() -> str | None:
 
 
 def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
-    """uv for a node: the newest of its indexes, else that of the control machine if it runs there, else the newest of
-    the directories that the call names. Raises a HostError without one."""
-    # Its wheels fit every Python, so only the platform is compared.
+    """uv for a node: the newest in its indexes, else the control machine's if it runs there, else the newest in
+    directories that the call names. Raises a HostError without one."""
+    # uv's wheels fit every Python, so only the platform matters.
     found = [
         (version, candidate)
         for candidate, version in (availability or NOT_QUERIED).runnable("uv", Target("3.8", glibc))
         if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
-        # Not a file on the disk of one machine.
+        # Not a file on one machine's disk.
         if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")
     ]
     if found:
@@ -149,9 +144,9 @@ def make_lock(
     origins: Mapping[str, str] | None = None,
     builds: Sequence[str] = (),
 ) -> Lock:
-    """The exact wheels of this plan, from the sources that answered on that machine. Raises a HostError.
+    """The plan's exact wheels from the sources that answered there. Raises a HostError.
 
-    `origins` says where the user wrote each requirement, for messages; the packages of `builds` are built there.
+    `origins`: requirement → where the user wrote it, for messages. Packages of `builds` are built there.
     """
     wanted = tuple(extras)
     timeout = ENV_BUILD if builds else LOCK_SOLVE
@@ -189,7 +184,7 @@ def make_lock(
 
 
 def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
-    """Add sizes that the indexes did not give, by HTTP HEAD requests; some may stay unknown."""
+    """Add sizes that the indexes did not give, by HEAD requests; some may stay unknown."""
     known = {
         c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
     }
@@ -212,7 +207,7 @@ class NoWheel(Exception):
 
 
 class LacksWheel(HostError):
-    """A package besides those of the stack, of which the indexes have no wheel for the hosts."""
+    """The indexes have no wheel for the hosts of a package outside the stack."""
 
     def __init__(self, package: str, reason: str) -> None:
         super().__init__(reason, f"use another version, or build it from its source: --build {package}")
@@ -220,15 +215,15 @@ class LacksWheel(HostError):
 
 
 def platform_for(glibc: str) -> str:
-    """uv's name of the newest platform for that glibc: `x86_64-manylinux_2_28`."""
+    """uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
     known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
     return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
 
 
 def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
-    """The lock's wheels, one a package; an empty sha256 if the lock has none. Raises NoWheel.
+    """One wheel a package; an empty sha256 if the lock has none. Raises NoWheel.
 
-    `local`: those that are files of the machine that made the lock, by URL; built ones by the URL of their source.
+    `local`: wheels that are files on the machine that made the lock, by URL; built ones by their source's URL.
     """
     ranks = tag_ranks(python, glibc)
     made = []
@@ -249,7 +244,7 @@ def _filename_of(file: Mapping[str, Any]) -> str:
 
 
 def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
-    """A sort key, smallest is best: the rank of its best tag, then the newest build."""
+    """Sort key, smallest first: rank of its best tag, then the newest build."""
     try:
         _, _, build, named = parse_wheel_filename(_filename_of(file))
     except InvalidWheelFilename:
@@ -283,7 +278,7 @@ def explain_refusal(
     index_answer: IndexAnswer,
     machine: str,
 ) -> HostError | UserError:
-    """The error for what uv printed on that machine; `origins` says where the user wrote each of `extras`."""
+    """Explain what uv printed on that machine. `origins`: requirement of `extras` → where the user wrote it."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
     quote = _quote(messages)
@@ -363,7 +358,7 @@ def _no_index_error(index_answer: IndexAnswer) -> HostError:
 
 
 def _quote(messages: str) -> str:
-    """uv's own lines, indented below a sentence; without headlines, and without hints on options of uv."""
+    """uv's lines, indented, without headlines and hints on uv's options."""
     lines = [re.sub(r"^\s*(error|cause): ", "", line).strip() for line in messages.splitlines()]
     kept = [
         line[:_MAX_WIDTH]

@@ -1,6 +1,6 @@
-"""Refuses a version older than the newest release that is locked only because that release has no wheel.
+"""Refuses an old version that was locked only because the newest release has no wheel.
 
-uv falls back to the last version with wheels, which may be years old: the user is to choose.
+uv falls back to the last version with wheels, which may be years old: the user should choose.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def refuse_outdated(
     try:
         answer = query_indexes(maker.session, maker.python, sources, projects, settings, cancel=cancel, sdists=True)
     except HostError:
-        return  # the lock stands without it
+        return  # the lock is fine without it
     for project, allowed in projects.items():
         newest, locked = answer.availability.newest(project, allowed, plan.python), lock.packages[project]
         if newest is None or newest <= Version(locked):
@@ -55,7 +55,7 @@ def refuse_outdated(
         try:
             make(f"{project}=={newest}")
         except LacksWheel as error:
-            if error.package in typed.builds:  # it was built for the lock, and not for this attempt
+            if error.package in typed.builds:  # built for the lock, not for this attempt
                 continue
             raise HostError(
                 f"the newest {project} is {newest}, and from wheels only {locked} can be installed: "
@@ -70,7 +70,7 @@ def refuse_outdated(
 def open_projects(
     extras: Iterable[str], held: Iterable[str], packages: Mapping[str, str | None]
 ) -> dict[str, SpecifierSet]:
-    """The locked projects that the user named without one version, each with the allowed versions. Pure."""
+    """Locked projects that the user named without an exact version → allowed versions. Pure."""
     named = [line for line in map(Requirement, extras) if line.url is None]
     allowed = {name: SpecifierSet() for line in named if packages.get(name := canonicalize_name(line.name))}
     for line in (*named, *map(Requirement, held)):
@@ -84,7 +84,7 @@ def open_projects(
 
 
 def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> str:
-    """The install to type, with more packages or builds."""
+    """The install command to type, with more packages or builds."""
     stack, sources = typed.env.stack, typed.sources
     options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]

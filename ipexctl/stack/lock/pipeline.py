@@ -1,11 +1,8 @@
-"""From a request to a lock: query the indexes, resolve the stack and lock it on one machine.
+"""From a request to a lock: queries the indexes, resolves the stack, and locks it on one machine.
 
-In comes an `InstallContext` with the facts of all hosts; out goes a `LockedStack`, a refusal, or the HostError of the
-machine that makes the lock. A directory of the call (`--wheelhouse`) comes first; else node0 and the control machine
-ask the indexes at the same time, and node0's answer is preferred, as node0 will download.
-
-An index that the call names and that does not answer ends the call: the others may have other packages under the same
-names. The answer is kept for commands that query no index (`index_cache.py`).
+Directories of the call (`--wheelhouse`) come first. Otherwise node0 and the control machine query the indexes at the
+same time; node0's answer is preferred because node0 downloads. A named index that does not answer ends the call: others
+may have different packages under the same names.
 """
 
 from __future__ import annotations
@@ -60,35 +57,33 @@ if TYPE_CHECKING:
     from ipexctl.stack.lock.lock import Lock, Wheel
 
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
-"""Packages that PyTorch's index has in a build for its CPU build of torch, and that other packages require."""
+"""In PyTorch's index as builds for its CPU torch; other packages require them."""
 _LARGE: Final = 2_000_000_000
-"""Bytes of a download that is announced with a smaller stack."""
+"""Bytes; a larger download is announced with a smaller stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedStack:
-    """A plan with its lock, and the source of its wheels."""
-
     plan: StackPlan
     lock: Lock
     installer: Wheel
     """uv for the hosts."""
     index_answer: IndexAnswer
     by_node0: bool
-    """Whether node0 reaches the indexes and can download."""
+    """True if node0 reaches the indexes and can download."""
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
-    """Resolve and lock one stack for all hosts. Raises a HostError of the machine that makes the lock.
+    """Resolve and lock one stack for all hosts. Raises a HostError for the machine that makes the lock.
 
-    With `node0_may` node0 queries the indexes too, and makes the lock if it reaches one.
+    With `node0_may`, node0 queries the indexes too, and makes the lock if it reaches one.
     """
     request = context.request.env.stack
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
     by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
-        return by_table.refusal()  # unlike a build that is not published, which a wheelhouse may have
+        return by_table.refusal()  # a build that is not published may still be in a wheelhouse
     projects = resolver.projects(request, context.request.rows)
     if context.request.env.extras:
         projects += TORCH_LIBRARIES
@@ -98,19 +93,16 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
 
 
 def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...]) -> LockedStack | Refusal:
-    """Lock a plan that is made already. An index that has the first of the projects is one that is reached."""
+    """Lock an existing plan. An index counts as reached if it has the first project."""
     return _Locking(context, projects, plan).lock(node0_may=True)
 
 
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
-    """The answer of the control machine's indexes."""
     return _Locking(context, projects).query_here()
 
 
 @dataclass(frozen=True, slots=True)
 class _Locking:
-    """The queries of the indexes about these projects, and the lock made from their answer."""
-
     context: InstallContext
     projects: tuple[str, ...]
     given: StackPlan | None = None
@@ -131,7 +123,7 @@ class _Locking:
             found = self._from_directories(and_pips=True)
             if isinstance(found, LockedStack):
                 return found
-            failure = found if from_wheelhouse is None else from_wheelhouse  # that of the named directory first
+            failure = found if from_wheelhouse is None else from_wheelhouse  # report the named directory first
             if isinstance(failure, HostError):
                 raise failure
             return failure
@@ -144,7 +136,6 @@ class _Locking:
             plan = self._plan(index_answer)
         self._report_failures(index_answer.availability, by_node0=by_node0)
         if context.facts:
-            # for commands that query no index
             self._save_answer(context.facts[context.first.name].machine or context.first.name, index_answer)
         return plan if isinstance(plan, Refusal) else self._lock(plan, index_answer, by_node0=by_node0)
 
@@ -153,12 +144,12 @@ class _Locking:
             return (self.query_here(), False) if here_only else self._query_both()
 
     def _save_answer(self, machine: str, index_answer: IndexAnswer) -> None:
-        """Keep the answer, unless the call names sources of its own."""
+        """Keep the answer, unless the call names its own sources."""
         if self.context.request.sources == Sources():
             IndexCache(os.environ).save(machine, index_answer.availability)
 
     def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
-        """Lock from the directories of the call, and with `and_pips` those of pip's settings, without any index."""
+        """Lock without any index, from the call's directories, and with `and_pips` those of pip's settings."""
         control, cancel = self.context.control, self.context.pool.cancel
         try:
             settings = pip_settings(control.session, control.python, cancel=cancel) if and_pips else PipSettings()
@@ -173,7 +164,7 @@ class _Locking:
             return error
 
     def _plan(self, index_answer: IndexAnswer) -> StackPlan | Refusal:
-        """The stack of the environment that is extended, else by the answer of the indexes."""
+        """The stack of the environment to extend, else by the indexes' answer."""
         context, rows = self.context, self.context.request.rows
         if self.given is not None:
             return self.given
@@ -191,7 +182,7 @@ class _Locking:
     def _query(self, session: Session, python: str, *, here: bool) -> IndexAnswer:
         request, cancel = self.context.request, self.context.pool.cancel
         settings = pip_settings(session, python, cancel=cancel)
-        # The indexes of the candidate rows, with their known labels.
+        # The candidate rows' indexes, with their known labels.
         labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
         besides = [
             labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_login(index.url)))
@@ -202,7 +193,7 @@ class _Locking:
         return query_indexes(session, python, wanted, self.projects, settings, cancel=cancel)
 
     def _query_both(self) -> tuple[IndexAnswer, bool]:
-        """Query from node0 and the control machine concurrently; prefer node0 if it reaches an index."""
+        """Query from node0 and the control machine at once; prefer node0 if it reaches an index."""
         context = self.context
 
         def query_node0() -> IndexAnswer | None:
@@ -234,7 +225,7 @@ class _Locking:
         return own, False
 
     def _unanswered(self, index_answer: IndexAnswer) -> list[SourceFailure]:
-        """The failures of the indexes that the call names, if others answered."""
+        """Failures of indexes that the call names, if others answered."""
         named = call_labels(self.context.request.sources)
         return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
 
@@ -247,7 +238,7 @@ class _Locking:
             self.context.notes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
     def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
-        """The lock, made on the machine that asked the indexes."""
+        """Make the lock on the machine that queried the indexes."""
         context, request = self.context, self.context.request
         if failures := self._unanswered(index_answer):
             raise HostError(
@@ -287,7 +278,7 @@ class _Locking:
         attempt = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)
         make = partial(attempt, builds=request.builds)
         lock: Lock | None = None
-        if context.extended is not None:  # its packages keep their versions if that is possible
+        if context.extended is not None:  # its packages keep their versions if possible
             packages = context.extended.packages.items()
             kept = [f"{name}=={version}" for name, version in packages if name not in request.builds]
             try:
@@ -335,9 +326,9 @@ class _Locking:
 def announce_stack(
     context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
 ) -> None:
-    """Announce the stack, its reason, the size and the route of its download; a large one with a smaller stack.
+    """Announce the stack, its reason, and size and route of its download; for a large one also a smaller stack.
 
-    The wheels of `shared` hashes are on the hosts already.
+    Wheels with `shared` hashes are on the hosts already.
     """
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
@@ -366,7 +357,7 @@ def announce_stack(
 
 
 def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
-    """The newest PyTorch without IPEX if it is available as a build for CPUs, else the place of such builds."""
+    """The newest PyTorch without IPEX if it has a CPU build, else where to find such builds."""
     request = StackRequest(stack="torch", python=context.request.env.stack.python)
     other = resolver.resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
     if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):

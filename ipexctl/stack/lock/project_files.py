@@ -1,10 +1,8 @@
-"""The requirements in a project's own files: pyproject.toml, uv.lock and environment.yml.
+"""Requirements in a project's own files: pyproject.toml, uv.lock and environment.yml.
 
-In comes a file and the extras or groups of `-r FILE[NAME]`; out go lines as a requirements file has them, with their
-place in the file, and notes. `requirements.py` checks each line by the rules of all requirements files. uv reads its
-own lock (`uv export`, offline), so that its versions are those of `uv sync`; only the packages of a CUDA build are left
-out, since hosts get torch's build for CPUs. What is not a package of pip is refused by its name: a package of conda, a
-source of pyproject.toml that hosts cannot reach.
+The extras or groups of `-r FILE[NAME]` are read too. Lines come out as in a requirements file, and `requirements.py`
+checks them. uv reads its own lock (`uv export`, offline), so versions match `uv sync`, without packages of a CUDA
+build. What pip can't install is refused by name: a conda package, a source that hosts cannot reach.
 """
 
 from __future__ import annotations
@@ -67,16 +65,14 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class ProjectLines:
-    """The requirements of a project's file."""
-
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
-    """Those of a lock that only other packages require."""
+    """Lines of a lock that only other packages require."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """`pyproject.toml[train,docs]` → the file, and the names."""
+    """`pyproject.toml[train,docs]` → file and names."""
     found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
     if found is None or path.exists():
         return path, ()
@@ -99,7 +95,7 @@ def read_project_file(path: Path, text: str, names: Sequence[str]) -> ProjectLin
 
 
 def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """[project], its extras and the groups of a pyproject.toml. Raises a UserError."""
+    """[project], its extras, and the groups of a pyproject.toml. Raises a UserError."""
     try:
         document = parse_toml(text)
     except TomlError as error:
@@ -114,14 +110,12 @@ def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 class _Pyproject:
-    """Reads the requirements of [project], of extras and of groups."""
-
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.text = path, text
         self.project, self.extras, self.groups = _tables(path, text)
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
         self._read: set[str] = set()
-        """Extras and groups whose requirements are listed: included twice, they are not listed again."""
+        """Extras and groups already listed: included twice, they are not listed again."""
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         dynamic = self.project.get("dynamic")
@@ -246,10 +240,10 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
 
 
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
-    """The packages of a lock, as uv writes them for pip. Nothing of the project is executed, and no index is asked.
+    """Packages of a lock, as uv writes them for pip. Runs nothing of the project and queries no index.
 
-    uv gets copies of both files in a directory of their own: beside a pyproject.toml above the project that counts it
-    to its workspace, which may be of another account in a directory such as /tmp, uv takes the lock that is there.
+    uv gets copies of both files in a separate directory: below a pyproject.toml with the project in its workspace, it
+    would use the lock there, which in a directory such as /tmp may belong to another account.
     """
     uv = uv_here()
     if uv is None:
@@ -275,13 +269,13 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
 
 
 def _with_workspace(project: str) -> str:
-    """A pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
+    """A pyproject.toml that uv takes for its workspace's root, whatever is above it."""
     uv = _table(_table(parse_toml(project), "tool"), "uv")
     return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 
 
 def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
-    """The pip part of an environment of conda."""
+    """The pip part of a conda environment."""
     tree = YamlTree(text, path)
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []

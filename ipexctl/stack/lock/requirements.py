@@ -1,11 +1,8 @@
-"""The packages and sources of a call: --with, options and requirements files. Queries no index.
+"""Packages and sources of a call: --with, options and requirements files. Queries no index.
 
-In come options and files, also those of a project (`project_files.py`); out goes a `PackageRequest`, with the place of
-each line for messages. What cannot be
-installed on a node (an editable project, a repository, a local path, a second MPI, an unknown option) is refused by
-line number before a host is contacted: nodes compile nothing, and a second MPI would overwrite the mpirun of the
-stack. `contradiction` refuses a requirement that excludes the chosen torch, IPEX or bindings before uv is asked for a
-lock.
+What a node can't install (an editable project, a repository, a local path, a second MPI, an unknown option) is refused
+by line number before a host is contacted, because nodes compile nothing. `contradiction` refuses a requirement that
+excludes the chosen torch, IPEX or bindings before uv is asked for a lock.
 """
 
 from __future__ import annotations
@@ -45,8 +42,6 @@ _MAKE_WHEEL: Final = "build a wheel (`pip wheel --no-deps DIR`), write its name 
 
 @dataclass(frozen=True, slots=True)
 class PackageRequest:
-    """The packages and sources that options and requirements files ask for."""
-
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
@@ -56,18 +51,18 @@ class PackageRequest:
     notes: tuple[str, ...] = ()
     """What was left out of the files."""
     files: tuple[Path, ...] = ()
-    """All that were read: with those that a file includes."""
+    """All files that were read, with included ones."""
     indirect: frozenset[str] = frozenset()
-    """Lines of a lock for packages that only others require."""
+    """Lines of a lock that only other packages require."""
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The lines of packages that the user named."""
+        """Lines of packages that the user named."""
         return tuple(line for line in self.lines if line not in self.indirect)
 
     @property
     def torch(self) -> str | None:
-        """The version of torch that the files require: `2.13.0`, `2.13`, or a range such as `>=2.9`."""
+        """Version of torch that the files require: `2.13.0`, `2.13`, or a range such as `>=2.9`."""
         for line in self.lines:
             required = Requirement(line)
             is_torch = canonicalize_name(required.name) == "torch" and line in self.origins and required.specifier
@@ -104,8 +99,8 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
-    """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
-    # The other markers are those of the control machine, which is also CPython.
+    """The error for a requirement that excludes the plan's torch, IPEX or bindings, or None."""
+    # Other markers are the control machine's, which is also CPython.
     target = {**_TARGET, "python_version": plan.python, "python_full_version": f"{plan.python}.0"}
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
@@ -132,7 +127,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
 
 
 def _stack_with(project: str, requirement: Requirement) -> str:
-    """The option that names the stack with that version: guides write `pip install NAME==VERSION`."""
+    """The option for the stack with that version: guides write `pip install NAME==VERSION`."""
     exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
         return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]}, in its place"
@@ -145,7 +140,7 @@ def _read_requirements_file(
     if path.resolve() in above:
         raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
     try:
-        read_file = read_regular if above else read_typed  # those that a file names are never pipes
+        read_file = read_regular if above else read_typed  # included files are never pipes
         text = decoded(read_file(path, REQUIREMENTS), "utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
@@ -158,7 +153,7 @@ def _read_requirements_file(
         if of_project and line in of_project.indirect:
             part = replace(part, indirect=frozenset(part.lines))
         found = _merge(found, part)
-        if part.sources.index_url:  # as for pip, the last one of a file counts
+        if part.sources.index_url:  # the last one of a file counts, as for pip
             found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
     return found
 
@@ -188,7 +183,7 @@ def _parse_line(line: FileLine, above: tuple[Path, ...], *, constraining: bool) 
     try:
         made = str(Requirement(text))
     except InvalidRequirement as error:
-        span = getattr(error.__cause__, "span", (0,))  # of packaging's parser
+        span = getattr(error.__cause__, "span", (0,))  # from packaging's parser
         place = line.raw.find(text) + span[0] if text in line.raw else 0
         fault = FileError(
             str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
@@ -232,7 +227,6 @@ def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> P
 
 
 def _split(text: str) -> tuple[str, str]:
-    """`-rfile`, `-r file`, `--index-url=URL`, `--index-url URL`."""
     short = re.match(r"(-[a-zA-Z])\s*(.*)", text)
     if short and not text.startswith("--"):
         return short[1], _unquoted(short[2])
@@ -261,7 +255,7 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
-    """The reason why a line cannot be installed on a node, and the fix; None if it can."""
+    """Why a node can't install the line, and the fix; None if it can."""
     place = text.partition(" @ ")[2].strip() or text
     if _REPOSITORY.match(place):
         return "hosts do not clone repositories", _MAKE_WHEEL
@@ -303,7 +297,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
 
 
 def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> PackageRequest:
-    """The packages of --with, then those of requirements files."""
+    """Packages of --with, then of requirements files."""
     result = PackageRequest(tuple(requirement(package) for package in packages))
     for file in files:
         result = _merge(result, read_requirements(file))
@@ -311,7 +305,7 @@ def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> Pack
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:
-    """The sources of the options, then those of requirements files; directories become absolute."""
+    """Sources of the options, then of requirements files; directories become absolute."""
     for url in (*([given.index_url] if given.index_url else []), *given.extra_index_urls):
         if "://" not in url:
             raise UserError(

@@ -1,9 +1,8 @@
 """The available wheels that run on a target: Python, glibc, processor and build. Pure.
 
-In come the candidates that indexes have (names of files and their metadata); out come the ones that pip would install
-on such a host. A build for CPUs is preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`; a wheel of torch
-without a label is taken for CUDA if it has 350 MB or more, as PyPI's have. A yanked wheel counts only for an exact
-pin, as in pip. `NOT_QUERIED` stands for the table alone: then every published wheel counts as available.
+It chooses as pip would, but prefers CPU builds: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A torch wheel
+without a label counts as CUDA from 350 MB on, like PyPI's. A yanked wheel counts only for an exact pin, as in pip. With
+`NOT_QUERIED`, every published wheel counts as available.
 """
 
 from __future__ import annotations
@@ -26,18 +25,16 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 
 OLDEST_GLIBC: Final = 17
-"""The minor version that counts for a host whose glibc is not known."""
+"""Minor version assumed for a host with unknown glibc."""
 _LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _SMALLEST_CUDA: Final = 350_000_000
-"""Bytes. PyPI's builds of torch with CUDA have 600 MB and more, builds for CPUs about 200 MB."""
+"""Bytes. PyPI's CUDA builds of torch have 600 MB and more, CPU builds about 200 MB."""
 _LOCALS: Final = ("cpu", None)
-"""Local versions of builds for CPUs, preferred first: `2.8.0+cpu`, then `2.8.0`. `+cu126` and `+xpu` are for GPUs."""
+"""Local versions of CPU builds, preferred first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The Python and glibc that a wheel must run on."""
-
     python: str
     """`3.11`."""
     glibc: str
@@ -45,12 +42,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """The available wheels of the queried projects."""
-
     candidates: Mapping[str, tuple[AvailableWheel, ...]] = field(default_factory=dict, hash=False)
     """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...] = ()
-    """The sources that answered, in their order."""
+    """Sources that answered, in order."""
     failures: tuple[SourceFailure, ...] = ()
     queried: bool = True
     """False: no index was queried, and every published wheel counts as available."""
@@ -59,7 +54,7 @@ class Availability:
         return self.candidates.get(project, ())
 
     def build(self, project: str, version: str, target: Target) -> AvailableWheel | None:
-        """A wheel of that version for CPUs: `+cpu` first, not yanked first."""
+        """CPU wheel of that version: `+cpu` first, not yanked first."""
         wanted = _version(version)
         found = [
             (candidate, known)
@@ -73,7 +68,7 @@ class Availability:
         return None
 
     def can_satisfy(self, requirement: str, target: Target) -> bool:
-        """Whether a wheel satisfies the requirement; a yanked wheel counts only for an exact pin, as in pip."""
+        """A yanked wheel counts only for an exact pin, as in pip."""
         if not self.queried:
             return True
         project, specifier = split_requirement(requirement)
@@ -85,7 +80,7 @@ class Availability:
         )
 
     def newest(self, project: str, specifier: SpecifierSet, python: str) -> Version | None:
-        """The newest release that the specifier and that Python allow, also where it has no wheel."""
+        """Newest release that the specifier and Python allow, with or without a wheel."""
         usable = (c for c in self.of(project) if not c.yanked and _allows(c.requires_python, python))
         known = (version for version in (_version(each.version) for each in usable) if version is not None)
         return max((version for version in known if specifier.contains(version, prereleases=False)), default=None)
@@ -95,14 +90,13 @@ class Availability:
         return tuple(sorted({candidate.version for candidate in self.of(project)}, key=version_key))
 
     def pythons(self, project: str, version: str) -> tuple[str, ...]:
-        """The Python versions with wheels of this version."""
+        """Python versions with wheels of this version."""
         parsed = [_parse_filename(candidate.filename) for candidate in self.of(project)]
         tags = [tag.interpreter for each in parsed if each and each[0].base_version == version for tag in each[1]]
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
         return tuple(sorted(found, key=version_key))
 
     def runnable(self, project: str, target: Target) -> Iterator[tuple[AvailableWheel, Version]]:
-        """The wheels for this target, with their versions."""
         fitting = tag_ranks(target.python, target.glibc)
         for candidate in self.of(project):
             if (parsed := _parse_filename(candidate.filename)) is None:
@@ -116,13 +110,13 @@ NOT_QUERIED: Final = Availability(queried=False)
 
 
 def is_cpu_build(torch: AvailableWheel) -> bool:
-    """Whether a wheel of torch is without CUDA: `+cpu`, or a plain one that is too small for CUDA."""
+    """True for `+cpu`, and for a plain torch wheel that is too small for CUDA."""
     return torch.version.endswith("+cpu") or (torch.size is not None and torch.size < _SMALLEST_CUDA)
 
 
 @lru_cache(maxsize=8192)
 def _parse_filename(filename: str) -> tuple[Version, frozenset[Tag]] | None:
-    """The version and the tags of a file name; None if it is not a wheel's."""
+    """None if it is not a wheel's file name."""
     try:
         _, version, _, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion):
@@ -140,7 +134,7 @@ def _version(text: str) -> Version | None:
 
 @lru_cache(maxsize=64)
 def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
-    """The tags that CPython on Linux x86_64 with that glibc can install, each with its rank: 0 is the best."""
+    """Tags that CPython on Linux x86_64 with that glibc can install, by rank: 0 is best."""
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     platforms = []
@@ -170,6 +164,6 @@ def _allows(requires_python: str | None, python: str) -> bool:
 
 
 def split_requirement(requirement: str) -> tuple[str, SpecifierSet]:
-    """`impi-rt>=2021.14,<2021.19` → its project and its versions."""
+    """`impi-rt>=2021.14,<2021.19` → project and versions."""
     end = next((place for place, character in enumerate(requirement) if character in "<>=!~ "), len(requirement))
     return canonicalize_name(requirement[:end]), SpecifierSet(requirement[end:].strip())

@@ -1,10 +1,8 @@
-"""Match a row with hosts: whether it runs there, and with which Python. Pure.
+"""Matches a row with hosts: whether it runs there, and with which Python. Pure.
 
-In come a row of the version table and the facts of the hosts, grouped to profiles; out go the Pythons that run the row
-on all of them, or the reason why there are none (`reasons.py`), which names the hosts at fault and the Python to add.
-
-Unknown facts are no reason against a host: a probe that was cut short must not refuse an install that would work, and
-one that does not work fails its verification.
+Hosts are grouped to profiles; without a common Python, the reason (`reasons.py`) names the hosts at fault and the
+Python to add. Unknown facts never count against a host: a probe that was cut short must not refuse an install that
+would work, and one that does not work fails its verification.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Python
 
 OLDEST_PYTHON: Final = "3.8"
-"""The oldest Python that runs the agent."""
+"""Oldest Python that runs the agent."""
 _EXAMPLES: Final = 4
-"""The largest number of groups of hosts whose Pythons are named."""
+"""Most groups of hosts whose Pythons are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostProfile:
-    """The facts of a host that decide which rows fit; large clusters have few different profiles."""
+    """Facts that decide which rows fit; large clusters have few different profiles."""
 
     kernel: str | None
     arch: str | None
@@ -41,7 +39,7 @@ class HostProfile:
     pythons: frozenset[str] | None
     """Usable minor versions; None if the probe did not look for them or was cut short."""
     others: tuple[str, ...] = ()
-    """Minor versions that cannot be used."""
+    """Unusable minor versions."""
 
 
 def profile(facts: Facts) -> HostProfile:
@@ -61,7 +59,7 @@ def profile(facts: Facts) -> HostProfile:
 
 
 def usable_pythons(facts: Facts) -> tuple[Python, ...]:
-    """The interpreters that run the agent and take wheels for glibc and x86-64."""
+    """Interpreters that run the agent and take wheels for glibc and x86-64."""
     return tuple(
         python
         for python in facts.software.pythons
@@ -73,7 +71,7 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
 
 
 def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
-    """Host profiles with the names of their hosts, in order."""
+    """Profile → host names, in order."""
     found: dict[HostProfile, list[str]] = {}
     for name, facts in hosts.items():
         found.setdefault(profile(facts), []).append(name)
@@ -81,7 +79,7 @@ def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
 
 
 def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
-    """The glibc that wheels for all of these hosts must run on; None if none is known."""
+    """glibc that wheels for all of these hosts must run on; None if unknown."""
     known = [version for facts in hosts.values() if (version := profile(facts).glibc)]
     return min(known, key=version_key, default=None)
 
@@ -100,7 +98,7 @@ def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
     if host.libc == "musl":
         return because(reasons.musl_instead_of_glibc)
     if row.isa and not has_isa(host.tier, row.isa):
-        # Of 1.12, one version needs more than the others.
+        # One version of 1.12 needs more than the others.
         alone = row.isa == "avx512" and len(row.ipex_builds) == 1
         return because(reasons.missing_instructions, isa=row.isa, part=f"IPEX {row.ipex}" if alone else row.title)
     if host.glibc and version_key(host.glibc) < version_key(row.glibc):
@@ -124,7 +122,7 @@ def _sorted(pythons: Iterable[str]) -> tuple[str, ...]:
 
 
 def _supported(pythons: Sequence[str]) -> list[str]:
-    """The Pythons that run the agent."""
+    """Pythons that run the agent."""
     return [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)]
 
 
@@ -136,9 +134,9 @@ def has_isa(tier: Tier | None, isa: Isa) -> bool:
 def common_pythons(
     row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], part: str
 ) -> tuple[str, ...] | Reason:
-    """The Pythons that run this row on all hosts, newest first, or why there are none.
+    """Pythons that run this row on all hosts, newest first, or why there are none.
 
-    `part` is the part of the row that is built for these Pythons alone.
+    `part` is the part of the row built for these Pythons alone.
     """
     best = _best_to_add(host_groups, pythons)
     problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()})
@@ -157,7 +155,7 @@ def common_pythons(
 
 
 def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None:
-    """The problems of all hosts, each once."""
+    """Problems of all hosts, each once."""
     groups: dict[Reason, list[str]] = {}
     for names, problem in problems.items():
         if problem is not None:
@@ -197,7 +195,7 @@ def _none_common(
 
 
 def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Reason | None:
-    """The hosts that lack a requested Python."""
+    """Hosts that lack a requested Python."""
     lacking = {
         kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
     }
@@ -210,7 +208,7 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
-    """Host → the path of that Python; hosts that share a home get the same path if they have one in common.
+    """Host → path of that Python, the same on hosts that share a home if possible.
 
     A host with unknown Pythons gets the name, to be found on its PATH; a host without that Python is left out.
     """
@@ -235,7 +233,7 @@ def _best_of(paths: Collection[str], rankings: Sequence[Sequence[str]]) -> str:
 
 
 def _ranked(python: str, facts: Facts) -> list[str]:
-    """The paths of that Python, those known to be for glibc and x86-64 first, then in the order of PATH."""
+    """Paths of that Python, those known to be for glibc and x86-64 first, then in PATH order."""
     good = [each for each in usable_pythons(facts) if minor(each.version or "") == python]
     good.sort(key=lambda each: (each.libc != "glibc", each.arch is None, each.venv is False))
     return list(dict.fromkeys(each.path for each in good))

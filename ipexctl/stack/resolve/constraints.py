@@ -1,10 +1,8 @@
 """The candidate rows of a request, in the order in which the resolver tries them. Pure.
 
-In come a request and the version table; out go `Constraints`, or why no host can have that: a version that the table
-does not have is a wrong call (exit code 2), versions that exclude each other are not.
-
-The order is a promise of docs/versions.md: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, since IPEX
-is retired and most of it is part of PyTorch. A request that names versions or a row is never widened to others.
+docs/versions.md promises the order: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, because IPEX is
+retired and most of it is part of PyTorch. A request that names versions or a row is never widened. A version that the
+table does not have is a wrong call (exit code 2); versions that exclude each other are not.
 """
 
 from __future__ import annotations
@@ -33,24 +31,24 @@ STACK_KINDS: Final = ("ipex", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """The candidate rows, best first, and their limits; a row without its bindings is for gloo."""
+    """Candidate rows, best first, and their limits; a row without its bindings is for gloo."""
 
     rows: tuple[StackSpec, ...]
     kind: StackKind
     named: bool
-    """Whether the request names a row, not only a kind."""
+    """True if the request names a row, not only a kind."""
     python: str | None
     require_oneccl: bool
     oneccl: str | None = None
 
     @property
     def is_default(self) -> bool:
-        """Whether the request leaves open what kind of stack it is."""
+        """True if the request leaves the kind of stack open."""
         return self.kind == "any" and not self.named and not self.require_oneccl
 
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Reason:
-    """Read the constraints of a request, or why it cannot be met on any host."""
+    """The constraints, or why no host can meet the request."""
     try:
         return _ConstraintReader(request, tuple(table)).constraints()
     except _Refused as refused:
@@ -67,8 +65,6 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
 
 
 class _Refused(Exception):
-    """The request is refused."""
-
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -76,7 +72,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ConstraintReader:
-    """Checks a request against the version table, and narrows the table to its rows. Raises _Refused."""
+    """Checks a request against the version table and narrows the table. Raises _Refused."""
 
     request: StackRequest
     table: tuple[StackSpec, ...]
@@ -190,7 +186,7 @@ class _ConstraintReader:
         )
 
     def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
-        """The rows with the requested bindings, and of each row the patches of torch that work with them."""
+        """Rows with the requested bindings, each with the torch patches that work with them."""
         if self.request.oneccl is None:
             return rows
         if self.request.stack != "torch":
@@ -230,12 +226,12 @@ class _ConstraintReader:
 
 
 def is_range(torch: str) -> bool:
-    """Whether a requested torch is a range of versions, as requirements files have: `>=2.9`."""
+    """True for a range, as in requirements files: `>=2.9`."""
     return torch.startswith(("<", ">", "=", "!", "~"))
 
 
 def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    """The rows that have the requested torch, without the patches that are not."""
+    """Rows with the requested torch, without their other patches."""
     found = []
     for row in rows:
         patches = tuple(SpecifierSet(requested).filter(row.torch_patches)) if is_range(requested) else ()
@@ -250,9 +246,9 @@ def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpe
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
-    """The row with no bindings but these, and the patches of torch that work with them; None if there are none.
+    """The row with these bindings only, and the torch patches that work with them, or None.
 
-    A row without IPEX never counts, as the resolver takes oneCCL only beside IPEX.
+    A row without IPEX never counts: the resolver takes oneCCL only together with IPEX.
     """
     builds = tuple(build for build in row.oneccl_builds if _is(oneccl, build.version) and _works(build, row))
     if not builds or not row.ipex:
@@ -293,7 +289,7 @@ def _unknown(part: str, requested: str, known: tuple[str, ...], near: tuple[str,
 
 
 def _is(requested: str, version: str) -> bool:
-    """Whether a version matches; `2.7` matches every 2.7."""
+    """`2.7` matches every 2.7."""
     wanted = _public(requested)
     return wanted == version or (wanted.count(".") == 1 and minor(version) == wanted)
 
@@ -316,6 +312,6 @@ def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def _weight(version: str) -> int:
-    """A number whose distance is the distance of versions."""
+    """Numbers with the same distances as the versions."""
     major, second, third, *_ = (*version_key(version), 0, 0, 0)
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)

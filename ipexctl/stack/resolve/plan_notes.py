@@ -1,9 +1,8 @@
-"""The reason for a chosen stack, and what its user should know of it, as values of `reasons.py`. Pure.
+"""The reason for a chosen stack, and notes for its user, as values of `reasons.py`. Pure.
 
-In come the chosen row with its builds and the better rows that were tried before, each with its problem. A note tells
-what the user does not get (oneCCL, Intel MPI, a package) or gets with a drawback (retired IPEX, a yanked wheel,
-bindings of unknown origin). One note on oneCCL is enough: of the chosen row if that was requested or hosts are at
-fault, else of the newest row that has it.
+A note says what the user does not get (oneCCL, Intel MPI, a package) or gets with a drawback (retired IPEX, a yanked
+wheel). One note on oneCCL is enough: the chosen row's if it was requested or hosts are at fault, else the newest row's
+that has it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any_hosts: bool, or_gloo: bool) -> Reason:
-    """The reason for this stack. `or_gloo`: it runs over gloo if no index has its bindings."""
+    """`or_gloo`: it runs over gloo if no index has its bindings."""
     is_substitute = constraints.is_default and not row.ipex
     newest_with_oneccl = next(((other.name, problem) for other, problem in tried if other.oneccl), None)
     return because(
@@ -48,7 +47,7 @@ def _newest(row: StackSpec, tried: Tried, constraints: Constraints) -> Newest | 
         return None
     if row.ipex:
         return "stack with IPEX and oneCCL bindings" if row.oneccl_builds else "stack with IPEX"
-    # Rows with IPEX over gloo come after the maintained ones, so this row is an old one if they were tried.
+    # IPEX over gloo comes after the maintained rows, so this row is old if they were tried.
     is_old = any(other.ipex and not other.oneccl_builds for other, _ in tried)
     return "maintained PyTorch" if constraints.is_default and not is_old else "PyTorch"
 
@@ -80,14 +79,14 @@ def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: A
 
 
 def retirement_notes(row: StackSpec, maintained: StackSpec | None, problem: Reason | None) -> Iterator[Reason]:
-    """The note of every row with IPEX: the maintained row that runs here, or why none does."""
+    """For every row with IPEX: the maintained row that runs here, or why none does."""
     if row.ipex and row.retired:
         name = maintained.name if maintained else None
         yield because(reasons.ipex_is_retired, maintained=name, problem=problem)
 
 
 def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
-    """Notes on the chosen builds: yanked, never published for CPUs, or with known problems."""
+    """Yanked builds, builds never published for CPUs, known problems."""
     for project, candidate in pick.wheels.items():
         if candidate.yanked:  # an exact version still installs it
             version, source = candidate.version, candidate.source

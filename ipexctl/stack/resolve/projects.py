@@ -1,4 +1,4 @@
-"""The names, on indexes, of the packages that make a stack."""
+"""Index names of the packages that make a stack."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
-"""Packages that torch can do without; IPEX imports numpy."""
+"""torch can do without these; IPEX imports numpy."""

@@ -1,12 +1,11 @@
-"""Reasons of a choice: a row that does not run, a stack that was taken, what the user does not get: one table of them.
+"""Reasons of a choice, in one table: why a row does not run, why a stack was chosen, what the user does not get.
 
-A `Reason` is a kind with fields. A kind is a function below: its parameters are the fields, and it returns what
-happened and what to type next. `because(old_glibc, glibc="2.17", ...)` makes the value, whose fields mypy checks
-against the parameters; the sentence is made when `text`, `fix` or `refusal` is read, after the decision. A program
-that wants to know a reason compares `kind` and reads `fields`, so rewording a sentence changes no behaviour.
+A `Reason` is a kind with fields. Each function below is a kind: its parameters are the fields, which mypy checks in
+`because(old_glibc, glibc="2.17", ...)`. The sentence is made later, when `text`, `fix` or `refusal` is read. Programs
+compare `kind` and read `fields`, so rewording changes no behaviour.
 
-The parts of a fix are alternatives. A field `part` names what a row is to a user, `IPEX 2.8` or `oneccl_bind_pt 2.7.0`;
-`hosts` are those at fault; `install` is the Python to add, `3.11`.
+The parts of a fix are alternatives. `part` names a row for users, `IPEX 2.8` or `oneccl_bind_pt 2.7.0`; `hosts` are
+those at fault; `install` is the Python to add, `3.11`.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 
     Names = tuple[str, ...]
     Absent = tuple[tuple[str, str | None], ...]
-    """Projects, with a version if the indexes have others."""
+    """Project, with a version if the indexes have others."""
     Builds = tuple[tuple[str, str, Names], ...]
-    """Projects, a version, and the Pythons that it has wheels for."""
+    """Project, version, and the Pythons with wheels of it."""
     Rejected = tuple[str, "Reason"]
-    """The name of a better row, with the reason why it was not taken."""
+    """Name of a better row, and why it was not taken."""
     Gloo = Literal["no", "maybe", "yes"]
     Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
 Text = tuple[str, str]
-"""What happened, and the fix, empty if there is none."""
+"""What happened, and the fix or ""."""
 Fields = ParamSpec("Fields")
 
 _NAMES: Final = {
@@ -47,7 +46,7 @@ _NAMES: Final = {
 }
 _WITHOUT: Final = {"intel-openmp": ", often a little slower", "numpy": ", but tensors cannot become arrays"}
 _MANY: Final = 3
-"""The largest number of hosts that a fix names one by one, and of reasons and indexes that a sentence has."""
+"""Most hosts that a fix names one by one, and most reasons and indexes in a sentence."""
 _PLURAL: Final = {"has": "have", "is": "are", "runs": "run"}
 
 
@@ -79,7 +78,7 @@ class Reason:
 
     @property
     def hosts(self) -> Names:
-        """The hosts at fault; empty if the request or the indexes are."""
+        """Hosts at fault; empty if the request or the indexes are."""
         match self.fields:
             case {"hosts": hosts}:
                 return tuple(hosts)
@@ -91,7 +90,7 @@ class Reason:
 
     @property
     def is_wrong_call(self) -> bool:
-        """Whether the request names something that does not exist, whatever the hosts have."""
+        """True if the request names something that does not exist, whatever the hosts have."""
         return self.kind in (unknown_stack, unknown_version, unknown_patch, python_with_patch)
 
     def refusal(self) -> Refusal:
@@ -122,7 +121,7 @@ def old_glibc(*, glibc: str, needed: str, part: str) -> Text:
 
 
 def unusable_pythons(*, pythons: Names, too_old_for: str | None, install: str) -> Text:
-    """Those that there are do not run the agent, or take no wheels."""
+    """These Pythons do not run the agent, or take no wheels."""
     rule = f"; ipexctl needs {too_old_for} or newer on a node" if too_old_for else ", and not for x86_64 with glibc"
     has = f"has only Python {' and '.join(pythons)}{rule}" if pythons else "has no Python 3 that runs"
     return has, f"install Python {install} there"
@@ -142,7 +141,7 @@ def host_problems(*, groups: tuple[tuple[Reason, Names], ...]) -> Text:
 def no_common_python(
     *, part: str, built_for: Names, found: tuple[tuple[Names, Names], ...], install: str, hosts: Names
 ) -> Text:
-    """Each host could run the row; `found` has hosts with their Pythons, and `hosts` lack the one to install."""
+    """Each host could run the row. `found`: hosts with their Pythons; `hosts` lack the one to install."""
     has = "; ".join(_of_hosts(names, f"has {_only(pythons)}") for names, pythons in found)
     text = f"no Python that {part} is built for ({span(built_for)}) is on all hosts: {has}"
     return text, f"install Python {install} on {join_names(hosts)}"
@@ -158,7 +157,7 @@ def built_for_other_pythons(*, part: str, pythons: Names, requested: str) -> Tex
 
 
 def only_cuda_build(*, line: str) -> Text:
-    """Something else runs without gigabytes of CUDA."""
+    """Anything else runs without gigabytes of CUDA."""
     return f"only the CUDA build of torch {line} is available", ""
 
 
@@ -201,10 +200,8 @@ def missing_wheels(
 def chosen(
     *, newest: Newest | None, title: str, any_hosts: bool, newer: Rejected | None, gloo: Gloo, missed: Rejected | None
 ) -> Text:
-    """`newest`: the sense in which it is the best; None if it was requested. `newer`: the first newer row.
-
-    `missed`: the newest row with oneCCL, where a row without it is better than one with IPEX over gloo.
-    """
+    """`newest`: in which sense it is the best; None if it was requested. `newer`: the first newer row. `missed`: the
+    newest row with oneCCL, if a row without it is better than one with IPEX over gloo."""
     text = f"the newest {newest}{' that fits every host' if any_hosts else ''}" if newest else f"{title} was requested"
     text += f" ({newer[0]}: {newer[1].text})" if newer else ""
     if missed:
@@ -231,13 +228,13 @@ def installed(*, on: str, env: str) -> Text:
 
 
 def recorded(*, text: str) -> Text:
-    """The stack is kept; the environment's record has the sentence from its own install."""
+    """The stack is kept; the record has the sentence from its own install."""
     return text, ""
 
 
-# What the user should know about a chosen stack.
+# Notes on a chosen stack.
 def gloo_instead_of_oneccl(*, row: str | None, problem: Reason | None, indexes: QueriedIndexes) -> Text:
-    """`row`: the row with oneCCL that the problem is about; without a problem no queried index has any bindings."""
+    """`row`: the row with oneCCL that has the problem; without a problem, no queried index has any bindings."""
     if problem is None:
         why = f"{indexes.without('oneccl_bind_pt')}; the newest stack with it is {row}"
     else:
@@ -274,13 +271,13 @@ def no_intel_mpi(*, requirement: str, indexes: QueriedIndexes, every_host_has_mp
 
 
 def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
-    """The stack can do without the package."""
+    """The stack works without the package."""
     project = split_requirement(requirement)[0]
     lacks = f"without {_NAMES.get(project, project)}: {indexes.without(requirement)}"
     return f"{lacks}; {title} runs without it{_WITHOUT.get(project, '')}", ""
 
 
-# The request names something that the version table does not have; `near` are the nearest that there are.
+# The request names something that the version table lacks; `near` are the nearest entries.
 def unknown_stack(*, requested: str, near: Names, oldest: str, newest: str) -> Text:
     there_are = f"`ipexctl versions` lists them: {oldest} to {newest}, ipex, torch"
     return f"there is no stack called {quoted(requested)}", _guess(near, there_are)
@@ -300,7 +297,7 @@ def python_with_patch(*, requested: str, near: Names) -> Text:
     return f"--python takes the first two numbers of a version, not {quoted(requested)}", _guess(near, "")
 
 
-# The parts of a request exclude one another, whatever the hosts have.
+# Parts of the request exclude each other, whatever the hosts have.
 def python_too_old(*, python: str, oldest: str) -> Text:
     text = f"Python {python} is too old: ipexctl needs {oldest} or newer on a host"
     return text, f"use --python {oldest}, or remove it"
@@ -336,7 +333,7 @@ def no_ipex_for_torch(*, torch: str, last_line: str | None, stack: str) -> Text:
 
 # The hosts or the indexes are at fault.
 def missing_python(*, python: str, hosts: Names, example: Names, example_pythons: Names) -> Text:
-    """Some hosts lack the requested Python; those of `example` have the same Pythons."""
+    """Some hosts lack the requested Python; the hosts of `example` have `example_pythons`."""
     has = f"Python {', '.join(example_pythons)}" if example_pythons else "no usable Python"
     text = f"there is no Python {python} on {join_names(hosts)} ({join_names(example)}: {has})"
     return text, f"install it there, or remove --python {python}"
@@ -345,9 +342,9 @@ def missing_python(*, python: str, hosts: Names, example: Names, example_pythons
 def nothing_fits(
     *, problem: Reason, total_hosts: int, fits: StackSpec | None, required: str, gloo: str | None, stock: str | None
 ) -> Text:
-    """No candidate can be had; the problem is the easiest to solve. `required`: the option that requires oneCCL.
+    """No candidate is possible; `problem` is the easiest to solve. `required`: the option that requires oneCCL.
 
-    What can be had: `fits`, the newest row of the same kind; `gloo`, one over gloo where oneCCL is required; `stock`,
+    Possible instead: `fits`, the newest row of the same kind; `gloo`, one over gloo where oneCCL is required; `stock`,
     one without IPEX.
     """
     text, fixes, hosts = problem.text, [problem.fix], problem.hosts
@@ -362,7 +359,6 @@ def nothing_fits(
     return text, ", or ".join(filter(None, fixes))
 
 
-# Words
 def span(pythons: Sequence[str]) -> str:
     """`3.9 to 3.13`."""
     return "no Python" if not pythons else pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"

@@ -1,7 +1,6 @@
-"""Problems with wheels, from the answer of the indexes, and which of several problems is told. Pure.
+"""Problems with wheels, from the indexes' answer, and the one to show. Pure.
 
-In come rows and what the indexes have; out go the reasons of `reasons.py`. A user sees one problem even where all rows
-were tried, so it is the one that is easiest to solve: of a row without bindings whose torch is available, on the fewest
+A user sees only the problem that is easiest to solve: of a row without bindings with available torch, on the fewest
 hosts.
 """
 
@@ -68,7 +67,7 @@ def easiest_problem(
     host_groups: Mapping[HostProfile, tuple[str, ...]],
     wheels: Availability,
 ) -> tuple[StackSpec, Reason]:
-    """The row and the problem to tell: of an available row without bindings, against the fewest hosts."""
+    """The row and problem to show."""
     floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {
         kind.glibc: names

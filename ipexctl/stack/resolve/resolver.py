@@ -1,12 +1,8 @@
-"""The resolver: one stack for all hosts. Pure.
+"""The resolver: chooses one stack for all hosts. Pure.
 
-In come a request, the facts of the hosts, the version table and, if indexes were queried, the available wheels; out
-goes a `StackPlan` with its reason and notes, or the `Reason` why there is none. `constraints.py` orders the candidate
-rows, and the first row that runs on every host (`compatibility.py`) and whose wheels are available (`lock/wheels.py`)
-is the stack.
-
-One stack for all hosts, as ranks with different versions of torch or MPI do not work together. Without an answer of
-indexes every published wheel counts as available, so a plan by the table alone may still change at the install.
+`constraints.py` orders the candidate rows; the first one that runs on every host (`compatibility.py`) and has its
+wheels (`lock/wheels.py`) wins. One stack for all hosts because ranks with different torch or MPI don't work together.
+Without an answer of indexes every published wheel counts as available, so the install may still choose another plan.
 """
 
 from __future__ import annotations
@@ -53,18 +49,18 @@ class Pick:
 
     @property
     def is_for_cpus(self) -> bool:
-        """Whether its torch is known to be a build for CPUs; PyPI's is the CUDA build."""
+        """True if its torch is known to be a CPU build; PyPI's is the CUDA build."""
         return TORCH in self.wheels and is_cpu_build(self.wheels[TORCH])
 
     @property
     def bundled_mpi(self) -> str | None:
-        """The Intel MPI inside the bindings, by the wheel itself or else by the table."""
+        """Intel MPI inside the bindings, by the wheel itself or else by the table."""
         wheel = self.wheels.get(ONECCL)
         by_table = self.oneccl.mpi if self.oneccl else None
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
 
     def pin(self, project: str, version: str) -> str:
-        """The version of the found wheel: `2.8.0+cpu`."""
+        """The found wheel's version: `2.8.0+cpu`."""
         found = self.wheels.get(project)
         return found.version if found else version
 
@@ -76,7 +72,7 @@ def resolve(
     *,
     rows: Sequence[StackSpec] | None = None,
 ) -> StackPlan | Reason:
-    """Choose the stack for these hosts. Without `availability` the table alone decides."""
+    """Without `availability` the table alone decides."""
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
     if isinstance(constraints, Reason):
@@ -90,7 +86,8 @@ def resolve(
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> StackPlan | Undecided | Reason:
-    """Choose without an answer of indexes, or the stacks among which they decide: with oneCCL bindings and without."""
+    """Choose without an answer of indexes, or return the stacks between which they decide: with oneCCL bindings and
+    without."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
     if isinstance(plan, Reason) or isinstance(constraints, Reason) or plan.oneccl is None:
@@ -106,7 +103,7 @@ def resolve_by_table(
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
-    """The projects to query, with `uv`, which builds environments."""
+    """Projects to query, with `uv`, which builds environments."""
     candidates = _candidates(request, rows)
     if not candidates:
         return ()
@@ -122,7 +119,7 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
-    """The indexes of the candidate rows, those of the best row first and PyPI last."""
+    """Indexes of the candidate rows, the best row's first and PyPI last."""
     found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
     return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
 
@@ -134,8 +131,6 @@ def _candidates(request: StackRequest, rows: Sequence[StackSpec] | None) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The search for a stack: the hosts, the available wheels and the version table."""
-
     request: StackRequest
     table: Sequence[StackSpec]
     hosts: Mapping[str, Facts]
@@ -155,7 +150,7 @@ class _Search:
 
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Reason:
         pythons = row.pythons
-        # Bindings are built for fewer Pythons than the rest; then they are the part to name.
+        # Bindings exist for fewer Pythons than the rest, so name them if they are the limit.
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
         part = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
         if constraints.python is not None:
@@ -166,7 +161,7 @@ class _Search:
         common = common_pythons(row, self.host_groups, pythons, part)
         if isinstance(common, Reason):
             return common
-        # One set of wheels goes to all hosts, so they must run on the oldest.
+        # All hosts get the same wheels, which must run on the oldest glibc.
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
         bad = {problem.python for problem in row.known_bad}
         targets = [Target(python, glibc) for python in sorted(common, key=bad.__contains__)]  # bad ones last
@@ -177,7 +172,7 @@ class _Search:
             picks = [pick for pick in picks if pick.is_for_cpus]
             if not picks:
                 return because(reasons.only_cuda_build, line=row.line)
-        # A build for CPUs on an older Python is better than gigabytes of CUDA.
+        # A CPU build on an older Python is better than gigabytes of CUDA.
         pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
         for requirement in row.requires:
             name = split_requirement(requirement)[0]
@@ -188,7 +183,7 @@ class _Search:
         return pick
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
-        """A maintained torch for CPUs instead of a newer one with gigabytes of CUDA, if no torch was named."""
+        """A maintained CPU torch instead of a newer one with gigabytes of CUDA, if no torch was named."""
         if constraints.named or found.row.ipex or found.is_for_cpus or not self.wheels.queried:
             return None
         maintained = {row.name for row in self.table if not (row.ipex or row.retired)}
@@ -218,13 +213,13 @@ class _Search:
         )
 
     def _oneccl_runs(self, build: OnecclBuild, torch: str, target: Target, constraints: Constraints) -> bool:
-        """Whether a build of the bindings fits. One never published for CPUs counts if an index has it."""
+        """True if the bindings fit. A build never published for CPUs counts if an index has it."""
         is_published = build.cpu_wheel == "published" or (constraints.oneccl is not None and build.cpu_wheel != "none")
         fits = torch in build.works_with and target.python in build.pythons
         return fits and (self.wheels.queried or is_published)
 
     def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, AvailableWheel] | None:
-        """The wheels of these versions; None if one of them is not available."""
+        """None if one of these versions is not available."""
         found: dict[str, AvailableWheel] = {}
         for project, version in wanted.items() if self.wheels.queried else ():
             candidate = self.wheels.build(project, version, target)
@@ -251,7 +246,7 @@ class _Search:
         has = queried_indexes(wheels)
         notes += [because(reasons.left_out, requirement=each, title=row.title, indexes=has) for each in missing]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
-        # The indexes, which were not queried, may lack the bindings of the requested stack.
+        # The indexes, not queried yet, may lack the requested stack's bindings.
         or_gloo = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
         return StackPlan(
             row=row,
@@ -275,7 +270,7 @@ class _Search:
         )
 
     def _mpi(self, row: StackSpec, pick: Pick) -> str | Reason | None:
-        """The requirement for Intel MPI, None where none is needed, or the note that it is not available."""
+        """The requirement for Intel MPI, None if none is needed, or the note that it is not available."""
         if pick.bundled_mpi or not row.mpi:
             return None
         fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
@@ -283,7 +278,7 @@ class _Search:
         return found or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
     def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Reason | None]:
-        """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
+        """The newest maintained PyTorch for these hosts, or why there is none."""
         first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
         of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
@@ -301,10 +296,9 @@ class _Search:
         def first_fitting(rows: Iterable[StackSpec]) -> StackSpec | None:
             return next((other for other in rows if isinstance(self._fit(other, constraints), Pick)), None)
 
-        # The alternatives are tried like candidates, so a fix never names a stack that these hosts cannot have.
+        # Try alternatives like candidates, so that a fix never names a stack these hosts can't have.
         fits, stock, gloo = None, None, None
         if constraints.named or constraints.kind == "ipex":
-            # The rows of the same kind for another torch, newest first.
             kindred = [other if row.ipex else other.stock() for other in self.table]
             kindred = [other for other in kindred if bool(other.ipex) == bool(row.ipex) and other.line != row.line]
             if must:
