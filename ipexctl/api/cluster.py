@@ -1,11 +1,9 @@
-"""The Python interface to hosts: a `Cluster` has the hosts and how they are reached; its methods are the commands.
+"""The Python interface to hosts: a `Cluster` has the hosts and how to reach them; its methods are the commands.
 
-In come the options of the command line by their long names, with `_` for `-` (`with_`, as Python keeps `with` for
-itself); out come the frozen values that `--json` prints. A wrong call raises a `UserError`. A report says for each host
-what came in its way, and `run`, which has no report, raises a `CallError`. The rules: nothing is printed, and no file
-of defaults and no $IPEXCTL_HOSTFILE is read; progress goes to `on_line`, as plain lines from any thread; every call
-opens and closes its own sessions, so several threads may use one `Cluster`. Each call works in a thread of its own
-(`interruptible.py`), so Ctrl-C ends it as it ends a command.
+Keywords are the command line's long options with `_` for `-` (and `with_`); results are the frozen values that `--json`
+prints. A wrong call raises a `UserError`, a run that can't start a `CallError`. Files of defaults and
+$IPEXCTL_HOSTFILE are not read. Every call opens its own sessions, so threads may share a `Cluster`; it works in a
+thread (`interruptible.py`), so Ctrl-C ends it like a command.
 """
 
 from __future__ import annotations
@@ -71,8 +69,6 @@ if TYPE_CHECKING:
     from ipexctl.trust.setup import TrustReport
 
     class HostKeywords(TypedDict, total=False):
-        """The keywords of `Cluster` that say how its hosts are reached."""
-
         limit: str | None
         forks: int
         user: str | None
@@ -89,16 +85,12 @@ if TYPE_CHECKING:
         on_line: Callable[[str], object]
 
     class PlanKeywords(RunKeywords, total=False):
-        """The keywords of `run` that its plan depends on."""
-
         module: str | None
         command: Sequence[str]
         export: Mapping[str, object] | Sequence[str]
         env_file: Sequence[str | Path]
 
     class StackKeywords(TypedDict, total=False):
-        """The keywords of `install` and `versions` that choose a stack."""
-
         torch: str | None
         stack: str | None
         ipex: str | None
@@ -118,7 +110,7 @@ def _path(given: str | Path | None) -> Path | None:
 
 @refuses_wrong_calls
 class Cluster:
-    """Hosts and how they are reached; without hosts and without a hostfile, this machine alone."""
+    """Hosts and how to reach them; without hosts and hostfile, this machine alone."""
 
     def __init__(
         self,
@@ -140,7 +132,8 @@ class Cluster:
         iface: str | None = None,
         on_line: Callable[[str], object] = ignore_event,
     ) -> None:
-        """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`."""
+        """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`. `on_line` gets progress
+        as plain lines, from any thread."""
         check_lists(hosts=hosts)
         if hosts is not None and not hosts:
             raise UserError("hosts is empty", fix="name hosts; Cluster() without any is this machine")
@@ -189,8 +182,6 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"Cluster({[host.name for host in self.hosts]!r})"
-
-    # On the hosts
 
     def doctor(
         self, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
@@ -295,7 +286,7 @@ class Cluster:
         return self._call(partial(steps.execute_quietly, command=request))
 
     def fetch(self, source: str, dest: str | Path) -> FetchResult:
-        """Fetch files of a host: `source` is HOST:PATH. Those of a run: `Run.fetch`."""
+        """Fetch files of a host: `source` is HOST:PATH. For files of a run: `Run.fetch`."""
         from ipexctl.api.fetch import fetch_files
         from ipexctl.files.requested import parse_source
         from ipexctl.run.fetch import order_of_host
@@ -306,8 +297,6 @@ class Cluster:
     def uninstall(self, *, with_results: bool = False, dry_run: bool = False) -> UninstallReport:
         """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it."""
         return self._call(partial(steps.uninstall, with_results=with_results, dry_run=dry_run))
-
-    # Runs
 
     def run(
         self,
@@ -330,8 +319,8 @@ class Cluster:
     ) -> Run:
         """Start a script, a module or a command on all hosts, one process per rank, and return once it runs.
 
-        The run goes on by itself, whatever becomes of this program; `Run.stop` ends it. `resume`: the run, or its id,
-        that this same call has started before and now begins anew, on those of its hosts that answer.
+        The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that this same call started
+        before; it restarts on those of its hosts that answer.
         """
         from ipexctl.api.run_handle import Run
 
@@ -363,7 +352,7 @@ class Cluster:
     def plan(
         self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
     ) -> Plan:
-        """Plan a run and start nothing: its ranks, their variables with the reasons, the mpirun line."""
+        """Plan a run and start nothing: its ranks, their variables with reasons, the mpirun line."""
         from ipexctl.run.start.pipeline import PlannedRun
 
         given: dict[str, Any] = dict(options)
@@ -396,7 +385,6 @@ class Cluster:
         notify: str = "",
         **others: Any,
     ) -> RunCall:
-        """The call, checked as one of the command line is."""
         from ipexctl.run.notify import check_notify
         from ipexctl.run.start.call import RunCall
         from ipexctl.run.start.project import locate_project
@@ -465,7 +453,7 @@ class Cluster:
         self._on_line(text)
 
     def _watch(self, event: ProgressEvent) -> None:
-        """A line for each event that has no numbers which change all the time."""
+        """A line for each event, except those with numbers that change all the time."""
         if isinstance(event, Notice):
             self._on_line(f"warning: {event.text}" if event.warning else event.text)
         elif isinstance(event, Stepped):
@@ -473,7 +461,6 @@ class Cluster:
 
 
 def _call_error(call: RunCall, result: object) -> CallError:
-    """Why nothing was started."""
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
 
@@ -490,14 +477,14 @@ def _call_error(call: RunCall, result: object) -> CallError:
 
 
 class _WatchedStart(RunWatcher):
-    """Tells the lines of a start, and stops a run that began while the call was interrupted."""
+    """Passes on the lines of a start, and stops a run that started while the call was interrupted."""
 
     def __init__(self, cluster: Cluster, hosts: Sequence[Host], cancel: Cancel) -> None:
         self._cluster, self._hosts, self._cancel = cluster, hosts, cancel
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
-        cancel = Cancel() if self._cancel.thrown else self._cancel  # once more, to remove secrets
+        cancel = Cancel() if self._cancel.thrown else self._cancel  # again, to remove secrets
         with self._cluster._sessions(cancel, self._hosts) as pool:
             pool.warm(self._hosts)
             yield pool

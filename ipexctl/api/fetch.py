@@ -1,7 +1,6 @@
-"""The steps of fetch: files of one host, of all hosts of a run, or again and again while the run goes on.
+"""The steps of fetch: files of one host, of all hosts of a run, or repeatedly while the run continues.
 
-In come requests (`run/fetch.py` makes them) and how to connect to their hosts; out come results with reason and fix.
-The rule: an interrupted fetch is a result, too, as the same call resumes it.
+An interrupted fetch is a result too, because the same call resumes it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def fetch_files(
     timeout: float | None = None,
     watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
 ) -> tuple[FetchResult, PathOnHosts]:
-    """Fetch the files of one host. The hosts of `others` are asked meanwhile whether they have the path."""
+    """Meanwhile, ask the hosts of `others` whether they have the path."""
     found = PathOnHosts()
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:
         asking = run_in_background(lambda: find_hosts_with_path(others, pool), "others") if others else None
@@ -67,7 +66,7 @@ def fetch_from_all(
     watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
     on_result: Callable[[FetchResult], object] = ignore_event,
 ) -> list[FetchResult]:
-    """Fetch from one host after the other, as they share the link of this machine, until the call is cancelled."""
+    """One host after another, because they share this machine's link, until the call is cancelled."""
     results = []
     for request in requests:
         result, _ = fetch_files(request, options, cancel, timeout=timeout, watching=watching)
@@ -90,8 +89,8 @@ def mirror_files(
     reconnect: float = RECONNECT_SECONDS,
     watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
 ) -> tuple[list[FetchResult], bool]:
-    """Mirror the files until the run ends or the call is cancelled, which leaves what has arrived. Returns, too,
-    whether the run was seen to its end. `reached_by` says how a host of the run is reached."""
+    """Mirror the files until the run ends or the call is cancelled, which keeps what arrived. Also return whether the
+    run was seen to its end. `reached_by`: host of the run → host to connect to."""
     from ipexctl.run.mirror import RunMirror
 
     is_over = read_final_status(RunRegistry().directory / record.id) is not None

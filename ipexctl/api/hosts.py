@@ -1,10 +1,7 @@
-"""The steps of each command about hosts, in their order: doctor, trust, install, sync, push, hub, exec, envs,
-versions, uninstall.
+"""The steps of each command about hosts: doctor, trust, install, sync, push, hub, exec, envs, versions, uninstall.
 
-In come `OpenHosts` (the hosts, with sessions that open when a step first needs them) and the options of the call as
-values; out goes the report that `--json` prints. Progress goes to a callback, and throwing the cancellation of the pool
-ends a call early. The rule: options are checked before the first host is contacted, and what is slow to import is
-imported while the hosts connect. Each fix of a report has the options that reach the same hosts.
+Progress goes to a callback; throwing the pool's cancellation ends a call early. Options are checked before the first
+host is contacted, and slow imports happen while the hosts connect.
 """
 
 from __future__ import annotations
@@ -58,26 +55,24 @@ InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
 
 @dataclass(frozen=True, slots=True)
 class OpenHosts:
-    """The hosts of a call, the sessions to them, and what every step on them gets."""
-
     hosts: tuple[Host, ...]
     pool: SessionPool
     home: str
     iface: str | None = None
     timeout: float | None = None
     options: CallOptions = NO_OPTIONS
-    """The command line options that reach the same hosts, for suggested commands."""
+    """Options that reach the same hosts, for suggested commands."""
 
 
 def check_seconds(option: str, seconds: float | None) -> None:
-    """Raise a UserError for a timeout that can be none."""
+    """Raise a UserError for an invalid timeout."""
     if seconds is not None and not 0 < seconds <= _LONGEST:
         raise UserError(f"{option} must be a number of seconds up to {_LONGEST:,}, not {seconds}")
 
 
 @contextmanager
 def open_sessions(options: ConnectOptions, cancel: Cancel, *, forks: int = 1) -> Iterator[SessionPool]:
-    """A pool whose sessions open when they are first needed, and close at the end of the block."""
+    """Sessions open when first needed, and close at the end of the block."""
     with Connector(options) as connector, SessionPool(connector, cancel, forks=forks) as pool:
         yield pool
 
@@ -92,7 +87,7 @@ def doctor(
     probed = gather_facts(hosts, pool, home=opened.home, timeout=opened.timeout)
     answers = run_in_background(lambda: list(probed), "facts")
     pool.connector.load(hosts)
-    # Imported while the hosts answer: it takes as long as a connection.
+    # This import takes as long as a connection.
     from ipexctl.doctor.run import DoctorRequest, run_doctor
     from ipexctl.run.registry import RunRegistry
     from ipexctl.stack.catalog.user_table import known_rows
@@ -107,11 +102,10 @@ def doctor(
         node0_of=RunRegistry().node0_of,
     )
     report = run_doctor(hosts, answers.result(), request, pool)
-    return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # connecting is part of it
+    return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # includes connecting
 
 
 def trust(opened: OpenHosts, *, revoke: bool = False, dry_run: bool = False) -> TrustReport:
-    """Let node0 log in to every node, or take that back."""
     from ipexctl.trust import setup
 
     change = setup.revoke if revoke else setup.trust
@@ -120,8 +114,6 @@ def trust(opened: OpenHosts, *, revoke: bool = False, dry_run: bool = False) -> 
 
 
 class InstallOptions(NamedTuple):
-    """What `install` is to do with what it was asked for."""
-
     upgrade: bool = False
     downgrade: bool = False
     dry_run: bool = False
@@ -141,7 +133,7 @@ def install(
     watch: Watch = ignore_event,
 ) -> InstallReport:
     """Install and verify one stack on every host, or only download its wheels."""
-    opened.pool.warm(opened.hosts)  # they are connected while modules are imported
+    opened.pool.warm(opened.hosts)  # connect while modules are imported
     from ipexctl.stack.install import install
     from ipexctl.stack.install_context import install_request
     from ipexctl.stack.resolve.model import Sources, StackRequest
@@ -176,19 +168,19 @@ def sync(
     on_read: Callable[[Project], object] = ignore_event,
     watch: Watch = ignore_event,
 ) -> SyncReport:
-    """Sync the project to the same path on every host. `on_read` gets it before it is sent.
+    """Sync the project to the same path on every host; `on_read` gets it before it is sent.
 
-    `asks_early`: the hosts are asked for their copies while it is read. If that fails, they wait until the pool closes.
+    `asks_early`: ask the hosts for their copies while it is read. If reading fails, they wait until the pool closes.
     """
     hosts, pool = opened.hosts, opened.pool
-    pool.warm(hosts)  # they are connected while modules are imported and the project is read
+    pool.warm(hosts)  # connect while modules are imported and the project is read
     from ipexctl.run.registry import RunRegistry, abandoned_runs
     from ipexctl.sync.node_calls import TreeCalls
     from ipexctl.sync.project import read_project
     from ipexctl.sync.sync import TreeQuery, query_project
 
     query = None
-    if asks_early and not dry_run and opened.timeout is None:  # it would include the time for reading the project
+    if asks_early and not dry_run and opened.timeout is None:  # the timeout would include reading the project
         query = TreeQuery(hosts, pool, TreeCalls(opened.home, dry_run, opened.timeout, pool.cancel))
     project = read_project(
         root,
@@ -226,7 +218,7 @@ def push(
 ) -> PushReport:
     """Copy a file or a directory to this path on every host."""
     hosts, pool = opened.hosts, opened.pool
-    pool.warm(hosts)  # they are connected while the source is read
+    pool.warm(hosts)  # connect while the source is read
     from ipexctl.files.push import PushOptions, push
     from ipexctl.files.push_source import read_source
 
@@ -244,7 +236,7 @@ def push_repos(
     dry_run: bool = False,
     watch: Watch = ignore_event,
 ) -> HubPushReport:
-    """Bring repositories of a hub to the cache of every host. HF_ENDPOINT and HF_TOKEN of this process count."""
+    """Copy hub repositories to every host's cache. Uses this process's HF_ENDPOINT and HF_TOKEN."""
     opened.pool.warm(opened.hosts)
     from ipexctl.hub.downloader import hub_access
     from ipexctl.hub.push import HubPushOptions, push_repos
@@ -255,14 +247,12 @@ def push_repos(
 
 
 def list_repos(opened: OpenHosts) -> CacheReport:
-    """The models and datasets in the hub cache of every host."""
     from ipexctl.hub.cache import list_cache
 
     return opened.options.in_report(list_cache(opened.hosts, opened.pool, opened.home, opened.timeout))
 
 
 def remove_repos(opened: OpenHosts, repos: Sequence[HubRepo]) -> CacheReport:
-    """Remove models and datasets, with all their revisions, from the hub cache of every host."""
     from ipexctl.hub.cache import remove_from_cache
 
     return opened.options.in_report(remove_from_cache(repos, opened.hosts, opened.pool, opened.home, opened.timeout))
@@ -276,7 +266,7 @@ def execute(
     on_done: Callable[[ExecResult], object] = ignore_event,
     stdin_for: Callable[[], BinaryIO] | None = None,
 ) -> Report[ExecResult]:
-    """Run one command on every host. The output of a host goes to its sink, which many threads call."""
+    """Run one command on every host. Many threads call a host's sink."""
     began, results, pool = time.monotonic(), dict[str, ExecResult](), opened.pool
     for done in execute_on_hosts(
         opened.hosts,
@@ -295,14 +285,14 @@ def execute(
 
 @dataclass(frozen=True, slots=True)
 class HostOutput(ExecResult):
-    """The result of a command on one host, with all that it printed."""
+    """Result of a command on one host, with all its output."""
 
     stdout: str = ""
     stderr: str = ""
 
 
 def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
-    """Run one command on every host, and keep what it prints in memory."""
+    """Run one command on every host, and keep its output in memory."""
     printed: dict[str, dict[StreamName, bytearray]] = {
         host.name: {"stdout": bytearray(), "stderr": bytearray()} for host in opened.hosts
     }
@@ -315,7 +305,7 @@ def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
 
 
 def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:
-    """The table of stacks, and the one that an install would choose: for these hosts, if there are any."""
+    """The table of stacks, and the one that an install would choose, for these hosts if there are any."""
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
 
@@ -327,7 +317,7 @@ def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvsRequest:
-    """What to do with the environments: list them, or one of the others. Raises a UserError for what cannot be."""
+    """List environments, or do one of the others. Raises a UserError for a contradiction."""
 
     remove: tuple[str, ...] = ()
     prune: bool = False
@@ -353,7 +343,6 @@ class EnvsRequest:
 
 
 def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
-    """List, remove or verify the environments on every host."""
     from ipexctl.stack.env import envs
 
     hosts, pool, home, timeout = opened.hosts, opened.pool, opened.home, opened.timeout
@@ -372,7 +361,7 @@ def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
 def uninstall(
     opened: OpenHosts, *, with_results: bool = False, only_lists: bool = False, dry_run: bool = False
 ) -> UninstallReport:
-    """Remove ipexctl from the hosts and from the control machine, or only list what would be removed.
+    """Remove ipexctl from the hosts and the control machine, or only list what would be removed.
 
     While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything.
     """

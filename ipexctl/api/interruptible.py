@@ -1,4 +1,4 @@
-"""Calls of a Python program: each in a thread of its own, and with options whose types nothing else has checked."""
+"""Calls of a Python program: each in its own thread, with options whose types are checked here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ T = TypeVar("T")
 def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ignore_event) -> T:
     """Do the work in a thread and return its result.
 
-    Ctrl-C cancels it, and is raised once it has ended on the hosts and `after` was called; a second one at once.
+    The first Ctrl-C cancels it, and is raised after the work on the hosts ended and `after` was called; a second one is
+    raised at once.
     """
     cancel = Cancel()
     future = run_in_background(lambda: work(cancel), "call")
@@ -70,10 +71,9 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
-    """Raise a UserError for an unknown option, or a value of a type that its option does not have.
+    """Raise a UserError for an unknown option, or a value of a wrong type; each command checks the values itself.
 
-    `known`: the type of each option. Which values of its type an option can have is checked by its command's own code.
-    `also`: names that may be meant.
+    `known`: option → type. `also`: names that may be meant.
     """
     for name, value in given.items():
         if name not in known:
@@ -84,7 +84,7 @@ def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterab
 
 
 def check_lists(**given: object) -> None:
-    """Raise a UserError for a text in the place of a list: its letters would be the values."""
+    """Raise a UserError for a text instead of a list: its letters would be the values."""
     for name, value in given.items():
         if isinstance(value, (str, bytes)):
             raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: a list, such as {value.split()!r}")
@@ -103,7 +103,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _described(kind: Any) -> str:
-    """Such as `'a' or 'b'`, `int or None`."""
+    """`'a' or 'b'`, `int or None`."""
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):

@@ -1,11 +1,9 @@
 """The steps of a run in their order, for `ipexctl run`, the playbook's `run`, and Python programs:
 
     install, if asked for ──► plan ──► submit ──► follow ──► --notify ──► remove secrets
-                               └─ a dry run ends here       └─ a detached run goes on without this call
+                               └─ a dry run ends here       └─ a detached run continues without this call
 
-In comes a checked `RunCall`; what happens goes to a `RunWatcher`, which has the sessions, too; out goes what became of
-the call, as a value. The rule: a step that changes something is after the plan, but for the install, and what is
-imported late is imported while the hosts connect.
+Except for the install, nothing changes before the plan. Slow imports happen while the hosts connect.
 """
 
 from __future__ import annotations
@@ -40,42 +38,42 @@ if TYPE_CHECKING:
 
 
 class Followed(NamedTuple):
-    """How the call that follows a run saw it end."""
+    """How the call saw the run end."""
 
     exit_code: int
     may_leave_secrets: bool
-    """Whether ranks may not have read their job files."""
+    """True if ranks may not have read their job files."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedRun:
-    """A run that was started and followed to its end, or until the user left it."""
+    """A run followed to its end, or until the user left it."""
 
     run: StartedRun
     exit_code: int
 
 
 class RunWatcher(ABC):
-    """What the caller of `run` does at each event; most do nothing by default."""
+    """What the caller of `run` does at each event; most methods do nothing by default."""
 
     @abstractmethod
     def sessions(self) -> AbstractContextManager[SessionPool]:
-        """Sessions to the hosts, for the start, and once more to remove secrets."""
+        """For the start, and again to remove secrets."""
 
     def on_step(self, text: str) -> None:
-        """A step that the user sees."""
+        """Called with each step to show."""
         del text
 
     def on_note(self, text: str) -> None:
-        """Advice about the run that is started."""
+        """Advice about the run."""
         del text
 
     def on_warning(self, text: str) -> None:
-        """What went wrong after the run, and does not change its exit code."""
+        """A problem after the run that does not change its exit code."""
         del text
 
     def installing(self) -> AbstractContextManager[Watch]:
-        """What gets the progress of an install."""
+        """Gets the progress of an install."""
         return nullcontext(ignore_event)
 
     def on_installed(self, report: InstallReport) -> None:
@@ -83,7 +81,7 @@ class RunWatcher(ABC):
         del report
 
     def on_started(self, run: StartedRun) -> None:
-        """The ranks start; the run goes on, whatever becomes of this call."""
+        """The ranks start; from here the run outlives this call."""
         del run
 
     @abstractmethod
@@ -94,11 +92,11 @@ class RunWatcher(ABC):
 def run(
     call: RunCall, watcher: RunWatcher, *, dry_run: bool = False
 ) -> FollowedRun | StartedRun | PlannedRun | InstallReport | StartFailure:
-    """Start a run and follow it. A `StartedRun` is one that goes on by itself; an `InstallReport` tells how the install
-    failed, and a `StartFailure` why nothing was started."""
+    """Start a run and follow it. A `StartedRun` continues by itself; an `InstallReport` is a failed install, a
+    `StartFailure` says why nothing was started."""
     began, spec = time.monotonic(), call.spec
     with watcher.sessions() as pool:
-        from ipexctl.run.start import pipeline  # imported while the hosts are connected
+        from ipexctl.run.start import pipeline  # while the hosts connect
         from ipexctl.run.start.request import StartFailure
 
         if dry_run:
@@ -107,7 +105,7 @@ def run(
                 stack = _request_of(call, notes.append).with_torch().env.stack
                 call = replace(call, spec=replace(spec, torch=stack.torch))
             planned = pipeline.plan_run(call, pool, run="RUN", on_step=watcher.on_step, on_note=watcher.on_note)
-            for note in notes:  # the project is named before any note
+            for note in notes:  # name the project before any note
                 watcher.on_step(note)
             return planned
         reading: Future[Project] | None = None
@@ -144,10 +142,9 @@ def run(
 def on_hosts_left(
     call: RunCall, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
 ) -> RunCall:
-    """The call that begins the run of the record anew, for those of its hosts that answer.
+    """The call that restarts the record's run on its hosts that answer.
 
-    `typed`: options that are of this call, and not of the run. Raises a CallError if no host answers, or the run is
-    alive.
+    `typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive.
     """
     from ipexctl.run.start.exclusive import look_at_runs
     from ipexctl.run.start.resume import hosts_to_look_at, resumed_call
@@ -177,9 +174,9 @@ def _request_of(call: RunCall, on_step: Callable[[str], None]) -> InstallRequest
 
 
 def _request_of_project(call: RunCall, stack: StackRequest, on_step: Callable[[str], None]) -> InstallRequest | None:
-    """The request for the packages of the project's own file, which was found and not named; None if none is taken.
+    """Request for the packages of the project's own file, which was found, not named; None without a usable one.
 
-    A file that cannot be installed as it stands does not end the call: the script may not need what it names.
+    A file that can't be installed does not end the call: the script may not need what it names.
     """
     from ipexctl.found_files import check_found
     from ipexctl.stack.install_context import install_request
@@ -197,7 +194,7 @@ def _request_of_project(call: RunCall, stack: StackRequest, on_step: Callable[[s
         for read in file.read_files:
             check_found(read, naming=f"ipexctl run {option}")
         request = install_request(stack, (), [file.path], Sources(), spec.env, os.environ)
-        for read in request.files:  # with those that it includes
+        for read in request.files:  # included files too
             check_found(read, naming=f"ipexctl run {option}")
     except UserError as error:
         on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
@@ -214,8 +211,8 @@ def _install_first(
 ) -> tuple[HostFacts, ...] | InstallReport | StartFailure:
     """Install the environment on hosts that lack it, as `ipexctl install` does.
 
-    Returns the facts of the hosts if they still hold, as nothing had to be installed. Without --stack and --torch the
-    hosts get the environment that other hosts have.
+    Return the hosts' facts if nothing had to be installed, so they still hold. Without --stack and --torch the hosts
+    get the environment of the others.
     """
     from ipexctl.facts.gather import gather_facts
     from ipexctl.remote.fanout import run_in_background
@@ -227,11 +224,11 @@ def _install_first(
 
     hosts, spec = call.hosts, call.spec
     if reading is not None:
-        reading.result()  # a project that cannot be sent is refused first
+        reading.result()  # refuse a project that can't be sent first
     wanted = _request_of(call, watcher.on_step)
     is_any = wanted.env == EnvRequest(StackRequest())
     unchanged = run_in_background(lambda: None if is_any else find_unchanged(hosts, wanted, pool), "environment")
-    # All answers are read: an abandoned gather cancels the pool.
+    # Read all answers: an abandoned gather cancels the pool.
     probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
     is_there = is_everywhere(probed, spec.env)
     if (is_there and is_any) or unchanged.result() is not None:

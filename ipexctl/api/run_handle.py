@@ -1,9 +1,7 @@
 """The Python interface to runs: a `Run` was started by `Cluster.run` or by a command, and is known by its record.
 
-In come the options of `attach`, `wait`, `stop`, `why`, `dump`, `logs` and `fetch` by their long names; out come the
-frozen values of `--json`, or a `CallError` that names node0. The rules: a run goes on by itself, so what leaves a call
-leaves the run as it is. Ctrl-C within `events` and `wait` does so, too, unless `on_interrupt="stop"`. Lines of a user,
-such as that node0 is away, go to `on_line`, from any thread.
+Leaving a call leaves the run as it is. So does Ctrl-C in `events` and `wait`, unless `on_interrupt="stop"`. Messages
+for the user, such as that node0 is away, go to `on_line`, from any thread.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OnInterrupt = Literal["detach", "stop"]
 _MOST_UPDATES = 1000
-"""Updates that wait for the program; then the follower waits, and never the run."""
+"""Updates that wait for the program; beyond that the follower waits, never the run."""
 
 
 class OutputLine(NamedTuple):
@@ -59,7 +57,7 @@ class OutputLine(NamedTuple):
 
 
 class SlowAnswer(Protocol):
-    """The addition `slow-of-run` of an extra; its verdict has `findings`, `links` and `unjudged`, as `slow --json`."""
+    """An extra's `slow-of-run`; its verdict has `findings`, `links` and `unjudged`, as `slow --json`."""
 
     @property
     def verdict(self) -> Any: ...
@@ -70,7 +68,7 @@ class SlowAnswer(Protocol):
 
 @refuses_wrong_calls
 class Run:
-    """A run that was started from this machine."""
+    """A run started from this machine."""
 
     def __init__(self, record: RunRecord, *, on_line: Callable[[str], object] = ignore_event) -> None:
         self.record = record
@@ -78,7 +76,7 @@ class Run:
 
     @classmethod
     def find(cls, run: str = "last", *, on_line: Callable[[str], object] = ignore_event) -> Run:
-        """The run of an id, of a unique prefix of one, or the last one."""
+        """By id, by a unique prefix of it, or the last run."""
         return cls(RunRegistry().find(run), on_line=on_line)
 
     @property
@@ -91,7 +89,7 @@ class Run:
     def events(
         self, *, reconnect: float = RECONNECT_SECONDS, on_interrupt: OnInterrupt = "detach"
     ) -> Iterator[RunUpdate]:
-        """What happens, from the first line to the end: `Chunk`, `Note`, `Notice`, `RunStatus`, at last `RunEnded`.
+        """What happens, from the first line to the end: `Chunk`, `Note`, `Notice`, `RunStatus`, finally `RunEnded`.
 
         Leaving the loop leaves the run as it is.
         """
@@ -125,7 +123,7 @@ class Run:
             cancel.throw()
 
     def wait(self, timeout: float | None = None, *, on_interrupt: OnInterrupt = "detach") -> WaitResult:
-        """Wait until the run is over, without touching it; if `timeout` passes before, the result is not `is_over`."""
+        """Wait until the run is over, without touching it; after `timeout` seconds the result is not `is_over`."""
         check_seconds("timeout", timeout)
         (result,) = self._call(
             lambda watcher: steps.wait([self.record], watcher, timeout=timeout),
@@ -149,7 +147,7 @@ class Run:
         return answer
 
     def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | None = None) -> Path:
-        """Write one HTML page that shows the run; without a path, report-RUN.html in the current directory."""
+        """Write one HTML page about the run; without a path, report-RUN.html in the current directory."""
         write = _of_extra("page-of-run", "report")
         file = Path(path or f"report-{self.id}.html")
 
@@ -161,13 +159,13 @@ class Run:
         return file
 
     def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
-        """The Python stacks of all ranks, or of these; the status of a run that does not run."""
+        """The Python stacks of all ranks, or of these; the status if the run is not alive."""
         return self._call(lambda watcher: steps.dump(self._begun(watcher), watcher, ranks, timeout=timeout))
 
     def logs(
         self, rank: int | None = None, *, stderr: bool = False, tail: int | None = None, grep: str = ""
     ) -> list[OutputLine]:
-        """The output so far of one rank or of all, in order of time; `stderr`: that alone."""
+        """The output so far of one rank or of all, in order of time. With `stderr`, only that stream."""
         from ipexctl.run.follow import LineChoice, check_pattern
         from ipexctl.run.ranks import parse_ranks
 
@@ -205,7 +203,7 @@ class Run:
         rank: int | None = None,
         from_: str | None = None,
     ) -> FetchResult:
-        """Fetch files of the run, from node0 or from the host of a rank; without a path, its record and output."""
+        """Fetch files of the run, from node0 or from a rank's host; without a path, its record and output."""
         from ipexctl.api.fetch import fetch_files
         from ipexctl.run.fetch import order_of_run
 
@@ -219,7 +217,7 @@ class Run:
     def fetch_from_all(
         self, path: str | None = None, dest: str | os.PathLike[str] = ".", *, results: bool = False
     ) -> list[FetchResult]:
-        """Fetch from every host of the run, each to DEST/HOST; `results`: what ranks wrote to IPEXCTL_RUN_DIR."""
+        """Fetch from every host of the run, each to DEST/HOST. With `results`, what ranks wrote to IPEXCTL_RUN_DIR."""
         from ipexctl.api.fetch import fetch_from_all
         from ipexctl.run.fetch import orders_of_all_hosts
 

@@ -1,9 +1,7 @@
 """The steps of each command about known runs: ps, logs, wait, stop, dump, why.
 
-In come the record of a run, which says how its node0 is reached, and the `CallWatcher`, which can end the call; out
-goes a value, or a `CallError` that names node0. What a view shows goes to a callback. The rule: without node0, the
-copy on this machine answers as far as it goes, and the answer says so; nothing here but `stop` and `prune` changes
-anything on a host.
+If node0 is gone, the local copy answers as far as it can, and the answer says so. Only `stop` and `prune` change
+anything on a host. A failure is a `CallError` that names node0.
 """
 
 from __future__ import annotations
@@ -51,22 +49,21 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class CallWatcher:
-    """What ends a call early, and what gets the lines that a user reads meanwhile."""
+    """Ends a call early, and gets the lines for the user."""
 
     cancel: Cancel
     on_note: Callable[[str], None] = ignore_event
     on_warning: Callable[[str], None] = ignore_event
     on_step: OnStep | None = None
-    """Gets each remote step."""
 
     def connector(self, record: RunRecord) -> Connector:
-        """Connects to the hosts of a run as its start did."""
+        """Connects to a run's hosts as its start did."""
         return Connector(options_of(record, on_step=self.on_step, on_warning=self.on_warning))
 
 
 @contextmanager
 def node0_of(record: RunRecord, caller: CallWatcher) -> Iterator[SessionPool]:
-    """Sessions to node0. A HostError of the block becomes a `CallError`."""
+    """Sessions to node0. A HostError in the block becomes a `CallError`."""
     options = options_of(record, on_step=caller.on_step, on_warning=caller.on_warning)
     try:
         with open_sessions(options, caller.cancel) as pool:
@@ -76,14 +73,13 @@ def node0_of(record: RunRecord, caller: CallWatcher) -> Iterator[SessionPool]:
 
 
 def call_error(record: RunRecord, error: HostError) -> CallError:
-    """The error of a call that node0 ended."""
     exit_code = 3 if isinstance(error, Unreachable) else 1
     return CallError(f"{record.node0.name}: {error.reason}", fix=error.advice, exit_code=exit_code)
 
 
 def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
-    """The record of a run that has hosts and ranks. A submitted run that has not begun, or waits to begin again, is
-    waited for with `waits`; else, and if it never began, that is a `CallError` with the reason."""
+    """The record of a run that has hosts and ranks. With `waits`, wait for a submitted run that has not started or
+    waits to restart; otherwise, and if it never started, raise a `CallError` with the reason."""
     if not record.starter.waits or (record.world_size and not waits):
         return record
     from ipexctl.run.follow import run_exit_code
@@ -114,7 +110,7 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
             fix = f"ipexctl attach {record.id}, ipexctl stop {record.id}"
             raise CallError(f"run {record.id} {what}", fix=fix) from None
         except HostError:
-            if record.world_size:  # the caller knows what to do without node0: there may be a copy here
+            if record.world_size:  # the caller may have a local copy to use instead
                 return record
             raise
     if known.has_begun:
@@ -126,7 +122,6 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
 
 
 def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> StopResult:
-    """Stop the run on every node."""
     from ipexctl.run.local_copy import save_final_status
     from ipexctl.run.stop import stop
 
@@ -141,7 +136,7 @@ def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None
 def dump(
     record: RunRecord, caller: CallWatcher, ranks: Sequence[int] | None = None, *, timeout: float | None = None
 ) -> Dump | RunStatus:
-    """The Python stacks of these ranks; the status of a run that does not run."""
+    """The Python stacks of these ranks; the status if the run is not alive."""
     from ipexctl.run.dump import dump
 
     with node0_of(record, caller) as pool:
@@ -150,7 +145,7 @@ def dump(
 
 
 def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, is_last: bool = False) -> WhyResult:
-    """Why a run ended. `is_last`: it was meant as the last run, so a later call that began none is mentioned."""
+    """`is_last`: it was named as the last run, so mention a later call that started none."""
     from ipexctl.run.why.why import mention_failed_call, mention_page, why
 
     directory = RunRegistry().directory
@@ -179,7 +174,7 @@ def wait(
             timer.daemon = True
             timer.start()
             at_end.callback(timer.cancel)
-        # One for each run, however often it connects again: a login at a bastion is held until the end of the call.
+        # One per run, however often it reconnects: a login at a bastion is held until the call ends.
         connectors = {record.id: at_end.enter_context(caller.connector(record)) for record in records}
 
         def open_session(record: RunRecord, cancel: Cancel) -> Session:
@@ -194,18 +189,16 @@ def wait(
 
 @dataclass(frozen=True, slots=True)
 class LogsResult:
-    """How a call for the output of a run ended."""
-
     exit_code: int
-    """With `follow`, that of the run."""
+    """With `follow`, the run's."""
     status: RunStatus | None
-    """The last one of node0; None if node0 sent none."""
+    """The last one from node0; None if node0 sent none."""
     reason: str = ""
     """Why lines may be missing, if node0 did not send them all."""
     error: CallError | None = None
-    """The same for a user, unless it was in a notice."""
+    """The same for a user, unless a notice had it."""
     missing: str = ""
-    """What the record of node0 lacks, because its disk was full."""
+    """What node0's record lacks because its disk was full."""
 
 
 def logs(
@@ -217,7 +210,7 @@ def logs(
     follow: bool = False,
     reconnect: float = RECONNECT_SECONDS,
 ) -> LogsResult:
-    """Pass the chosen lines to `watch`, as they come, from node0; from the local copy if node0 has sent nothing."""
+    """Pass the chosen lines to `watch` as they come, from node0; from the local copy if node0 sent nothing."""
     from ipexctl.run.follow import Follower
 
     code, reason, failed = 0, "", None
@@ -241,7 +234,7 @@ def logs(
 def _from_copy(
     record: RunRecord, error: CallError, watch: OnRunUpdate, cancel: Cancel, lines: LineChoice
 ) -> tuple[int, CallError | None]:
-    """Pass on the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
+    """Pass on the local copy; the exit code is not 0 if it is incomplete."""
     from ipexctl.run.follow import follow_copy
     from ipexctl.run.local_copy import read_copy
 
@@ -273,9 +266,9 @@ def _missing_output(record: RunRecord, status: RunStatus | None) -> str:
 def follow_copy_instead(
     record: RunRecord, error: HostError, status: RunStatus | None, watch: OnRunUpdate, cancel: Cancel
 ) -> RunEnded:
-    """Pass on the copy of an ended run where node0 can't be reached or has pruned it; `status`: the last of node0.
+    """Pass on the copy of an ended run if node0 is unreachable or pruned it. `status`: the last one from node0.
 
-    Raises the error if there is no whole copy, or if output has come from node0.
+    Raises the error if there is no complete copy, or if output came from node0.
     """
     from ipexctl.run.follow import follow_copy
     from ipexctl.run.local_copy import read_copy
@@ -291,7 +284,7 @@ def follow_copy_instead(
 def follow(
     record: RunRecord, caller: CallWatcher, watch: OnRunUpdate, *, reconnect: float = RECONNECT_SECONDS
 ) -> RunEnded:
-    """Pass on what happens until the run is over, and keep a copy on this machine. Raises Cancelled."""
+    """Pass on what happens until the run is over, and keep a local copy. Raises Cancelled."""
     from ipexctl.run.follow import Follower
     from ipexctl.run.local_copy import LocalCopy
 
@@ -312,26 +305,26 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """The runs started from this machine, with their states."""
-
     runs: list[KnownRun]
     hidden: int
-    """How many were left out as they have ended."""
+    """Ended runs that were left out."""
     damaged: list[DamagedRecord]
 
 
 def ps(
     caller: CallWatcher, *, running: bool = False, newest: int | None = None, timeout: float | None = None
 ) -> RunList:
-    """List the runs that are known here: all, those that have not ended, or the newest. Runs that node0 has forgotten
-    long ago are removed from the registry."""
+    """List the known runs: all, those that have not ended, or the newest. Removes runs from the registry that node0
+    forgot long ago."""
     from ipexctl.run.ps import forgettable, with_copies
     from ipexctl.run.retention import read_limits
 
     keep, registry = read_limits(os.environ), RunRegistry()
     records, damaged, runs = _query(registry, caller, None if running else newest, timeout)
     known = {record.id: record for record in records}
-    for placed in [run.record for run in runs if run.record != known[run.record.id]]:  # submitted runs that have begun
+    for placed in [
+        run.record for run in runs if run.record != known[run.record.id]
+    ]:  # submitted runs that have started
         registry.save(placed)
     runs = with_copies(runs, registry.directory)
     if running:
@@ -346,12 +339,12 @@ def ps(
 def _query(
     registry: RunRegistry, caller: CallWatcher, newest: int | None, timeout: float | None
 ) -> tuple[list[RunRecord], list[DamagedRecord], list[KnownRun]]:
-    """The records, those that can't be read, and how the runs are; only the newest ones, if a number is given."""
+    """Records, unreadable records, and states of runs; only of the newest if a number is given."""
     from ipexctl.run.ps import query_runs
 
     abandoned_runs(registry.directory)
     records, damaged = registry.read_records()
-    if newest is not None:  # other runs are not even queried
+    if newest is not None:  # don't query the others
         records, damaged = records[-newest:], []
     with _sessions(caller) as open_session:
         return records, damaged, query_runs(records, open_session, caller.cancel, timeout=timeout or PS_ANSWER)
@@ -371,7 +364,7 @@ def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
 def prune(
     caller: CallWatcher, *, dry_run: bool = False, timeout: float | None = None
 ) -> tuple[list[PruneResult], list[PrunedRun]]:
-    """Remove the runs beyond the limits from the nodes and from this machine."""
+    """Remove runs beyond the limits from the nodes and from this machine."""
     from ipexctl.run.retention import prune_local, prune_nodes, read_limits
 
     keep, registry = read_limits(os.environ), RunRegistry()

@@ -1,9 +1,7 @@
 """The root of the command line: the list of commands, and their common behavior.
 
-In comes the command's name; out goes its typer command, from the module of the same name in this package or of an
-extra, or an error that names the nearest command. The module of a command is imported only when the command is called,
-and for Tab none is, so start-up time does not grow with their number; extras are looked for when no command of the core
-has the name. A wrong call prints a JSON document with --json, whichever command it is.
+A command's module is imported only when it is called, and for Tab none is, so start-up time does not grow with their
+number; extras are searched only for a name that the core lacks. With --json every wrong call prints a JSON document.
 """
 
 from __future__ import annotations
@@ -51,11 +49,11 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "config": "Show the value of every option and where it comes from.",
     },
 }
-"""The commands of the core by group, each with its line in the help; the module of the same name here defines it."""
+"""Command → its line in the help, by group; the module of the same name here defines it."""
 
 
 def groups() -> Mapping[str, Mapping[str, str]]:
-    """All commands by group, those of extras where they belong."""
+    """All commands by group, including those of extras."""
     found: dict[str, dict[str, str]] = {}
     extras = commands_of_extras().values()
     for panel, of_core in CORE.items():
@@ -70,7 +68,7 @@ def groups() -> Mapping[str, Mapping[str, str]]:
 
 
 def commands() -> Mapping[str, str]:
-    """Each command with its line in the help."""
+    """Command → its line in the help."""
     return {name: text for of_group in groups().values() for name, text in of_group.items()}
 
 
@@ -115,7 +113,7 @@ class _Commands(TyperGroup):
             self._only_named = False
 
     def invoke(self, ctx: Any) -> Any:
-        """With --json, also a wrong or interrupted call prints a JSON document."""
+        """With --json, a wrong or interrupted call prints a JSON document too."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from ipexctl.cli.options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptio
 from ipexctl.errors import UserError
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
-"""Signals that leave the run as it is: `timeout 60 ipexctl attach RUN` is a look at a detached run."""
+"""Signals that don't stop the run: `timeout 60 ipexctl attach RUN` only watches it."""
 
 
 @command()

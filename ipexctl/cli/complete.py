@@ -1,9 +1,7 @@
-"""Shell completion of runs, hosts, paths and environments from files of the control machine; no host is contacted.
+"""Shell completion from files of the control machine; contacts no host.
 
-In come the parameters that are typed already, as Typer has parsed them; out go candidates, of which Typer keeps those
-that begin with what is typed. So a path of a run is one of its project as it is here. Errors are swallowed: a message
-would garble that line. bash takes `last:out` for three words and replaces the last: `join_words_of_bash` comes before
-Typer, which then sees `out` alone.
+Errors are swallowed: a message would garble the line. bash splits `last:out` into three words and replaces the last, so
+`join_words_of_bash` runs before Typer, which then sees `out` alone.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 NEWEST: Final = 200
-"""Runs that are read; more candidates would not help."""
+"""Runs to read; more candidates would not help."""
 
 
 def runs() -> list[str]:
@@ -33,11 +31,11 @@ def runs() -> list[str]:
 
 
 _before_colon: list[str] = []
-"""What bash has cut off: the run of the path that is being completed."""
+"""The run that bash cut off from the path being completed."""
 
 
 def join_words_of_bash(environ: MutableMapping[str, str]) -> None:
-    """Make one word of `RUN`, `:` and the beginning of a path, of which Typer sees the path."""
+    """Join `RUN`, `:` and the start of a path to one word; Typer sees only the path."""
     words, cursor = environ.get("COMP_WORDS", "").split(), environ.get("COMP_CWORD", "")
     if "fetch" not in words or ":" not in words or not cursor.isdecimal():
         return
@@ -49,7 +47,7 @@ def join_words_of_bash(environ: MutableMapping[str, str]) -> None:
 
 
 def sources(incomplete: str) -> list[str]:
-    """Of fetch: runs, and behind `RUN:` the paths of its project; bash gets the path alone."""
+    """For fetch: runs, and after `RUN:` the paths of its project; bash gets the path alone."""
     run, colon, path = incomplete.rpartition(":")
     if _before_colon:
         return _paths_of(_before_colon[0], incomplete)
@@ -57,7 +55,7 @@ def sources(incomplete: str) -> list[str]:
 
 
 def _paths_of(run: str, typed: str) -> list[str]:
-    """The paths in the directory that is typed; relative to the current one if it is in the run's project."""
+    """Paths in the typed directory, relative to the current one if that is in the run's project."""
     from ipexctl.node.common.files import read_json
 
     records = [path for path in _records() if run in ("last", path.stem) or path.stem.startswith(run)]
@@ -74,7 +72,7 @@ def _paths_of(run: str, typed: str) -> list[str]:
 
 
 def environments() -> list[str]:
-    """The environments of known runs; the path of a user's Python is not one."""
+    """Environments of known runs, without a user's own Python."""
     from ipexctl.node.common.files import read_json
 
     found = [read_json(path).get("env") for path in _records()]
@@ -84,19 +82,19 @@ def environments() -> list[str]:
 
 
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The last name in a list of hosts, from the hostfile or allocation that the command would use."""
+    """Complete the last name in a list of hosts, from the hostfile or allocation that the command would use."""
     return _in_list(incomplete, [host.name for host in _hosts_in_reach(ctx)])
 
 
 def limits(ctx: typer.Context, incomplete: str) -> list[str]:
-    """As `hosts`, also groups and names excluded with `!`."""
+    """Like `hosts`, with groups, and names excluded by `!`."""
     known = _hosts_in_reach(ctx)
     groups = {group: None for host in known for group in host.groups}
     return _in_list(incomplete, [*(host.name for host in known), *groups])
 
 
 def configured() -> list[str]:
-    """The arguments of config: the commands that have options in files, and init."""
+    """Arguments of config: init, and the commands that have options in files."""
     from ipexctl.cli.app import commands
 
     return ["init", *(name for name in commands() if name != "config")]
@@ -128,7 +126,7 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
     try:
         cwd = Path.cwd()
         if request.hostfile is not None:
-            check_regular(cwd / request.hostfile)  # at Tab, nobody waits for a pipe
+            check_regular(cwd / request.hostfile)  # Tab must not wait for a pipe
         selection = select_hosts(request, environ=os.environ, cwd=cwd, project=find_root(None, None, cwd))
     except (UserError, OSError):
         return ()
@@ -136,7 +134,7 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
 
 
 def _records() -> list[Path]:
-    """The files of the run registry, the newest first."""
+    """Run registry files, newest first."""
     from ipexctl.run.registry import RunRegistry
 
     try:

@@ -1,12 +1,8 @@
-"""`ipexctl config`: the value of every option of each command and its source; `config init` writes a file.
+"""`ipexctl config`: shows the value of every option and its source; `config init` writes a file.
 
-In come the files of defaults, the variables and the options of this call. Out goes a list of values with file and line,
-made by the functions of `defaults.py` that every other command uses, so that the list cannot differ from what a call
-does. Mistakes of the files are raised for all shown commands at once; another command names its own alone. A URL is
-shown without user and password.
-
-`init` asks doctor about the hosts and writes the options of the call as values. What doctor recommends is written as
-comments: `run` computes it anew for the hosts of each call, and a value in the file would hold for other hosts, too.
+The list comes from the functions of `defaults.py` that every command uses, so it can't differ from what a call does.
+Mistakes in the files are raised for all shown commands at once. `init` writes doctor's recommendations as comments,
+because `run` computes them for each call's hosts and values would apply to other hosts too.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ _LOGIN: Final = re.compile(r"://[^/\s]*@")
 
 
 class ConfigCommand(ConfiguredCommand):
-    """Names the mistakes of the files for all commands; the other commands name those for themselves."""
+    """Reports mistakes in the files for all commands; other commands report only their own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from ipexctl.cli.app import commands
@@ -110,7 +106,7 @@ def config_command(
 
 
 def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
-    """Raise the mistakes of the files for these commands, each once."""
+    """Raise the files' mistakes for these commands, each once."""
     errors: dict[str, FileError] = {}
     for _, spec in command_specs(*commands):
         try:
@@ -121,13 +117,13 @@ def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
-    """The shared options on the command line that choose hosts and connections, by key."""
+    """Shared options on the command line that choose hosts and connections, by key."""
     targets, home, _ = shared_options()
     return {key: param for key, param in {**targets, **home}.items() if is_on_command_line(ctx, param.name)}
 
 
 def _plain(value: object) -> object:
-    """A value for JSON and TOML; a URL without user and password."""
+    """Value for JSON and TOML; a URL loses user and password."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     value = str(value) if isinstance(value, Path) else value
@@ -135,7 +131,7 @@ def _plain(value: object) -> object:
 
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
-    """Write the file; returns the exit code, 3 if a host was unreachable."""
+    """Write the file; return the exit code, 3 if a host was unreachable."""
     from ipexctl.api.hosts import doctor
     from ipexctl.cli.hosts import current_directory, open_hosts
     from ipexctl.node.common.files import write_atomically
@@ -167,7 +163,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 
 
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
-    """The file: the given options, and as comments what doctor recommends."""
+    """The file: given options, and doctor's recommendations as comments."""
     from ipexctl.hosts.nodeset import fold
 
     targets, home, _ = shared_options()

@@ -1,8 +1,7 @@
 """Finds and reads the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`.
 
-`--config FILE` takes the place of the project's file; it was named, so it may set what a found one may not. A found one
-counts only if others can't write it (`found_files`); the user's own is checked likewise, without exceptions. Nothing is
-decided here about values: `defaults` does that.
+`--config FILE` replaces the project's file; because it was named, it may set what a found file may not. A found file
+counts only if others can't write it (`found_files`); the user's own is checked the same way, without exceptions.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class ConfigFile(NamedTuple):
     source: SourceFile
     tables: Mapping[str, object]
     origin: Literal["project", "call", "user"]
-    """A project's file, which the user did not name, the one that `--config` names, or the user's own."""
+    """project: found, not named by the user. call: named by `--config`. user: the user's own."""
 
     @property
     def is_found(self) -> bool:
-        """Whether the user did not name it; then some options are refused."""
+        """True if the user did not name it; some options are refused then."""
         return self.origin == "project"
 
     @property
     def named(self) -> str:
-        """The file as a word of a call, if `--config` names it."""
+        """Its word on the command line, if `--config` names it."""
         return str(self.source.base / Path(self.source.path).name) if self.origin == "call" else ""
 
     def line_of(self, table: str, key: str) -> int:
@@ -55,7 +54,7 @@ class ConfigFile(NamedTuple):
         return self.source.error(*self._position(table, key), problem, fix=fix)
 
     def _position(self, table: str, key: str) -> tuple[int, int]:
-        """Line and column of a key, found by its text; those of its table if the key is written in another form."""
+        """Line and column of a key, by its text; of its table if the key is written in another form."""
         current, best = "", (1, 1)
         for number, line in enumerate(self.source.lines, 1):
             if header := _HEADER.match(line):
@@ -68,12 +67,12 @@ class ConfigFile(NamedTuple):
 
 
 def project_file() -> Path | None:
-    """The file in the root of the current directory's project. A home directory or `/` is no project."""
+    """In the root of the current directory's project. A home directory or `/` is not a project."""
     try:
         cwd = Path.cwd()
     except OSError:
         return None
-    # Most calls end here: what finds the root is imported only if there is such a file.
+    # Most calls end here, without the import of what finds the root.
     if not any((directory / PROJECT_FILE).is_file() for directory in (cwd, *cwd.parents)):
         return None
     from ipexctl.sync.root import find_root, root_problem
@@ -84,11 +83,11 @@ def project_file() -> Path | None:
 
 
 def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
-    """The file that `--config` names or else the project's, then the user's, if they exist. Raises a UserError."""
+    """The file of `--config` or else the project's, then the user's, if they exist. Raises a UserError."""
     files, is_there = [], False
     if named is not None:
         files.append(_read_config_file(expanded(named), "call"))
-    with contextlib.suppress(PermissionError):  # a directory above that may not be searched has no file for this call
+    with contextlib.suppress(PermissionError):  # a file below a closed directory does not count
         if named is None and (path := project_file()) is not None:
             check_found(path, naming=f"--config {shlex.quote(os.fspath(path))}")
             files.append(_read_config_file(path, "project"))

@@ -1,13 +1,11 @@
 """Defaults of options from files: which file sets an option for a call, and what a file may set.
 
-In come the files (`config_file.py` finds and reads them), the environment and the words of the command line. Out go the
-settings of the call, by parameter, each with its file and line. The first layer that has an option wins: the command
-line, the chosen cluster, variables such as $IPEXCTL_HOSTFILE, then of each file the table of the command before its
-top. An option also sets aside the defaults of its alternatives: with `--hosts` no file brings a hostfile.
+The first layer that has an option wins: command line, chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each
+file the command's table before the top. An option also overrides the defaults of its alternatives: with `--hosts` no
+file adds a hostfile. Mistakes of all files are raised together.
 
-A value is checked as on the command line, and all mistakes of the files are raised together, with their lines. The rule
-for a project's file, which comes with a repository and was not named by the user: it can't set what runs programs,
-trusts keys, decides where packages come from, or sends, writes or deletes files (`REFUSED`).
+A project's file comes with a repository and was not named by the user, so it can't set what runs programs, trusts keys,
+decides where packages come from, or sends, writes or deletes files (`REFUSED`).
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ from ipexctl.user_config import TRUSTED, is_entry, user_file
 
 
 class ConfiguredValue(NamedTuple):
-    """The value of an option, and where it comes from."""
-
     value: object
     source: str
     """A file, such as `ipexctl.toml`, or a variable, such as `$IPEXCTL_HOME`."""
@@ -43,25 +39,25 @@ class ConfiguredValue(NamedTuple):
     table: str = ""
     """`run`, `cluster.lab`, or empty for the top of the file."""
     is_found: bool = False
-    """Whether it is from a project's file, which the user did not name."""
+    """True for a project's file, which the user did not name."""
     named_file: str = ""
     """The file, if `--config` names it."""
     is_chosen: bool = False
-    """Whether it is of the cluster that the command line names."""
+    """True if it comes from the cluster that the command line names."""
 
 
 Defaults: TypeAlias = Mapping[str, ConfiguredValue]
-"""The options of a call that have their value from a file, by parameter name."""
+"""Options with a value from a file, by parameter name."""
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
 SHARED_GROUPS: Final[list[frozenset[str]]] = []
-"""The parameters of each group that commands share: hosts, home, output. `options.py`, which has them, sets it."""
+"""Parameters of each shared group: hosts, home, output. Set by `options.py`."""
 _META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"
 TABLES: Final = {"submit": "run"}
-"""Commands that have their defaults from the table of another one."""
+"""Command → the other command whose table has its defaults."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
     ("IPEXCTL_HOSTFILE", "hostfile"),
@@ -70,7 +66,7 @@ _VARIABLES: Final = (
     ("PBS_NODEFILE", "hostfile"),
     ("IPEXCTL_HOME", "home"),
 )
-"""Environment variables that the commands read, and the option that each stands for, in order of precedence."""
+"""Environment variable → option that it stands for, in order of precedence."""
 
 ALTERNATIVES: Final = (
     {"hosts", "hostfile"},
@@ -83,7 +79,7 @@ ALTERNATIVES: Final = (
     {"detach", "report"},
     {"rank", "host"},
 )
-"""Options of which one sets aside the defaults of the others, in commands that have all of them."""
+"""In commands that have all options of a set, one overrides the defaults of the others."""
 
 _NO_DEFAULTS: Final = {
     "json": "type --json in the calls that need it",
@@ -94,7 +90,7 @@ _NO_DEFAULTS: Final = {
     "config": "type --config FILE in the calls that need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }
-"""Options that no table of a command can set, with the fix."""
+"""Option that no command table can set → fix."""
 
 _SOURCES: Final = "decides where packages come from"
 _SENDS: Final = "can send files or secrets of this machine to the hosts"
@@ -117,11 +113,11 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }
-"""Parameters that a project's file cannot set: the pattern of the refused values, and the reason."""
+"""Parameter that a project's file cannot set → pattern of the refused values, and reason."""
 
 
 class ConfiguredCommand(TyperCommand):
-    """A command whose options have their defaults from files."""
+    """A command with options that take defaults from files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -149,7 +145,7 @@ def defaults_of(ctx: typer.Context) -> Defaults:
 
 
 def files_of(ctx: typer.Context) -> tuple[ConfigFile, ...]:
-    """The files of defaults of this call, read once: `--config` may name a pipe."""
+    """Files of defaults of this call, read once: `--config` may name a pipe."""
     files: tuple[ConfigFile, ...] | None = ctx.meta.get(_FILES)
     if files is None:
         files = ctx.meta[_FILES] = config_files()
@@ -192,7 +188,7 @@ def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> 
             except NotRegularError as error:
                 where = f"{setting.source}:{setting.line}: {tilde_path(Path(path))}"
                 raise UserError(f"{where}: {error.strerror}", fix=f"name another: {option} FILE") from None
-            except OSError:  # the command says so if it needs the file
+            except OSError:  # the command reports it if it needs the file
                 continue
             if setting.is_found:
                 check_found(path, naming=naming)
@@ -210,13 +206,13 @@ def _origins(command: TyperCommand, ctx: typer.Context) -> str:
 
 
 class CommandSpec(NamedTuple):
-    """The options of a command, as far as files are concerned."""
+    """A command's options that files can set."""
 
     table: str
     params: Mapping[str, Param]
-    """Of the command, by key in a file."""
+    """The command's own, by key in a file."""
     table_params: Mapping[str, Param]
-    """Of all commands that share the table, as those of `export` do."""
+    """Of all commands that share the table, such as those of `export`."""
 
     @classmethod
     def of(cls, command: TyperCommand, ctx: Any) -> CommandSpec | None:
@@ -232,7 +228,7 @@ class CommandSpec(NamedTuple):
 
     @classmethod
     def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
-        """`name`: of the command, or of the group that it is in with its siblings."""
+        """`name` is the command, or the group of the command and its siblings."""
         if name in TABLES:
             from ipexctl.cli.app import load_command
 
@@ -250,7 +246,7 @@ class CommandSpec(NamedTuple):
 
     @property
     def shared(self) -> set[str]:
-        """The parameters of the shared groups that the command has as a whole."""
+        """Parameters of shared groups that the command has completely."""
         groups = map(_names, shared_options())
         return set().union(*(group for group in groups if group <= self.names))
 
@@ -260,7 +256,7 @@ def _names(params: Mapping[str, Param]) -> set[str]:
 
 
 def _keys(params: Iterable[Param]) -> dict[str, Param]:
-    """The options by their name without dashes, the long one if there is one."""
+    """Options by name without dashes, the long one if there is one."""
     keys = {}
     for param in params:
         if param.param_type_name == "option":
@@ -270,7 +266,7 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
 
 
 def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
-    """Each command of these names, as `export` has several, with its options."""
+    """Each command of these names (`export` has several), with its options."""
     from ipexctl.cli.app import load_command
 
     for name in names:
@@ -284,17 +280,17 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
-    """The options of each group that commands share, by key."""
+    """Options of each shared group, by key."""
     from ipexctl.cli.app import load_command
 
-    keys = _keys(load_command("trust").params)  # it has all of them
+    keys = _keys(load_command("trust").params)  # trust has all of them
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
 
 
 def effective(
     spec: CommandSpec, given: Iterable[str], cluster: str | None, files: Sequence[ConfigFile]
 ) -> dict[str, ConfiguredValue]:
-    """The settings of a command from variables and files; `given` are the parameters of the command line."""
+    """Settings of a command from variables and files; `given` are the parameters of the command line."""
     names = spec.names
     uses_hosts = CLUSTER in names  # `lab up --hosts N` is another option
     of_files, clusters = read_settings(spec, files)
@@ -316,7 +312,7 @@ def effective(
 def _first_of(
     layers: Iterable[Mapping[str, ConfiguredValue]], given: set[str], alternatives: Sequence[set[str]]
 ) -> dict[str, ConfiguredValue]:
-    """For each option the setting of the first layer that has it or an alternative of it."""
+    """For each option, the setting of the first layer that has it or an alternative."""
     result: dict[str, ConfiguredValue] = {}
     taken = given
     for layer in layers:
@@ -330,7 +326,7 @@ def _first_of(
 def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -> Mapping[str, ConfiguredValue]:
     if name in clusters:
         return clusters[name]
-    from ipexctl.hosts.names import did_you_mean  # imported only for an error
+    from ipexctl.hosts.names import did_you_mean  # only for an error
 
     known = ", ".join(clusters)
     fix = f"known clusters: {known}" if known else f"write a table [cluster.NAME] with its hosts into {PROJECT_FILE}"
@@ -340,7 +336,7 @@ def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -
 def read_settings(
     spec: CommandSpec, files: Sequence[ConfigFile]
 ) -> tuple[list[dict[str, ConfiguredValue]], dict[str, dict[str, ConfiguredValue]]]:
-    """The settings of each file for this command, first its table, then the top; and the clusters of all files."""
+    """Settings of each file, its table for the command before its top; and the clusters of all files."""
     of_files: list[dict[str, ConfiguredValue]] = []
     clusters: dict[str, dict[str, ConfiguredValue]] = {}
     errors: list[FileError] = []
@@ -360,7 +356,7 @@ class _FileReader:
         self._errors = errors
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
-        """The settings at the top of the file, as far as the command has them."""
+        """Top-level settings that the command knows."""
         from ipexctl.cli.app import commands, is_command
         from ipexctl.hosts.names import did_you_mean
 
@@ -387,7 +383,7 @@ class _FileReader:
         return {name: setting for name, setting in settings.items() if name in shared}
 
     def _check_trusted(self, entries: object) -> None:
-        """It is used by `found_files`; here only its mistakes are reported."""
+        """`found_files` uses it; here only its mistakes are reported."""
         own = tilde_path(user_file())
         if self._file.origin != "user":
             problem = f"{TRUSTED} counts only in your own {own}, so that no project can add itself"
@@ -397,7 +393,6 @@ class _FileReader:
             self._add("", TRUSTED, f"{TRUSTED} needs an array of absolute paths", f"such as {example}")
 
     def of_table(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
-        """The settings of the command's table."""
         values = self._file.tables.get(spec.table)
         if not isinstance(values, dict):
             return {}
@@ -460,7 +455,7 @@ class _FileReader:
 
 
 def _options_of_others(table: str) -> dict[str, Param]:
-    """The options of the other commands that have their defaults from this table, such as those of submit in [run]."""
+    """Options of other commands with defaults in this table, such as submit's in [run]."""
     from ipexctl.cli.app import load_command  # few files have them
 
     others = (load_command(name) for name, of_other in TABLES.items() if of_other == table)
@@ -468,7 +463,7 @@ def _options_of_others(table: str) -> dict[str, Param]:
 
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
-    """The error of a key that is no option here; its fix names the tables of the commands that have the option."""
+    """The error for an unknown key; its fix names the tables of commands that have the option."""
     from ipexctl.cli.app import commands
     from ipexctl.hosts.names import did_you_mean
 
@@ -487,7 +482,7 @@ def _command_of(table: str) -> str:
 
 
 def _check_type(param: Param, value: object) -> None:
-    """Raise a BadParameter for a value of another type of TOML, or one that click would refuse."""
+    """Raise a BadParameter for a value of another TOML type, or one that click would refuse."""
     kind = param.type.name
     is_right, expected = isinstance(value, str), "a string"
     if param.multiple or param.nargs > 1:
@@ -521,12 +516,12 @@ def _refusal_fix(param: Param, table: str) -> str:
 
 
 def _is_local_path(param: Param, value: object) -> bool:
-    """Whether it is a path on the control machine; --home is on the nodes, and `--ssh-config none` is no path."""
+    """False for --home, which is on the nodes, and for `--ssh-config none`."""
     return param.type.name == "path" and param.name != "home" and value != "none"
 
 
 def _resolved(param: Param, value: Any, base: Path) -> object:
-    """The value, with paths of this machine relative to the file's directory."""
+    """Make local paths relative to the file's directory."""
     if not _is_local_path(param, value):
         return value
     if isinstance(value, list):

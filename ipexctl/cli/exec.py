@@ -64,7 +64,7 @@ def exec_command(
 
 
 def _stdin_opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:
-    """A function that opens the file at its start, once per host; a pipe is copied to a temporary file first."""
+    """Open the file at its start, once per host; a pipe is copied to a temporary file first."""
     if stdin is None:
         return None
     try:

@@ -1,9 +1,8 @@
-"""One call of `fetch`: which hosts its words mean, the files of one or all of them, and what is shown of it.
+"""One call of `fetch`: which hosts it means, the files of one or all of them, and what is shown.
 
-Decides whether the word before the colon is a run or a host: a run that the registry knows, unless the call names hosts
-and one of them has this name. The host of a run is reached as its record says, and options of this call override the
-record; defaults of files do not, as the record is more specific. `api/fetch.py` does the work; out come a result with
-reason and fix, and an exit code. An interrupted call is a result, too: the same command resumes it.
+The word before the colon is a known run, unless the call names hosts and one of them has this name. A run's host is
+reached as its record says; options of this call override the record, defaults of files don't. An interrupted call has a
+result too, because the same command resumes it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FetchCall:
-    """The options of one call; each method fetches in one way, shows the results and returns the exit code."""
+    """Each method fetches in one way, shows the results and returns the exit code."""
 
     source: FetchSource
     dest: str
@@ -111,7 +110,7 @@ class FetchCall:
         return interrupt.code or exit_code([result.status for result in found])
 
     def follow(self, *, all_hosts: bool, results: bool, reconnect: float) -> int:
-        """Ctrl-C leaves what has arrived."""
+        """Ctrl-C keeps what arrived."""
         output, targets, path = self.output, self.targets, self.source.path
         record = begun(find_run(self.source.word, output), output, waits=True)
         others = choose_hosts(targets) if targets.names_hosts and self.host is not None else ()
@@ -154,7 +153,7 @@ class FetchCall:
             yield view.watch
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
-        """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
+        """A known run, unless the call names hosts and a host has this name."""
         source, targets, output = self.source, self.targets, self.output
         of_run = self.rank is not None or self.host is not None or source.path is None
         register = RunRegistry()
@@ -172,8 +171,8 @@ class FetchCall:
         return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
 
     def _reached(self, request: FetchRequest) -> FetchRequest:
-        """The request to a host that is reached as its run's record says, unless options of the call override that."""
-        # Defaults of files don't: the record is more specific.
+        """Reach the host as its run's record says, unless options of the call override that."""
+        # Not defaults of files: the record is more specific.
         return replace(request, host=with_call_options(request.host, self.targets.without_defaults()))
 
     def _options(self, record: RunRecord) -> ConnectOptions:

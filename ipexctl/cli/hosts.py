@@ -1,9 +1,7 @@
 """Makes hosts, connections and a session pool from the options that all commands share.
 
-In come `Targets` and `Home` of `options.py`; out go the hosts and their source (`hosts/select.py` decides which source
-counts), `ConnectOptions`, the home on the nodes, and the options that a command to type next needs to reach the same
-hosts. Values are checked here before any host is contacted. The rule for a suggested command: it repeats what chooses
-its hosts, but not a default that every command reads from the same file.
+Values are checked before any host is contacted. A suggested command repeats what chooses its hosts, but not a default
+that every command reads from the same file.
 """
 
 from __future__ import annotations
@@ -41,17 +39,16 @@ if TYPE_CHECKING:
 
 
 _MOST_SHOWN = 300
-"""Characters of a command that -vv prints; a whole script is longer."""
+"""Characters of a command that -vv prints; a script is longer."""
 
 
 def choose_hosts(targets: Targets) -> tuple[Host, ...]:
-    """The hosts of this call, in the order of the hostfile or option."""
+    """In the order of the hostfile or option."""
     return select(targets).hosts
 
 
 def select(targets: Targets, project: Path | None = None, accelerate: AccelerateConfig | None = None) -> Selection:
-    """The hosts of this call and their source. `project`: the project's root, if it does not depend on the current
-    directory alone."""
+    """This call's hosts and their source. `project`: its root, unless the current directory determines it."""
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
@@ -63,7 +60,7 @@ def select(targets: Targets, project: Path | None = None, accelerate: Accelerate
 
 
 def _source(selection: Selection, request: HostRequest, targets: Targets) -> str:
-    """The source of the hosts for messages; of a default also its file."""
+    """Source of the hosts for messages; for a default also its file."""
     name = "hosts" if request.hosts is not None else "hostfile" if request.hostfile is not None else ""
     setting = targets.defaults.get(name)
     if setting is None:
@@ -73,9 +70,9 @@ def _source(selection: Selection, request: HostRequest, targets: Targets) -> str
 
 
 def host_options(targets: Targets, home: Home | None = None, hostfile: Path | None = None) -> str:
-    """The command line options that select and connect to the same hosts, for suggested commands.
+    """Options that choose and reach the same hosts, for suggested commands.
 
-    `hostfile`: the one that was taken without an option, if another command would not find it.
+    `hostfile`: the one found without an option, if another command would not find it.
     """
     if hostfile is not None and not targets.names_hosts:
         targets = replace(targets.without_defaults("hosts", "hostfile"), hostfile=hostfile)
@@ -100,12 +97,12 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
 
 
 def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
-    """The options that commands to type next need, of a call that runs nothing."""
+    """Options for suggested commands of a call that runs nothing."""
     return CallOptions(host_options(targets, home))
 
 
 def with_call_options(host: Host, targets: Targets) -> Host:
-    """The host of a run's record, with the connection options of this call applied."""
+    """Apply this call's connection options to a host of a run's record."""
     return overridden(host, _request(targets), current_directory())
 
 
@@ -139,7 +136,7 @@ def current_directory() -> Path:
 
 
 def check_home(home: Home) -> str:
-    """The home directory on the nodes; checks --home and --iface before any host is contacted."""
+    """Return the home on the nodes; checks --home and --iface."""
     if home.iface is not None:
         from ipexctl.hosts.internal import InterfaceChoice
 
@@ -148,7 +145,7 @@ def check_home(home: Home) -> str:
 
 
 def connect_options(targets: Targets, output: Output | None = None, starter: Starter = OVER_SSH) -> ConnectOptions:
-    """The connection options; with `output`, remote steps are printed for -v."""
+    """With `output`, remote steps are printed for -v."""
     return ConnectOptions(
         starter=starter,
         connect_timeout=targets.connect_timeout,
@@ -166,10 +163,10 @@ def session_pool(
     quiet: bool = False,
     node0s: Sequence[Host] = (),
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
-    """Sessions to the hosts of this call; the first signal cancels all steps on them.
+    """Sessions to this call's hosts; the first signal cancels all steps on them.
 
-    `hosts`: those of a command that needs no ssh between them, and so works over each starter. `node0s`: those of them
-    that may be node0 of a run, whose supervisor does not end with the call.
+    `hosts`: for a command that needs no ssh between them, so any starter works. `node0s`: those that may be node0 of a
+    run, with a supervisor that outlives the call.
     """
     options = connect_options(targets, output, starter_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))
@@ -186,9 +183,9 @@ def open_hosts(
     announces: bool = True,
     steps_from: int = 1,
 ) -> Iterator[tuple[OpenHosts, Interrupt]]:
-    """The hosts of this call (`hosts`, if they are chosen already), for the functions of `api/hosts.py`.
+    """This call's hosts (or `hosts`, already chosen), for the functions of `api/hosts.py`.
 
-    `announces`: the way to the hosts, if auto has chosen it. `steps_from`: the number of -v that shows remote steps.
+    `announces`: print the way to the hosts if auto chose it. `steps_from`: number of -v that shows remote steps.
     """
     home_dir = check_home(home)
     chosen = choose_hosts(targets) if hosts is None else tuple(hosts)
@@ -200,7 +197,7 @@ def open_hosts(
 
 
 def starter_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Starter:
-    """The way to these hosts; one that auto has chosen is announced."""
+    """The way to these hosts; announced if auto chose it."""
     starter = choose_starter(targets.transport, hosts, os.environ)
     if targets.transport == TRANSPORT and not quiet and (text := starter.announcement(os.environ)):
         print_message(text)
@@ -217,7 +214,7 @@ def open_pool(
 
 
 def step_printer(output: Output | None) -> OnStep | None:
-    """A callback that prints each remote step and its time for -v, and also the command for -vv."""
+    """Prints each remote step and its time for -v, and its command for -vv."""
     if output is None or not output.verbose:
         return None
     commands = output.verbose > 1

@@ -1,4 +1,4 @@
-"""`ipexctl hub`: what lies in the hub cache of the hosts, and its removal. `ipexctl push hf:…` fills it."""
+"""`ipexctl hub`: lists and removes what is in the hosts' hub cache. `ipexctl push hf:…` fills it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def install_command(
 
     hosts = () if download_only is not None and not targets.names_hosts else None
     with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)  # they are connected while modules are imported
+        opened.pool.warm(opened.hosts)  # connect while modules are imported
         from ipexctl.stack.resolve.model import Sources, StackRequest
         from ipexctl.ui.install import as_json, show
         from ipexctl.ui.progress_view import ProgressView

@@ -1,8 +1,7 @@
-"""Signal handling while hosts are at work: the first signal cancels all steps, the second exits at once.
+"""Signal handling while hosts work: the first signal cancels all steps, the second exits at once.
 
-In come SIGINT, SIGTERM and SIGHUP, out goes one call of a handler with what ends the process. The rules: a signal that
-the caller ignores stays ignored, but for SIGTERM; a signal that a program has sent twice counts once, so that the stop
-of the first reaches the hosts; the terminal's modes are restored however the process ends.
+A signal that the caller ignores stays ignored, except SIGTERM. The terminal's modes are restored however the process
+exits.
 """
 
 from __future__ import annotations
@@ -32,31 +31,30 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[[str], None]
 SAME_SIGNAL: Final = {signal.SIGTERM: 1.0, signal.SIGINT: 0.05, signal.SIGHUP: 1.0}
-"""Seconds within which a second signal is the first once more: `timeout` sends it to the program and to its group, and
-a service manager to every process of a unit. Who presses Ctrl-C twice means it, and takes longer than 0.05 s."""
+"""Seconds within which a repeated signal counts once: `timeout` signals the program and its group, and a service
+manager every process of a unit. Pressing Ctrl-C twice on purpose takes longer than 0.05 s."""
 
 
 class Interrupt:
-    """The exit code for the signal that arrived; None if none did."""
+    """`code`: exit code for the signal that arrived, or None."""
 
     code: int | None = None
 
     def check(self) -> None:
-        """Raise Interrupted after a signal: the report of the call is not whole."""
+        """Raise Interrupted after a signal, because the call's report is incomplete."""
         if self.code is not None:
             raise Interrupted(self.code)
 
     def or_exit(self, code: int) -> typer.Exit:
-        """The end of the call: with the signal's exit code, else with `code`."""
+        """Exit with the signal's code, else with `code`."""
         return typer.Exit(code if self.code is None else self.code)
 
 
 @contextmanager
 def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrupt]:
-    """Throw `cancel` on the first signal; on the second, end the process with that signal. With `only_waits` nothing
-    runs on the hosts for this call.
+    """Throw `cancel` on the first signal; die of the second. `only_waits`: nothing runs on the hosts for this call.
 
-    A cancelled step that returns no host results raises Interrupted with the signal's exit code; a CallError gets it.
+    A cancelled step without host results raises Interrupted with the signal's exit code; a CallError gets that code.
     """
     interrupt = Interrupt()
 
@@ -85,8 +83,8 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
 def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
     """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(text)` to end the process with the signal.
 
-    What the caller ignores stays ignored: SIGHUP under nohup, SIGINT in the background of a script (`ipexctl … &`).
-    SIGTERM ends the call in any case.
+    What the caller ignores stays ignored: SIGHUP under nohup, SIGINT in a script's background (`ipexctl … &`). SIGTERM
+    always ends the call.
     """
 
     last = dict.fromkeys(_SIGNALS, -math.inf)
@@ -119,14 +117,14 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
 
 
 def _terminal_state() -> list[Any] | None:
-    """The terminal's modes: a passphrase prompt in another thread turns echo off, and an exit must turn it on again."""
+    """A passphrase prompt in another thread turns echo off; an exit must turn it on again."""
     with contextlib.suppress(termios.error, ValueError, OSError):
         return termios.tcgetattr(sys.stdin.fileno())
     return None
 
 
 def _restore(terminal: list[Any] | None) -> None:
-    """Restore the terminal's modes, unless in the background, where the kernel would stop this process for it."""
+    """Not in the background, where the kernel would stop this process."""
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
             if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():

@@ -1,10 +1,8 @@
-"""Reads the line of a command that plans a launch (`run`, `export`) and makes a `RunCall` from it.
+"""Makes a `RunCall` from the line of a command that plans a launch (`run`, `export`). Contacts no host.
 
-In come the options and the words after them: a script, `-m MODULE`, a command, or a pasted line of another launcher,
-which `launch/launchers/` takes apart. Out goes a checked `RunCall`: hosts, spec, the place of the project, notes. No
-host is contacted here, so that a mistake is told at once. The rules: an option typed in the call wins over the pasted
-line, the line over an accelerate config and over files of defaults; words after the script belong to the script, and a
-note says so if one looks like an option of ipexctl. `plan_or_exit` plans such a call without starting it.
+The words after the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A
+typed option wins over the pasted line, the line over an accelerate config and files of defaults. Words after the script
+belong to it; a note follows if one looks like an option of ipexctl.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     panel: (*(name for name, declaration in _DECLARED.items() if declaration.panel == panel), *others)
     for panel, others in _OTHER_OPTIONS.items()
 }
-"""The groups of options in the help of commands that plan a launch; declared options name theirs."""
+"""Groups of options in the help; declared options name their group."""
 _SHORT: Final = "ipexctl.short_help"
 
 _SAME_MEANING: Final = {
@@ -75,16 +73,16 @@ _SAME_MEANING: Final = {
     "--num_processes": "-n",
     "--master_port": "--master-port",
 }
-"""Options of torchrun and accelerate, and the option of ipexctl with the same meaning."""
+"""torchrun's or accelerate's option → ipexctl's."""
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 _NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
 
 
 class ScriptCommand(ConfiguredCommand):
-    """A command whose arguments after SCRIPT or `-m NAME` belong to the script."""
+    """Arguments after SCRIPT or `-m NAME` belong to the script."""
 
     most_used: Collection[str] = ()
-    """The options of --help; empty for all of them."""
+    """Options of --help; empty for all."""
 
     def get_help(self, ctx: Any) -> str:
         ctx.meta[_SHORT] = self.most_used
@@ -95,7 +93,7 @@ class ScriptCommand(ConfiguredCommand):
         return super().get_help(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options by group; plain text, as rich would take most of the start-up time."""
+        """Write options by group, as plain text: rich would take most of the start-up time."""
         records = {param.name: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))}
         grouped = {name for names in PANELS.values() for name in names}
         panels = {**PANELS, "Other": (*PANELS["Other"], *(name for name in records if name not in grouped))}
@@ -111,13 +109,13 @@ class ScriptCommand(ConfiguredCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options, words = self.split(args)
-        if has_module(options):  # what follows is the module's, options too
+        if has_module(options):  # the rest belongs to the module, options too
             words = ["--", *words]
         ctx.obj = {"dashes": words[:1] == ["--"]}
         return super().parse_args(ctx, [*chain.from_iterable(options), *words])
 
     def split(self, args: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
-        """The options before the script, each with its value, and what is the script's."""
+        """The options before the script, each with its value, and what belongs to the script."""
         with_value = {
             option
             for param in self.params
@@ -146,12 +144,12 @@ HELP_ALL: Final = flag("--help-all", "Show every option and exit.", is_eager=Tru
 
 
 def has_module(options: Sequence[tuple[str, ...]]) -> bool:
-    """Whether the last of the options names a module, after which no option of ipexctl comes."""
+    """True if the last option names a module; no option of ipexctl follows."""
     return bool(options) and len(options[-1]) > 1 and options[-1][0] in ("-m", "--module")
 
 
 def _own_option(argument: str) -> list[str]:
-    """The option of ipexctl for one of torchrun or accelerate; other arguments stay. Raises a UserError."""
+    """Replace an option of torchrun or accelerate by ipexctl's; keep other arguments. Raises a UserError."""
     name, equals, value = argument.partition("=")
     if name in _NODE_COUNTS:
         raise UserError(
@@ -165,7 +163,7 @@ def _own_option(argument: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptLine:
-    """What ranks run, and how: the options of `run` that a queued run has, too."""
+    """What ranks run, and how: options of `run` that a queued run has too."""
 
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
     module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
@@ -181,8 +179,6 @@ class ScriptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchLine(ScriptLine):
-    """All options of a command that plans a launch."""
-
     stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
     torch: str | None = option("--torch V", "torch version to install with --install.")
     accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
@@ -192,7 +188,7 @@ class LaunchLine(ScriptLine):
 
 
 def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
-    """The spec of a line with a script, a module or a command; `others` are fields that are no options of it."""
+    """The spec for a script, a module or a command; `others` are fields without an option."""
     from ipexctl.cli.hosts import check_home
     from ipexctl.run.start.request import read_exports, run_spec
 
@@ -212,7 +208,7 @@ def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: H
 
 
 def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
-    """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
+    """Raises a UserError for contradictions, before any host is contacted."""
     from ipexctl.call_options import CallOptions, option_text
     from ipexctl.cli.hosts import current_directory, host_options, select
     from ipexctl.hosts.host import private_keys
@@ -230,13 +226,13 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
     of_ranks = option_text(options_of_run(line.ranks, line.run, targets))
     found = None
     if line.accelerate_config is not None:
-        from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
+        from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and seldom needed
 
         is_found = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
         found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
     pasted = None
-    # A whole line in one word may be longer than a path: Path.is_file would raise.
+    # One word may be longer than a path: Path.is_file would raise.
     if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
         from ipexctl.launch.launchers.unwrap import unwrap
 
@@ -278,7 +274,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
 
 
 def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions) -> str:
-    """The call of `run` up to the script, with its options and with the launcher of a pasted line; else empty."""
+    """The call of `run` up to the script, with options and the launcher of a pasted line; else empty."""
     before = words[: len(words) - len(argv)]
     if ctx.info_name != "run" or tuple(words[len(before) :]) != tuple(argv):
         return ""
@@ -290,9 +286,9 @@ _OF_RUN: Final = (
     ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"),
     ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
 )  # fmt: skip
-"""Options of `run` that a command to type next needs, too: the ranks and what they run in."""
+"""Options of `run` that a suggested command needs too."""
 _OF_OTHERS: Final = ("env", "python", "setup")
-"""Those that `install` or `envs` get as well, which do not have the defaults of `[run]`."""
+"""Also for `install` or `envs`, which lack the defaults of `[run]`."""
 
 
 def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
@@ -306,7 +302,7 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
 
 
 def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
-    """A note if arguments of the script are options of the command that the script does not name; else empty."""
+    """Note if arguments of the script are options of the command that the script does not name; else empty."""
     kind, argv = spec.kind, spec.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
@@ -314,7 +310,7 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     options -= {"--config", "-v", "-q"}  # many scripts have them
     arguments = [word for word in argv[1:] if word.partition("=")[0] in options]
     text = ""
-    with contextlib.suppress(OSError):  # what plans the run says why it can't be read
+    with contextlib.suppress(OSError):  # planning the run reports it
         text = read_regular(argv[0], SCRIPT).decode(errors="replace") if arguments else ""
     # A docstring may show a call of ipexctl, with its options.
     own_text = "\n".join(line for line in text.splitlines() if not _OUR_CALL.search(line))
@@ -335,7 +331,7 @@ def plan_or_exit(
     schema: str,
     checks_logins: bool = True,
 ) -> PlannedRun:
-    """Plan the run without starting it; print why it cannot start and end the call if that is so."""
+    """Plan the run without starting it; if it cannot start, print why and exit."""
     from ipexctl.run.start import pipeline
     from ipexctl.run.start.request import StartFailure
 
@@ -353,7 +349,7 @@ def plan_or_exit(
 
 
 def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:
-    """Print why there is no plan; returns the exit code."""
+    """Print why there is no plan; return the exit code."""
     from ipexctl.ui.launch_plan import show_refused_json
     from ipexctl.ui.messages import print_refusal
 

@@ -1,9 +1,7 @@
 """`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available.
 
-In come the run and a choice of ranks, streams and lines, which node0 applies, so that only these lines travel. Out go
-lines in order of time, or one JSON document. The copy is read only if node0 has sent nothing yet: lines would come
-twice (`api/runs.py: logs`). Output that is missing is named, whether a disk was full or the copy ends early, and the
-exit code is not 0 if the copy is incomplete. With --follow the exit code is the run's.
+node0 selects the lines, so only these travel. The copy is read only if node0 sent nothing yet; otherwise lines would
+come twice (`api/runs.py: logs`). An incomplete copy gives an exit code other than 0; with --follow it is the run's.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ def _without_output(status: RunStatus | None) -> str:
 
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
-    """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
+    """Send the lines of --stderr to stdout; drop the end of the run unless the logs are followed."""
     from ipexctl.node.common.frames import Chunk
     from ipexctl.run.follow import RunEnded
 

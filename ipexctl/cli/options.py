@@ -1,11 +1,9 @@
-"""Options that several commands share, and how a function becomes a command of typer.
+"""Options that several commands share, and how a function becomes a typer command.
 
-A group of options is a frozen dataclass (`Targets`, `Home`, `Output` …); a command takes it as one parameter. `grouped`
-replaces that parameter by the options of the group for typer, and puts the parsed values together again. A field made
-by `option` is of the command line alone; one made by `declare` (`option_declaration.py`) has its words, help and
-default from there. The rules: a default stands once, and its help shows it by `{default}`; every command gets
-`--config`; values that come from a file of defaults stay known as such (`Targets.defaults`), because a found file may
-not do what a typed option may.
+A command takes a group of options (`Targets`, `Home`, `Output` …), a frozen dataclass, as one parameter; `grouped`
+expands it for typer and reassembles the values. `option` makes a field of the command line alone, `declare`
+(`option_declaration.py`) one with a shared declaration. `{default}` in a help text stands for the default. Values from
+files of defaults stay marked (`Targets.defaults`), because a found file may not do what a typed option may.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _CONFIG: Final = "config"
 
 
 def option(declaration: str, help_text: str | None = None, default: object = None, **settings: Any) -> Any:
-    """An option of a command or a group, such as `--forks -f N`; in its help, `{default}` stands for the default."""
+    """An option such as `--forks -f N`; `{default}` in its help stands for the default."""
     return dataclasses.field(
         default=default, metadata={_TYPER: _typer_option(declaration, help_text, default, **settings)}
     )
@@ -45,7 +43,7 @@ def option(declaration: str, help_text: str | None = None, default: object = Non
 def _typer_option(declaration: str, help_text: str | None, default: object, **settings: Any) -> Any:
     words = declaration.split()
     names = [word for word in words if word.startswith("-")]
-    # An unreadable file is an error of the code that reads it.
+    # The code that reads the file reports an unreadable one.
     settings = {"metavar": " ".join(words[len(names) :]) or None, "readable": False, "show_default": False} | settings
     help_text = with_default(help_text, default) if help_text else help_text
     return typer.Option(default, *names, help=help_text, **settings)
@@ -56,7 +54,7 @@ def flag(declaration: str, help_text: str | None = None, default: bool = False, 
 
 
 def argument(metavar: str, help_text: str | None = None, default: object = dataclasses.MISSING, **settings: Any) -> Any:
-    """A positional argument; required if it has no default, which `{default}` in its help stands for."""
+    """A positional argument; required without a default. `{default}` in its help stands for the default."""
     help_text = with_default(help_text, default) if help_text else help_text
     settings = {"metavar": metavar, "help": help_text, "show_default": False} | settings
     typer_default = ... if default is dataclasses.MISSING else default
@@ -66,9 +64,9 @@ def argument(metavar: str, help_text: str | None = None, default: object = datac
 RUN: Final = argument(
     "[RUN]", "Run id, a unique prefix of it, or `last` (default: {default}).", "last", autocompletion=complete.runs
 )
-"""The argument RUN of commands that only read."""
+"""For commands that only read."""
 NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
-"""The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
+"""For commands that can end the run: without it the call is refused, and the error names the last run."""
 RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.", autocompletion=complete.runs)
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
@@ -95,10 +93,10 @@ TIMEOUT: Final = option(
 HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 
 
-# Without eq and repr, which nobody calls: a third of the time that making these classes takes at each start.
+# Unused eq and repr would take a third of the time for these classes at each start.
 @dataclass(frozen=True, eq=False, repr=False)
 class Targets:
-    """Options of every command that uses hosts: which hosts, and how to connect."""
+    """Options of every command that uses hosts."""
 
     hostfile: Path | None = option(
         "--hostfile -H PATH",
@@ -143,11 +141,11 @@ class Targets:
         autocompletion=complete.clusters,
     )
     defaults: Defaults = dataclasses.field(default_factory=dict)
-    """The options above that have their value from a file."""
+    """The options above with a value from a file."""
 
     @property
     def names_hosts(self) -> bool:
-        """Whether the command line names hosts, also by a cluster."""
+        """True if the command line names hosts, also by a cluster."""
         named = (name for name in ("hosts", "hostfile") if getattr(self, name) is not None)
         return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
 
@@ -157,11 +155,11 @@ class Targets:
         return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)
 
     def is_found(self, name: str) -> bool:
-        """Whether a project's file sets this option: then it counts as found, not named."""
+        """True if a project's file sets this option: its value was found, not named."""
         return name in self.defaults and self.defaults[name].is_found
 
     def is_shared_default(self, name: str) -> bool:
-        """Whether the value of an option is a default that other commands have, too."""
+        """True if the value is a default that other commands have too."""
         return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
     def without_defaults(self, *names: str) -> Targets:
@@ -176,8 +174,6 @@ class Targets:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Home:
-    """Options for ipexctl's directory on the nodes, and for the network between them."""
-
     home: Path | None = option(
         "--home DIR", "Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
     )
@@ -188,8 +184,6 @@ class Home:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Output:
-    """Options for the output of a command."""
-
     json: bool = flag("--json", "Print one JSON document to stdout.")
     quiet: bool = flag("--quiet -q", "Print only problems to stderr.")
     verbose: int = option("--verbose -v", "Print each remote step and its time; -vv also its command.", 0, count=True)
@@ -198,7 +192,7 @@ class Output:
     def print_report(
         self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: object
     ) -> None:
-        """Print the report as JSON with --json, else with `show`, which gets the options of the output and `more`."""
+        """JSON with --json, else `show` with the output's options and `more`."""
         from ipexctl.ui.results import print_json
 
         if self.json:
@@ -208,7 +202,7 @@ class Output:
         sys.stdout.flush()
 
     def print_note(self, text: str) -> None:
-        """Print a message to stderr, unless the call has --quiet."""
+        """Print to stderr, unless the call has --quiet."""
         from ipexctl.ui.messages import print_message
 
         if not self.quiet:
@@ -234,8 +228,6 @@ class TextOutput(Output):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StackOptions:
-    """Options that choose a stack."""
-
     torch: str | None = option("--torch V", "torch version, such as 2.8 or 2.8.0.")
     stack: str | None = option(
         "--stack NAME",
@@ -250,7 +242,7 @@ class StackOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ViewOptions:
-    """Options for the view of a run; raises a UserError if the view is impossible."""
+    """Raises a UserError if the view is impossible."""
 
     plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
     live: bool = flag("--live", "Show the live view; an error without a terminal.")
@@ -294,7 +286,7 @@ _type_hints: Any = functools.cache(get_type_hints)
 
 
 def grouped(command: Command) -> Command:
-    """Replace each parameter whose type is an option group by the options of that group; groups can hold groups."""
+    """Expand each parameter that is an option group into its options; groups can be nested."""
     signature = inspect.signature(command, eval_str=True)
     types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -316,7 +308,7 @@ def grouped(command: Command) -> Command:
 
 
 def _options(name: str, annotation: object, default: object) -> Iterator[inspect.Parameter]:
-    """The parameters of typer for a parameter or field: its option, or those of its group."""
+    """Typer parameters for a parameter or field: its option, or those of its group."""
     if dataclasses.is_dataclass(annotation):
         hints = _type_hints(annotation)
         for field in dataclasses.fields(annotation):
@@ -325,7 +317,7 @@ def _options(name: str, annotation: object, default: object) -> Iterator[inspect
         info = default.metadata[_TYPER]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
     elif isinstance(default, dataclasses.Field) and (declaration := declaration_of(default)) is not None:
-        # Its limits are checked with those of playbooks and ipexctl.toml, not by typer.
+        # Limits are checked together with those of playbooks and ipexctl.toml, not by typer.
         is_list = annotation == tuple[str, ...]
         info = _typer_option(
             declaration.words,

@@ -1,7 +1,6 @@
-"""`ipexctl push`: data to a path of the user's choice on every host, or repositories of a hub to its cache there.
+"""`ipexctl push`: copies data to a path on every host, or repositories of a hub to the hosts' caches.
 
-In come the words of the call: a first word with the prefix of a hub (`hf:`) says which of the two is meant, and options
-of the other one are refused. The work is that of `files/push.py` and `hub/push.py`; out come a report and an exit code.
+A first word with a hub's prefix (`hf:`) decides which; options of the other kind are refused.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def push_command(
     target = parse_target(others[0], source)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)  # they are connected while modules are imported
+        opened.pool.warm(opened.hosts)  # connect while modules are imported
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.push import as_json, show
 
@@ -119,7 +118,7 @@ def _push_repos(
 
 
 def _with_hosts(targets: Targets, hosts: str) -> Targets:
-    """HOSTS of the word limit the hosts of the call; without a named hostfile, others are hosts of their own."""
+    """HOSTS in the path limit the call's hosts; without a named hostfile they are hosts of their own."""
     from ipexctl.cli.hosts import choose_hosts
 
     for named, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):

@@ -1,10 +1,8 @@
-"""`ipexctl run --resume RUN`: puts the words of a run's call in the place of those that are not typed.
+"""`ipexctl run --resume RUN`: repeats a run's call, with typed options replacing recorded ones.
 
-In: the options beside --resume, and the run's record, which keeps the words of its call. Out: the words that are parsed
-as if all were typed, and later the `RunCall` for the hosts that answer (`run/start/resume.py` decides). The rules: an
-option that is typed wins, also over its alternatives in the record (`--hosts` over `-H` and `-l`); files, variables and
-the hostfile are read anew, so the call is made in the directory of the first one; no host is contacted before the words
-are checked.
+A typed option also replaces its alternatives in the record (`--hosts` over `-H` and `-l`). Files, variables and the
+hostfile are read again, so the call must be made in the first one's directory. Words are checked before any host is
+contacted; `run/start/resume.py` decides on the hosts that answer.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ Words: TypeAlias = "tuple[str, ...]"
 
 
 class ResumingCommand(ScriptCommand):
-    """`run`, which keeps its words for --resume, and takes those of a run with it."""
+    """`run`, which records its words for --resume and can repeat a run's."""
 
     most_used = frozenset(
         (
@@ -60,7 +58,7 @@ class ResumingCommand(ScriptCommand):
         given = frozenset(name for name, _ in named)
         record = None
         if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
-            from ipexctl.run.registry import RunRegistry  # few calls need it
+            from ipexctl.run.registry import RunRegistry  # seldom needed
 
             run = next(option[-1] for name, option in reversed(named) if name == "resume_run")
             record = RunRegistry().find(run.removeprefix("--resume="))
@@ -75,7 +73,7 @@ class ResumingCommand(ScriptCommand):
 
 
 def _name_of(option: Words, names: Mapping[str, str]) -> str:
-    """The parameter of an option as it was typed: `--ppn=2`, `--ppn 2`, `-n2`."""
+    """Parameter of an option as typed: `--ppn=2`, `--ppn 2`, `-n2`."""
     word = option[0].partition("=")[0]
     return names.get(word) or names.get(word[:2], word)
 
@@ -88,8 +86,8 @@ def _directory() -> str:
 
 
 def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set[str]) -> None:
-    """Raise a UserError for a run that cannot be begun anew, or a call that does not fit it. Pure."""
-    from ipexctl.run.start.resume import refuse_job  # few calls need it
+    """Raise a UserError for a run that can't restart, or a call that does not fit it. Pure."""
+    from ipexctl.run.start.resume import refuse_job  # seldom needed
 
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
     if has_script:
@@ -109,7 +107,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
 
 
 def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Words]]) -> list[Words]:
-    """The recorded options that no typed one sets aside, then the typed ones, and a module last. Pure."""
+    """Recorded options that no typed one replaces, then the typed ones, a module last. Pure."""
     given = {name for name, _ in typed}
     replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
     replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()
@@ -120,7 +118,7 @@ def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Wor
 def on_hosts_left(
     call: RunCall, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
 ) -> RunCall:
-    """The call for those of its hosts that answer. Raises a CallError if there are none, or the run is alive."""
+    """The call for its hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.api.run import on_hosts_left as find
     from ipexctl.cli.hosts import session_pool
     from ipexctl.run.start.resume import hosts_to_look_at

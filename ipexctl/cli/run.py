@@ -1,12 +1,8 @@
-"""`ipexctl run`: reads the call, lets `api.run` start and follow the run, and ends with its exit code.
+"""`ipexctl run`: reads the call, lets `api.run` start and follow the run, and exits with its code.
 
-In comes the line; `launch_options.py` reads it, and `RunOfCall` shows what happens: steps and notes on stderr, the run
-in the view that the options choose (`watch.py`). What came of the start goes to stderr with reason and fix, into the
-file of --summary, and into the last event of --events; a call that began no run leaves a note, which `why` mentions.
-stdout has only the output of the ranks.
-
-The rule for signals: one handler is in force from the first connection to the first follow, so that a Ctrl-C in between
-stops the run that was just started. What is imported late is imported while the hosts connect or the ranks start.
+stdout has only the ranks' output; steps and notes go to stderr. A call that started no run leaves a note for `why`. One
+signal handler is in force from the first connection to the first follow, so a Ctrl-C in between stops the run that was
+just started. Slow imports happen while the hosts connect or the ranks start.
 """
 
 from __future__ import annotations
@@ -51,12 +47,12 @@ if TYPE_CHECKING:
 
 
 NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
-"""Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
+"""Exit codes of a run that succeeded or was detached: its job files stay on the nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLine(LaunchLine):
-    """The options of `run` that `export` has, too, and those for the start."""
+    """Options of `run` that `export` has too, and those for the start."""
 
     start: StartOptions
     output: PlanOutput
@@ -136,13 +132,13 @@ def run_command(
 
 
 class RunPage(Protocol):
-    """The file of --report: the addition `run-page` of an extra, called with its path."""
+    """The file of --report, from an extra's `run-page`, called with its path."""
 
     def check(self, *, detach: bool, dry_run: bool) -> None:
-        """Raise a UserError, before the run, if it can't be written at its end."""
+        """Raise a UserError now if the file can't be written at the end of the run."""
 
     def write(self, record: RunRecord, output: Output) -> bool:
-        """Whether it was written at the end of the run; if not, why is printed."""
+        """True if written; otherwise the reason is printed."""
 
 
 def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
@@ -157,7 +153,7 @@ def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage |
 
 
 class RunOfCall(RunWatcher):
-    """Shows the run of this call. Signals are handled from its first session to the end of the follow."""
+    """Shows this call's run. Handles signals from the first session to the end of the follow."""
 
     MOST_NOTES: Final = 3
     """Without -v, so that the first lines of the ranks stay in sight."""
@@ -170,7 +166,7 @@ class RunOfCall(RunWatcher):
         self._interrupt: Interrupt | None = None
         self._pool: SessionPool | None = None
         self._session: Session | None = None
-        """To node0, on which the run was started."""
+        """To node0, where the run was started."""
         self._notes = 0
 
     @contextmanager
@@ -178,7 +174,7 @@ class RunOfCall(RunWatcher):
         from ipexctl.cli.hosts import session_pool
 
         hosts, targets = self._call.hosts, self._line.targets
-        if self._interrupt is not None:  # once more, after the run
+        if self._interrupt is not None:  # again, after the run
             with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
                 yield pool
             return
@@ -192,7 +188,7 @@ class RunOfCall(RunWatcher):
         self._output.print_note(text)
 
     def on_note(self, text: str) -> None:
-        """May be called by several threads, as notes of the checks come while files are uploaded."""
+        """Called by several threads: checks report while files are uploaded."""
         self._notes += 1
         if self._dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
             self._output.print_note(f"note: {text}")
@@ -214,7 +210,7 @@ class RunOfCall(RunWatcher):
         from ipexctl.ui.install import show
 
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
-            with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks
+            with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
                 show(report, quiet=self._output.quiet, no_color=self._output.no_color)
 
     def on_started(self, run: StartedRun) -> None:
@@ -229,7 +225,7 @@ class RunOfCall(RunWatcher):
             self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
 
     def follow(self, run: StartedRun) -> Followed:
-        from ipexctl.cli.watch import watch_run  # imported while the ranks start
+        from ipexctl.cli.watch import watch_run  # while the ranks start
 
         self._output.print_note(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
         code = watch_run(
@@ -245,7 +241,7 @@ class RunOfCall(RunWatcher):
         return Followed(code, may_leave_secrets=code not in NO_CLEANUP)
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
-        """Print what came of a call that followed no run, and return its end."""
+        """Print the result of a call that followed no run, and return its exit."""
         from ipexctl.node.common.plan import SCHEMA
         from ipexctl.run.start.pipeline import PlannedRun, StartedRun
         from ipexctl.run.start.request import StartFailure
@@ -274,7 +270,7 @@ class RunOfCall(RunWatcher):
 
 @dataclass
 class CallOutcome:
-    """Whether this call has to be noted as one that began no run, why it began none, and where its outcome goes."""
+    """The outcome of a call without a run, and where it is recorded."""
 
     needs_note: bool
     summary: Path | None
@@ -289,7 +285,7 @@ class CallOutcome:
         return time.monotonic() - self._start_time
 
     def begin_events(self, view: ViewOptions, ranks: RankSet, *, quiet: bool) -> None:
-        """With --events, the failure of the start is an event, too."""
+        """With --events, a failed start is an event too."""
         if view.events:
             from ipexctl.remote.cancel import Cancel
             from ipexctl.ui.run.events import EventsView
@@ -306,12 +302,14 @@ class CallOutcome:
             print_message("interrupted before the run was started: nothing runs")
         self.needs_note = not failure.is_unsure
         code = failure.exit_code if interrupt.code is None else interrupt.code
-        if interrupt.code is not None and not failure.is_unsure:  # the failure is only that of the work it cut off
+        if (
+            interrupt.code is not None and not failure.is_unsure
+        ):  # the failure only comes from the work that the signal cut off
             return self.ended("", code)
         return self.ended(failure.reason, code, failure.fix, failure.other_runs or None)
 
     def ended(self, reason: str, code: int, fix: str = "", other_runs: Sequence[OtherRun] | None = None) -> typer.Exit:
-        """The end of a call that started no run."""
+        """The exit of a call that started no run."""
         reason = reason or "interrupted"
         self.reason, self.fix = reason, fix
         if self.events is not None:

@@ -1,7 +1,4 @@
-"""Finds the known run that the word of a call means, such as `last`, and makes the `CallWatcher` for `api/runs.py`.
-
-The rule: where `last` may surprise, as the current directory is in another project, the run is named.
-"""
+"""Finds the known run that a word means, such as `last`, and makes the `CallWatcher` for `api/runs.py`."""
 
 from __future__ import annotations
 
@@ -27,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
-    """The run of that word. Of `last` from another project's directory, the project is named: it is the last of all."""
+    """`last` means the last of all runs; in another project's directory, a note names its project."""
     from ipexctl.sync.root import find_root, is_marked
 
     record = (registry or RunRegistry()).find(word)
     if word == "last" and record.project and not output.json:
         try:
             root = find_root(None, None, Path.cwd())
-        except (OSError, UserError):  # no directory of a project
+        except (OSError, UserError):  # not in a project's directory
             return record
         if is_marked(root) and str(root) != record.project:
             output.print_note(f"last is run {record.id}, of the project {printable(record.project)}")
@@ -43,7 +40,7 @@ def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> 
 
 @contextmanager
 def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tuple[CallWatcher, Interrupt]]:
-    """The caller for the functions of `api/runs.py`: the first signal ends the call, -v prints remote steps."""
+    """The first signal ends the call; -v prints remote steps."""
     from ipexctl.cli.hosts import step_printer
 
     cancel = Cancel()
@@ -52,7 +49,7 @@ def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tup
 
 
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
-    """As `api.runs.begun`, for a record that may be of a submitted run."""
+    """Like `api.runs.begun`, for a record that may belong to a submitted run."""
     if not record.starter.waits:
         return record
     with call_about_runs(output, only_waits=waits) as (caller, _):
@@ -60,6 +57,6 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
 
 
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:
-    """The ranks of the run that --ranks chooses; None for all."""
+    """The ranks that --ranks chooses; None for all."""
     chosen = parse_ranks(text).within(record.world_size)
     return None if chosen.everyone else [rank for rank in range(record.world_size) if rank in chosen]

@@ -1,4 +1,4 @@
-"""`--summary FILE` of run, attach and wait: the outcome of a run as JSON, for the script that made the call."""
+"""`--summary FILE` of run, attach and wait: the outcome of a run as JSON, for scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_summary(path: Path | None) -> None:
-    """Raise a UserError, before the run, for a file that can't be written at its end."""
+    """Raise a UserError now for a file that can't be written at the end of the run."""
     if path is not None and (problem := _unwritable(path)):
         raise UserError(f"--summary {path}: {problem}", fix="a file that can be written")
 
@@ -47,9 +47,9 @@ def write_summary(
     seconds: float,
     other_runs: Sequence[OtherRun] | None = None,
 ) -> bool:
-    """Write the outcome for a script; id and state are null if no run started. Returns whether it was written.
+    """Write the outcome; id and state are null if no run started. True if it was written.
 
-    `other_runs`: those that were on the hosts when the call started its run, if the call has looked.
+    `other_runs`: runs on the hosts when this call started its run, if it checked.
     """
     from ipexctl.node.run.summary import summary_text
     from ipexctl.run.summary import summary_fields
@@ -71,7 +71,7 @@ def write_summary(
 def write_summary_of_run(
     path: Path, record: RunRecord, code: int, seconds: float, other_runs: Sequence[OtherRun] | None = None
 ) -> bool:
-    """The same for a run that was followed: its status is in the copy on this machine."""
+    """The same for a followed run, with the status from the local copy."""
     from ipexctl.run.local_copy import read_final_status
     from ipexctl.run.registry import RunRegistry
 

@@ -48,7 +48,7 @@ def sync_command(
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
 
     with open_hosts(targets, home, output, hosts=selection.hosts, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(selection.hosts)  # they are connected while modules are imported
+        opened.pool.warm(selection.hosts)  # connect while modules are imported
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.sync import as_json, show
 

@@ -1,4 +1,4 @@
-"""Checks a value of a file of defaults as its command does later, before any host is contacted."""
+"""Checks a value of a file of defaults as its command would later, before any host is contacted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_value(param: Param, value: Any) -> None:
 
 
 def _check_text(param: Param, value: Any) -> None:
-    """Of options that all commands read in the same way; `lab up --hosts` is a number."""
+    """Options that all commands read alike; `lab up --hosts` is a number."""
     if param.name == "ranks":
         from ipexctl.run.ranks import parse_ranks
 

@@ -1,10 +1,8 @@
-"""Follows a run for `run` and `attach`: what a signal, a key, a lost node0 and the end of the run mean for the call.
+"""Follows a run for `run` and `attach`: reacts to signals, keys, a lost node0 and the end of the run.
 
-In come the record of a run, the options of its view, and for `run` the session that has started it. `run/follow.py`
-brings the updates, a `RunView` shows them, and the exit code of the call comes out. The rules it keeps: the first
-Ctrl-C stops the run, the second leaves when node0 has the request, the third at once; SIGTERM does the same to `run`,
-which has started the run, and detaches `attach`, which only watches it; SIGHUP and `q` only detach; a reader that is
-slow or has left never holds up a signal; a node0 that is gone is replaced by the local copy if the run had ended.
+The first Ctrl-C stops the run, the second leaves when node0 has the request, the third at once. SIGTERM does the same
+for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal. If node0 is
+gone, the local copy replaces it, provided the run had ended.
 """
 
 from __future__ import annotations
@@ -54,12 +52,11 @@ def watch_run(
     events: EventsView | None = None,
     detaching: Collection[int] = (signal.SIGHUP,),
 ) -> int:
-    """Show the run until it ends or the user detaches; returns the exit code of the call.
+    """Show the run until it ends or the user detaches; return the call's exit code.
 
-    `started` is the session to node0 that has started the run, which this call closes, and the first call over it;
-    `plan` the text of plan.json.
-    `interrupt` holds a signal that already arrived. `events` is the view of `--events`, which also shows a start.
-    `detaching` are the signals that only detach; the others stop the run.
+    `started`: the session to node0 that started the run, closed here, and its first call. `plan`: text of plan.json.
+    `interrupt`: a signal that already arrived. `events`: the view of `--events`, which also shows a start. `detaching`:
+    signals that only detach; others stop the run.
     """
     if events is not None:
         events.record = record
@@ -85,10 +82,10 @@ def open_view(
     cancel: Cancel,
     stop: Callable[[], None],
 ) -> RunView:
-    """The view that the options choose. `stop` is called to stop the run, and `cancel` is thrown to detach."""
+    """`stop` is called to stop the run; `cancel` is thrown to detach."""
     if not wants_live(plain=options.plain):
         return PlainRun(cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
-    from ipexctl.ui.run.view import LiveRun  # rich's layout is costly to import, and plain output needs none
+    from ipexctl.ui.run.view import LiveRun  # rich's layout is slow to import
 
     nodes = len(record.hosts) or 1
     first = RunStatus(record.id, "starting", record.script, record.env, nodes, record.world_size, record.started)
@@ -120,7 +117,7 @@ class _Watching:
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
         self._stop_answered = threading.Event()
-        """Whether the supervisor has got the signal to stop is known: `_is_signalled`."""
+        """Set once it is known whether the supervisor got the stop signal: `_is_signalled`."""
         self._is_signalled = False
         self._number = int(signal.SIGINT)
         self._is_leaving = False
@@ -135,7 +132,7 @@ class _Watching:
             self._open,
             self._on_event,
             self._cancel,
-            # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
+            # The copy has all ranks, even hidden ones: fetching them afterwards would delay the end.
             copy=LocalCopy(self._run_dir, plan),
             first_call=started[1] if started is not None else None,
             figures=self._view.figures_interval,
@@ -189,12 +186,12 @@ class _Watching:
         return 0 if ended is None else ended.exit_code
 
     def _is_queued(self) -> bool:
-        """Whether the scheduler has put the job of the run into the queue again."""
+        """True if the scheduler requeued the run's job."""
         status = self._follower.status
         return status is not None and status.state == "queued"
 
     def _has_left_ended(self) -> bool:
-        """Whether the reader of stdout has left while the output of a run that is over was shown."""
+        """True if the reader of stdout left after the run ended."""
         status = self._follower.status
         return self._ended is None and self._view.broken is not None and status is not None and status.is_over
 
@@ -220,7 +217,7 @@ class _Watching:
     def _handle_signal(self, number: int, leave: Leave) -> None:
         """The first signal stops the run or detaches, the second exits. Runs as a signal handler.
 
-        The third comes while the handler of the second waits, and exits at once.
+        The third arrives while the second's handler waits, and exits at once.
         """
         if self.code is None:
             self.code = 128 + number

@@ -1,4 +1,1 @@
-"""The user's project on every node: manifest, difference, transfer.
-
-Its part on a node is `node/files/{tree,tree_upload,tree_command}.py`.
-"""
+"""The user's project on every node: manifest, difference, transfer (on a node: `node/files/tree*.py`)."""

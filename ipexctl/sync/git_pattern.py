@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _STAR: Final = "[^/]*"
-"""A `*` in pathspec's regular expressions."""
+"""How pathspec writes `*` as a regular expression."""
 _group_numbers = itertools.count()
 
 
 class _Pattern(GitIgnoreSpecPattern):
-    """A pattern whose time grows with the length of a name, also with forty stars.
+    """A pattern with linear time in the length of a name, even with forty stars.
 
-    A `*` takes as little as it can, up to the first place where the text before the next `*` fits: no later place can
-    do better, so the match never goes back to it. Python 3.10 has no atomic groups; a lookahead is one.
+    A `*` matches as little as possible, up to the first place where the text before the next `*` fits. No later place
+    can do better, so there is no backtracking. Python 3.10 has no atomic groups; a lookahead is one.
     """
 
     __slots__ = ()

@@ -1,9 +1,8 @@
-"""The paths of a project that are not sent: ignore files with git's patterns (by `pathspec`), and credentials.
+"""The paths of a project that are not sent: git's ignore patterns (by `pathspec`), and credentials.
 
-In come the ignore files of a project and of the repository around it, --exclude and --include; out goes, for each path,
-the reason why it is left out, or None. The order is: --exclude, --include, credentials, the nearest ignore file, and
-what a fetch has brought. No file of a project can send credentials, as a cloned repository contains such files; only
---include of the call can. Patterns that would take a time without bound are refused by line.
+Precedence: --exclude, --include, credentials, the nearest ignore file, what a fetch brought. A project's files can't
+send credentials, because a cloned repository contains such files; only --include can. Patterns that would take
+unbounded time are refused by line.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ FILES: Final = (".gitignore", ".ipexctlignore")
 
 DEFAULT_SUFFIX: Final = ".pyc"
 DEFAULT_PREFIX: Final = "._"
-"""A file with the attributes of another one (AppleDouble), which macOS writes where a disk can't keep them."""
+"""AppleDouble: macOS writes a file's attributes there if a disk can't keep them."""
 DEFAULT_FILES: Final = frozenset({".DS_Store"})
 DEFAULT_PAGE: Final = re.compile(r"report-[A-Za-z0-9_]+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}\.html")
-"""A page of `ipexctl report`: a new one after each run would be sent with the next."""
+"""A page of `ipexctl report`; otherwise each new page would be sent with the next run."""
 DEFAULT_DIRECTORIES: Final = frozenset({"node_modules", ".tox", ".nox", ".DS_Store"})
-"""Any file of a project wins over these: `!node_modules/` sends them."""
+"""Any file of a project can override these: `!node_modules/` sends them."""
 ALWAYS: Final = frozenset(
     {
         ".git",
@@ -48,11 +47,11 @@ ALWAYS: Final = frozenset(
         ".ipynb_checkpoints",
     }
 )
-"""Directories at any depth, whatever the project's files say, also `!*`. A set, because patterns are slow."""
+"""Directories at any depth, whatever the project's files say, even `!*`. A set because patterns are slow."""
 ALWAYS_FILES: Final = frozenset({".git"})
-"""In a git worktree or submodule it is a file."""
+"""A file in a git worktree or submodule."""
 OWN: Final = ".ipexctl"
-"""In the root: the state of the tree on a node."""
+"""In the root: state of the tree on a node."""
 ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
 """A directory with one of these is a virtual environment, whatever its name."""
 
@@ -66,20 +65,20 @@ CREDENTIAL_FILES: Final = (
     "service-account*.json", "service_account*.json",
     ".cache/huggingface/stored_tokens", ".cache/huggingface/token", ".docker/config.json",
 )  # fmt: skip
-"""Names of files, also of links, with `*` for any text. docs/sync.md has the same list; a test compares them."""
+"""Names of files and links, with `*` for any text. A test compares the list in docs/sync.md."""
 TEMPLATE_SUFFIXES: Final = (".dist", ".example", ".sample", ".template")
-"""A `.env.*` with one of these has no secrets: it shows which variables a project needs."""
+"""A `.env.*` with such a suffix shows which variables a project needs, without secrets."""
 CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
-"""The same for other programs that copy a project; they leave out templates, too."""
+"""For other programs that copy a project; they leave out templates too."""
 
 
 def _names(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Matches a name, by those of the patterns that have one part."""
+    """Match a name by the patterns with one part."""
     return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns if "/" not in pattern))
 
 
 def _endings(patterns: Iterable[str]) -> tuple[str, ...]:
-    """The ends of paths, by those of the patterns that have several parts."""
+    """Ends of paths, from the patterns with several parts."""
     return tuple(f"/{pattern}" for pattern in patterns if "/" in pattern)
 
 
@@ -89,19 +88,19 @@ _FILE_NAMES: Final = _names(CREDENTIAL_PATTERNS)
 _FILE_ENDINGS: Final = _endings(CREDENTIAL_PATTERNS)
 
 Reason = Literal["excluded", "ignored", "credentials", "fetched"]
-"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or a default; because of its name alone, or
-because it is an --env-file; because fetch brought it."""
+"""Why a path is left out: excluded by `--exclude` or `ALWAYS`; ignored by a file or a default; credentials by its name
+or as an --env-file; fetched by an earlier fetch."""
 
 _WILDCARDS: Final = frozenset("*?[\\")
 _MOST_GAPS: Final = 3
-"""`/**/` in one pattern: the time for a deep path grows with its depth to this power."""
+"""`/**/` in one pattern: time grows with a path's depth to this power."""
 _MOST_STARS: Final = 100
-"""`*` in one pattern, whose regular expression takes a time that grows faster than their number."""
+"""`*` in one pattern: the regular expression's time grows faster than their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The patterns of one directory, for the paths below it."""
+    """Patterns of one directory, for the paths below it."""
 
     base: str
     """The directory's path below the project's root, with a trailing slash; empty for the root. For a directory above
@@ -109,13 +108,13 @@ class Layer:
     spec: GitIgnoreSpec
 
     def excludes(self, path: str) -> bool | None:
-        """Whether the path is left out; None if no pattern matches it."""
+        """None if no pattern matches the path."""
         relative = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
         return self.spec.check_file(relative).include
 
 
 def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
-    """The patterns of these files; a later file wins. Raises a FileError for a line that is no pattern."""
+    """A later file wins. Raises a FileError for an invalid pattern."""
     patterns = [
         (file, number, line.rstrip("\r\n")) for file, lines in files.items() for number, line in enumerate(lines, 1)
     ]
@@ -142,10 +141,10 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
-    """The patterns of a directory's own ignore files; None if it has none."""
+    """None if the directory has no ignore files."""
     files: dict[str, list[str]] = {}
     root = directory if not base or base.startswith("+") else directory.parents[base.count("/") - 1]
-    trust = f"{root}/*"  # one entry for the files of all directories of the project
+    trust = f"{root}/*"  # one entry for all directories of the project
     for name in names:
         with contextlib.suppress(*_ABSENT):
             text = _read_ignore_file(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -154,7 +153,7 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
 
 
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, NotRegularError)
-"""Errors for a file that has no patterns for us: git passes over it, too."""
+"""git skips such files too."""
 
 
 def _read_ignore_file(path: Path, trust: str) -> bytes:
@@ -169,7 +168,7 @@ def _read_ignore_file(path: Path, trust: str) -> bytes:
 
 
 def outer_layers(root: Path) -> tuple[Layer, ...]:
-    """The ignore files of the repository above the project, the outermost first; none without a repository."""
+    """Ignore files of the repository above the project, outermost first."""
     repository = next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
     if repository is None:
         return ()
@@ -184,9 +183,9 @@ def outer_layers(root: Path) -> tuple[Layer, ...]:
 
 
 def git_directory(repository: Path) -> Path:
-    """The directory with git's own files: `.git`, or what a file of that name leads to, as in a worktree or submodule.
+    """`.git`, or where a file of that name leads, as in a worktree or submodule.
 
-    Worktrees share the files of the repository that they belong to; `commondir` names it.
+    Worktrees share their repository's files; `commondir` names it.
     """
     git = repository / ".git"
     named = _line_of(git).removeprefix("gitdir:").strip()
@@ -198,12 +197,12 @@ def git_directory(repository: Path) -> Path:
 
 
 def _is_directory(path: Path) -> bool:
-    """False also for a name that is too long, which a file that git has not written may have."""
+    """False also for a name that is too long, possible in a file that git did not write."""
     return os.path.isdir(path)
 
 
 def _line_of(path: Path) -> str:
-    """The first line of a file; empty if there is none, or no such file, or if it can't be a path."""
+    """First line of a file; empty if it is missing, or can't be a path."""
     with contextlib.suppress(*_ABSENT):
         line = os.fsdecode(_read_ignore_file(path, str(path.parent))).partition("\n")[0].strip()
         return "" if "\0" in line else line
@@ -211,7 +210,7 @@ def _line_of(path: Path) -> str:
 
 
 class Ignored:
-    """The rules that decide which paths of one project are left out."""
+    """Decides which paths of one project are left out."""
 
     def __init__(
         self,
@@ -231,11 +230,9 @@ class Ignored:
     def reason_left_out(
         self, path: str, layers: Sequence[Layer], *, is_directory: bool, inside: Reason | None = None
     ) -> Reason | None:
-        """Why a path is left out; None: it is sent. `inside`: the reason its directory is left out.
+        """Why a path is left out; None if it is sent. `inside`: why its directory is left out.
 
-        `--exclude` wins over `--include`, which wins over the rule for credentials, which wins over ignore files: the
-        nearest directory's first, in a file the last line. These win over the note of a fetch. No file of a project
-        can send credentials, because a cloned repository contains such files.
+        Among ignore files the nearest directory's wins, and in a file the last line.
         """
         name = path[path.rfind("/") + 1 :]
         if path == OWN or name in (ALWAYS if is_directory else ALWAYS_FILES):
@@ -261,14 +258,14 @@ class Ignored:
         return reason
 
     def is_above_include(self, path: str) -> bool:
-        """Whether an `--include` names something below this directory by its path from the root."""
+        """True if an `--include` names something below this directory by its path from the root."""
         return path in self._above_includes
 
 
 def parents_of_pattern(pattern: str) -> tuple[str, ...]:
-    """The parent directories in a pattern, up to the first wildcard. Pure.
+    """Parent directories in a pattern, up to the first wildcard. Pure.
 
-    A pattern with a slash inside begins at the root; one without matches at any depth, and has no parents.
+    A pattern with a slash inside starts at the root; one without matches at any depth and has no parents.
     """
     if pattern.startswith("!"):
         return ()
@@ -282,15 +279,15 @@ def parents_of_pattern(pattern: str) -> tuple[str, ...]:
 
 
 def pattern_for(path: str) -> str:
-    """A pattern that matches this path of the project and no other."""
+    """A pattern that matches only this path of the project."""
     return "/" + "".join(f"\\{c}" if c in "\\*?[!# " else c for c in os.fspath(path))
 
 
 def is_credential(path: str, *, is_directory: bool) -> bool:
-    """Whether a path has the name of a file with keys, tokens or passwords, at any depth, in upper or lower case.
+    """True for names of files with keys, tokens or passwords, at any depth, in any case.
 
-    A link counts as a file, and as the directory that it may lead to. One pattern, and not git's, because every path of
-    a project is checked.
+    A link counts as a file and as a directory. One regular expression instead of git's patterns, because every path is
+    checked.
     """
     full = f"/{path.lower()}"
     name = full[full.rfind("/") + 1 :]
@@ -302,7 +299,7 @@ def is_credential(path: str, *, is_directory: bool) -> bool:
 
 
 def is_default(name: str, *, is_directory: bool) -> bool:
-    """Whether a name is left out unless a pattern includes it: its bytes are of no use on another machine."""
+    """True if left out unless a pattern includes it: useless on another machine."""
     if is_directory:
         return name in DEFAULT_DIRECTORIES
     is_page = name.startswith("report-") and DEFAULT_PAGE.fullmatch(name) is not None

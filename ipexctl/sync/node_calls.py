@@ -1,8 +1,7 @@
-"""Calls to the agent for a project's tree: its state, and an update with the contents that are missing.
+"""Calls to the agent for a project's tree: its state, and an update with missing contents.
 
-In come the manifest of the project and a host; out come the `TreeState` of that host and the reply to an update. With
-an `Expected`, a host that has that tree updates it in the same round trip, which saves most syncs the second one.
-Contents travel as `files/stream.py` sends them; the agent checks each by its hash (`node/files/tree_upload.py`).
+A host that has the `Expected` tree updates it in the same round trip, which saves most syncs the second one. The agent
+checks each content by its hash (`node/files/tree_upload.py`).
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class TreeState(NamedTuple):
-    """The trees of a project on a host."""
+    """A project's trees on a host."""
 
     home: str
     store: str
-    """The same on hosts that share this home; that of a host whose home is not known to be shared is its own."""
+    """Equal on hosts that share this home; a host whose home is not known to be shared has its own."""
     python: str
     generations: tuple[Generation, ...]
     updated: SyncResult | None = None
-    """The result of an update in the same call, if it changed or checked the tree."""
+    """Result of an update in the same call, if it changed or checked the tree."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether the same call changed a tree."""
+        """True if the same call changed a tree."""
         return self.updated is not None and self.updated.status == "changed"
 
     def generation(self, number: int) -> Generation | None:
@@ -52,8 +51,6 @@ class TreeState(NamedTuple):
 
 
 class TreeCalls(NamedTuple):
-    """The options of all calls of a sync."""
-
     home: str
     dry_run: bool
     timeout: float | None
@@ -84,8 +81,6 @@ class TreeCalls(NamedTuple):
 
 
 class TreeCallOptions(NamedTuple):
-    """The part that all requests of a sync have."""
-
     calls: TreeCalls
     project: Project
     lease: str | None = None
@@ -104,7 +99,7 @@ class TreeCallOptions(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The tree that hosts are expected to have, by its digest, and the contents that the project has besides."""
+    """The tree that hosts should have, by digest, and the project's contents that it lacks."""
 
     digest: str | None
     """None: no tree of the project."""
@@ -114,9 +109,9 @@ class Expected(NamedTuple):
 def query_tree(
     session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeCallOptions, Expected | None]]
 ) -> TreeState:
-    """The state of the trees. With an `Expected`, a host that has it, and no run, updates it at once.
+    """Return the trees' state. A host with the `Expected` tree, and no run using it, updates it at once.
 
-    `query` is called when the agent is being started; it may wait.
+    `query` is called while the agent starts; it may wait.
     """
     sent = 0
 
@@ -166,10 +161,9 @@ def put_tree(
     contents: Sequence[bytes | ManifestEntry],
     blobs: Sequence[str],
 ) -> tuple[PutReply, int]:
-    """Update that generation to the project; returns the host's reply and the number of bytes sent.
+    """Update that generation to the project; return the host's reply and the number of bytes sent.
 
-    `contents` are parts of a `file_stream`, and files that are read while they are sent. `blobs` are paths in the
-    host's store.
+    `contents`: parts of a `file_stream`, and files read while they are sent. `blobs`: paths in the host's store.
     """
     packed = request.project.manifest.packed
     upload = ChunkStream(stream_entries(os.fsencode(request.project.root), (packed, *contents, END)))

@@ -1,9 +1,7 @@
-"""Notes of paths on the control machine for later calls: what `fetch` created, and the files of `--env-file` and the
-private keys of hosts, whatever their names, which syncs leave out; and the notes that were shown of a project.
+"""Notes on paths of the control machine for later calls: what `fetch` created, secret files that syncs leave out, and
+the notes already shown for a project.
 
-Absolute paths come in; those below a project's root go out, relative to it, or the text of a path. There is one small
-file for each path, in a directory of the state directory, so that two calls need no lock. A path that was removed since
-is forgotten.
+One small file per path in the state directory, so two calls need no lock. Removed paths are forgotten.
 """
 
 from __future__ import annotations
@@ -24,17 +22,15 @@ if TYPE_CHECKING:
 
 
 class PathNotes:
-    """The notes of one kind."""
-
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def add(self, paths: Iterable[str], text: str = "") -> None:
-        """Note these paths, whose directories may have links in their paths, and forget those that were removed."""
+        """Note these paths, whose directories may be links, and forget those that were removed."""
         found = [real_name(path) for path in paths]
         if not found:
             return
-        with contextlib.suppress(OSError, UserError):  # on a full disk, the next sync knows nothing of it
+        with contextlib.suppress(OSError, UserError):  # on a full disk, the next sync won't know
             directory = self._directory
             make_private_directory(directory)
             for path in found:
@@ -45,7 +41,7 @@ class PathNotes:
                     note.unlink(missing_ok=True)
 
     def text_of(self, path: str) -> str:
-        """The text noted with that path; empty where there is none."""
+        """Empty without a note."""
         path = real_name(path)
         with contextlib.suppress(UserError):
             noted = read_json(self._directory / _file_of(path))
@@ -54,7 +50,7 @@ class PathNotes:
         return ""
 
     def below(self, root: Path) -> frozenset[str]:
-        """The noted paths below a root, relative to it. The root has no links in its path."""
+        """Noted paths below a root, relative to it. The root must be free of links."""
         return names_below(root, (path for _, path in self._notes()))
 
     @property
@@ -73,12 +69,12 @@ def _file_of(path: str) -> str:
 
 
 def real_name(path: str) -> str:
-    """The absolute path of a directory entry: links in its directory are resolved, but it may be a link itself."""
+    """Absolute path with links in its directory resolved; the entry itself may be a link."""
     return os.path.join(real_path(os.path.dirname(path)), os.path.basename(path))
 
 
 def names_below(root: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Those of the paths that are below the root, relative to it."""
+    """The paths below the root, relative to it."""
     prefix = f"{os.fspath(root)}/"
     return frozenset(path[len(prefix) :] for path in paths if path.startswith(prefix))
 
@@ -88,29 +84,27 @@ _SECRET: Final = PathNotes("env-files")
 
 
 def note_fetched(paths: Iterable[str]) -> None:
-    """Note files and directories that fetch created, and forget those that were removed since."""
     _FETCHED.add(paths)
 
 
 def fetched_below(root: Path) -> frozenset[str]:
-    """What fetch created below a project's root, relative to it. The root has no links in its path.
+    """What fetch created below a project's root, relative to it. The root must be free of links.
 
-    A Python file is code for the next run and no result, unless it is in a directory that fetch created.
+    A Python file is code for the next run, not a result, unless fetch created its directory.
     """
     return frozenset(path for path in _FETCHED.below(root) if not path.endswith(".py"))
 
 
 def note_secret_files(files: Iterable[Path]) -> None:
-    """Note these files for later calls that do not name them, such as `ipexctl sync`. Pipes such as `<(command)` are
-    not noted."""
+    """Note secret files for calls that don't name them, such as `ipexctl sync`. Skips pipes such as `<(command)`."""
     _SECRET.add(path for file in files if os.path.isfile(file) for path in _paths_of(file))
 
 
 def secret_files_below(root: Path, files: Iterable[Path] = ()) -> frozenset[str]:
-    """These files and the noted ones below a project's root, relative to it. The root has no links in its path."""
+    """These and the noted files below a project's root, relative to it. The root must be free of links."""
     return _SECRET.below(root) | names_below(root, (path for file in files for path in _paths_of(file)))
 
 
 def _paths_of(file: Path) -> tuple[str, ...]:
-    """A file that is a link is left out with the file that it leads to."""
+    """For a link, also the file it leads to."""
     return real_name(os.path.abspath(file)), os.fspath(real_path(file))

@@ -1,4 +1,4 @@
-"""Plans a sync from the hosts' answers: the generation, the hosts that need files, and shared homes. Pure."""
+"""Plans a sync from the hosts' answers: generation, hosts that need files, shared homes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SyncPlan(NamedTuple):
-    """One generation for all hosts, and the hosts by what they need for it."""
+    """One generation for all hosts."""
 
     generation: int
     whole: tuple[Host, ...]
@@ -25,9 +25,9 @@ class SyncPlan(NamedTuple):
     followers: tuple[tuple[Host, Host], ...]
     """The other hosts, each with the host whose home it shares: a leader, or one that has it."""
     ended: tuple[str, ...]
-    """Runs that have ended by the record on any host."""
+    """Runs that ended, by the record on any host."""
     users: tuple[str, ...] = ()
-    """The runs that use the generations before it."""
+    """Runs that use the generations before it."""
 
 
 def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
@@ -39,7 +39,7 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
     while not all(_is_usable(answers[host.name].generation(number), ended) for host in present):
         number += 1
     whole = tuple(host for host in present if _has(answers[host.name], number))
-    # A host that does not have it yet, unlike another one with the same home, answered while that one wrote it.
+    # A host without it, unlike another one with the same home, answered while that one wrote it.
     changed_first = sorted(whole, key=lambda host: not answers[host.name].is_changed)
     lacking = [host for host in present if host not in whole]
     leader_of = find_leaders([*changed_first, *lacking], lambda host: answers[host.name].store)
@@ -50,11 +50,11 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
 
 
 def _is_usable(generation: Generation | None, ended: set[str]) -> bool:
-    """Whether that generation is up to date or may be changed: it is absent, or no run uses it."""
+    """True if it is absent, up to date, or not used by a run."""
     return generation is None or generation.whole or not set(generation.held) - ended
 
 
 def _has(answer: TreeState, number: int) -> bool:
-    """Whether the generation is the first one that is up to date: the host gave the lease to that one."""
+    """True if it is the first up-to-date generation: the host gave the lease to that one."""
     first = next((generation for generation in answer.generations if generation.whole), None)
     return first is not None and first.number == number

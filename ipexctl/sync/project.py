@@ -1,10 +1,8 @@
-"""A project as it is on the control machine: scan, hashes, manifest; and the cache of manifests that were sent.
+"""A project on the control machine: scan, hashes, manifest; and the cache of manifests that were sent.
 
-In comes a root with patterns; out goes a `Project` or a UserError. A file is hashed once: its hash is cached by size,
-time and inode, except for a file that was changed within the last 2 s, which may change again with the same time. The
-cached manifests say what hosts probably have; a host is asked all the same, so a lost cache costs only time. ipexctl's
-own directories are left out, as they change during the call. A directory of `--data` is left out, too, and named to
-the hosts, which keep what an earlier sync put there.
+Hashes are cached by size, time and inode, except for files changed within the last 2 s. The cached manifests only say
+what hosts probably have; losing them costs time. ipexctl's own directories are left out because they change during the
+call. A `--data` directory is left out too, and hosts keep what an earlier sync put there.
 """
 
 from __future__ import annotations
@@ -44,31 +42,29 @@ _MAX_REMEMBERED: Final = 6
 _MOST_IGNORED: Final = 10_000
 _SCHEMA: Final = 1
 RACY_NS: Final = 2_000_000_000
-"""A file changed this shortly before it was read may be changed again with the same mtime, so it is not cached."""
+"""A file that changed so recently may change again with the same mtime; its hash is not cached."""
 _MAX_TRIES: Final = 3
 _CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project as it is on the control machine."""
-
     root: Path
     name: str
-    """The name of its tree on the nodes."""
+    """Name of its tree on the nodes."""
     manifest: Manifest
     cache: Path
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     """Paths that may hold credentials."""
     fetched: tuple[str, ...] = ()
-    """Paths that are left out because fetch brought them."""
+    """Left out because fetch brought them."""
     ignored: tuple[str, ...] = ()
-    """The first paths that are left out because an ignore file names them; a directory has a trailing slash."""
+    """First paths left out by an ignore file; a directory has a trailing slash."""
     data: tuple[str, ...] = ()
-    """Directories of the project that are the hosts' own: a sync neither sends nor removes them."""
+    """Directories that belong to the hosts: a sync neither sends nor removes them."""
     files_read: int = 0
-    """The number of files whose hash was not cached."""
+    """Files without a cached hash."""
 
 
 def read_project(
@@ -81,11 +77,10 @@ def read_project(
     allow_big: bool = False,
     data: Sequence[Path] = (),
 ) -> Project:
-    """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
+    """Raises a UserError if it can't be read, is not a project, or is too large for a call without `allow_big`.
 
-    ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
-    them, because this machine may be a node too. `secret_files` are left out as credentials.
-    `data` are directories that the hosts have already; relative ones are below the root.
+    `home` is left out because this machine may be a node too. `secret_files` count as credentials. `data`: directories
+    that the hosts have already; relative ones are below the root.
     """
     root = real_path(root)
     if problem := root_problem(root):
@@ -146,7 +141,7 @@ def _some(paths: Sequence[str], most: int = 3) -> str:
 
 
 def remember(project: Project) -> None:
-    """Cache the manifest that was sent, so that the next call knows what hosts have; without it, the host is asked."""
+    """Cache the manifest that was sent, so the next call knows what hosts have."""
     with contextlib.suppress(OSError):
         make_private_directory(project.cache)
         path = project.cache / f"{project.manifest.digest}.gz"
@@ -159,12 +154,12 @@ def remember(project: Project) -> None:
 
 
 def _remembered(project: Project) -> list[Path]:
-    """The cached manifests, newest first."""
+    """Newest first."""
     return sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def last_sent(project: Project) -> str | None:
-    """The digest of the manifest that was sent last."""
+    """Digest of the manifest that was sent last."""
     with contextlib.suppress(OSError):
         for path in _remembered(project)[:1]:
             return path.stem
@@ -172,7 +167,6 @@ def last_sent(project: Project) -> str | None:
 
 
 def sent_before(project: Project, digest: str) -> Manifest | None:
-    """The cached manifest with that digest."""
     if len(digest) != 64 or not digest.isalnum():
         return None
     try:
@@ -182,27 +176,25 @@ def sent_before(project: Project, digest: str) -> Manifest | None:
 
 
 def paths_below(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Those of these directories that are below the root, relative to it."""
+    """The directories that are below the root, relative to it."""
     top = real_path(root)
     paths = [Path(os.path.normpath(top / directory)) for directory in directories]
     return tuple(path.relative_to(top).as_posix() for path in paths if path != top and path.is_relative_to(top))
 
 
 class Hashes:
-    """The cached hashes of one project's files."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._cached: dict[str, list[object]] = {}
         self._next: dict[str, list[object]] = {}
         self.files_read = 0
-        """The number of files that had to be read."""
+        """Files that had to be read."""
         data = read_json(path)
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
 
     def of(self, root: bytes, found: Found) -> Found | str:
-        """The hash of a file, or its present identity if it has changed since the scan."""
+        """Hash of a file, or its present identity if it changed since the scan."""
         identity = [found.size, *found.identity]
         known = self._cached.get(found.path)
         if isinstance(known, list) and known[:-1] == identity and isinstance(known[-1], str):
@@ -225,7 +217,7 @@ class Hashes:
         return digest.hexdigest()
 
     def save(self) -> None:
-        """Write the cache. Without it the next call only takes longer."""
+        """Without the cache the next call only takes longer."""
         if self._next == self._cached:
             return
         with contextlib.suppress(OSError):
@@ -249,7 +241,7 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
 
 
 def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
-    """A file's hash and size; an empty hash if it was removed."""
+    """Hash and size of a file; an empty hash if it was removed."""
     for _ in range(_MAX_TRIES):
         try:
             result = hashes.of(root, found)

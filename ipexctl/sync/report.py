@@ -13,30 +13,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult(HostResult):
-    """One host: the path of the tree there, and the changes to it."""
+    """The tree's path there, and the changes to it."""
 
     path: str | None = None
-    """The directory of the tree, absolute."""
+    """Directory of the tree, absolute."""
     generation: int | None = None
     sent_bytes: int = 0
     """From this machine to that host, without transfers between hosts."""
     files_sent: int = 0
-    """Files and links that were written."""
+    """Files and links written."""
     files_deleted: int = 0
     kept: tuple[str, ...] = ()
-    """Files that an earlier sync wrote, changed on the host since, and left unchanged."""
+    """Files from an earlier sync that changed on the host and were left unchanged."""
     blocked: tuple[str, ...] = ()
-    """Files of the host where the project has others, which were not written."""
+    """Files of the host that the project has too; not overwritten."""
     moved_away: tuple[str, ...] = ()
-    """Files that were replaced; the host's version is kept as NAME.node-1."""
+    """Replaced files; the host's version is kept as NAME.node-1."""
     would_send: tuple[str, ...] = ()
     would_delete: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReport(Report[SyncResult]):
-    """The result of a sync."""
-
     root: Path
     project: str
     """The tree's name on the nodes."""
@@ -51,4 +49,4 @@ class SyncReport(Report[SyncResult]):
     left_out: tuple[str, ...] = ()
     """Paths that may contain credentials; a directory has a trailing slash."""
     fetched: tuple[str, ...] = ()
-    """Paths that are left out because fetch brought them."""
+    """Left out because fetch brought them."""

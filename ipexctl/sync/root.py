@@ -1,11 +1,8 @@
-"""The root directory of a project, and the name of its tree on the nodes. The project's files are not read.
+"""The root directory of a project, and the name of its tree on the nodes. Reads none of the project's files.
 
-In come the script, --cwd and the current directory; out goes the root: --cwd, else the nearest directory with a mark
-(`ipexctl.toml`, `.ipexctlignore`, `pyproject.toml`) up to the repository, else the script's own directory. A mark above
-that others could have written, as in /tmp, is an error: it would send all of that directory to the hosts. A home
-directory is never a project.
-
-Trees of equal names do not mix: the name has a hash of root, account and machine.
+Another account could write a mark (`MARKS`) above a shared directory such as /tmp, and all of that directory would be
+sent; such a mark is an error. A home directory is never a project. A tree's name has a hash of root, account and
+machine, so trees of equal names don't mix.
 """
 
 from __future__ import annotations
@@ -31,15 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MARKS: Final = ("ipexctl.toml", ".ipexctlignore", "pyproject.toml")
-"""Files that mark the root of a project."""
 _LONGEST: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
 
 
 def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
-    """The project's root: `--cwd`, else the nearest directory with a mark, from the script's directory upward, else
-    that directory; without a script, the same from the current directory. The search ends at a repository. Raises a
-    UserError for a mark above the first directory that others could have written.
+    """`--cwd`, else the nearest directory with a mark, from the script's directory (or `cwd`) up to a repository, else
+    the script's directory (or `cwd`). Raises a UserError for a mark above the first directory that others could have
+    written.
 
     Links in the script's path are not resolved.
     """
@@ -60,7 +56,7 @@ def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
 
 
 def _check_marks(directory: Path, start: Path) -> None:
-    """Raise a UserError for a mark that does not count: another account would decide what is sent to the hosts."""
+    """Raise a UserError for a mark above a shared directory: another account would decide what is sent."""
     own = shlex.quote(os.fspath(start / MARKS[0]))
     for name in MARKS:
         if os.path.isfile(directory / name):
@@ -74,7 +70,7 @@ def is_marked(path: Path) -> bool:
 
 
 def _is_shared(path: Path) -> bool:
-    """Whether it is a directory like /tmp: another account could write a mark there, to have all of it sent."""
+    """True for a directory like /tmp, where another account could write a mark."""
     shared = stat.S_IWOTH | stat.S_ISVTX
     try:
         return os.stat(path).st_mode & shared == shared
@@ -83,18 +79,18 @@ def _is_shared(path: Path) -> bool:
 
 
 def _plain(path: Path) -> Path:
-    """Without `.` and `..`; links are not resolved."""
+    """Remove `.` and `..`; links are not resolved."""
     return Path(os.path.normpath(path))
 
 
 def root_problem(root: Path) -> str:
-    """The reason why a directory can't be a project, or empty."""
+    """Why a directory can't be a project, or empty."""
     problem = describe_root_problem(real_path(root), home_directories(), own_directories())
     return f"{problem}: all of it would be copied to every host" if problem else ""
 
 
 def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path] = ()) -> str:
-    """The same for these home directories and ipexctl's own directories, with links resolved. Pure."""
+    """The same for given home directories and ipexctl's own, with links resolved. Pure."""
     if root == root.parent:
         return f"{root} is the root of the file system, not a project"
     if root in homes:
@@ -106,7 +102,7 @@ def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path]
 
 
 def home_directories() -> tuple[Path, ...]:
-    """This account's home directories, `$HOME` and the one in passwd, with links resolved."""
+    """This account's homes, `$HOME` and the one in passwd, with links resolved."""
     homes = [os.path.expanduser("~")]
     with contextlib.suppress(KeyError):
         homes.append(pwd.getpwuid(os.getuid()).pw_dir)
@@ -114,15 +110,15 @@ def home_directories() -> tuple[Path, ...]:
 
 
 def own_directories() -> tuple[Path, ...]:
-    """The directories of ipexctl on this machine, with links resolved."""
+    """ipexctl's directories on this machine, with links resolved."""
     directories = (cache_directory(), state_directory(), data_directory())
     return tuple(real_path(path) for path in (os.path.expanduser(DEFAULT_HOME), *directories))
 
 
 def real_path(path: Path | str) -> Path:
-    """A path with its links resolved, or the absolute path if a link can't be read, such as `/proc/1/cwd`.
+    """Resolve links, or return the absolute path if a link can't be read, such as `/proc/1/cwd`.
 
-    A project has one root, also where a file system takes it in upper and lower case.
+    A project has one root, also on a case-insensitive filesystem.
     """
     try:
         return Path(stored_path(os.path.realpath(path)))
@@ -131,7 +127,7 @@ def real_path(path: Path | str) -> Path:
 
 
 def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
-    """The reason why a path is not the wanted file or directory, as the end of a sentence; empty if it is."""
+    """Why a path is not the wanted file or directory, as the end of a sentence; empty if it is."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -146,15 +142,15 @@ def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
 
 
 def tree_name(root: Path, owner: str) -> str:
-    """The name of a root's tree on the nodes: the root's name, and a mark for this root, account and machine. Pure."""
+    """The root's name, and a mark for this root, account and machine. Pure."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", root.name).strip("._-")[:_LONGEST] or "project"
     mark = hashlib.sha256(os.fsencode(root) + b"\0" + owner.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return f"{name}-{mark}"
 
 
 def owner_here() -> str:
-    """This account on this machine, by its machine id; without one, by a random id that is kept, since a laptop's
-    host name changes with its network."""
+    """This account on this machine, by machine id; else by a random id that is kept, because a laptop's host name
+    changes with its network."""
     machine = ""
     with contextlib.suppress(OSError):
         machine = _MACHINE_ID.read_text().strip()

@@ -1,10 +1,8 @@
-"""Scan a project on the control machine: its paths, their sizes, and a limit for both. No file is read.
+"""Scans a project on the control machine: paths and sizes. Reads no file.
 
-In come a root and the rules of `ignore.py`; out goes a `ScanResult`, with what is left out and why, for the notes. A
-scan ends early at 200,000 paths, and `check_size` refuses 1 GB or 20,000 files without --allow-big and names the
-largest directories: a user who names a home or a data set by mistake should learn it before an upload. Virtual
-environments are recognised by their content, whatever their name. Files that the output of this call goes to are left
-out.
+A scan stops at 200,000 paths, and `check_size` refuses 1 GB or 20,000 files without --allow-big and names the largest
+directories: who names a home or data set by mistake should learn it before an upload. Virtual environments are
+recognised by content. Files that receive this call's output are left out.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ if TYPE_CHECKING:
     from ipexctl.sync.ignore import Layer, Reason
 
 MAX_SCANNED: Final = 200_000
-"""Paths after which a scan ends, so that a whole disk is not scanned."""
+"""Scanned paths; more would be a whole disk."""
 MAX_BYTES: Final = 1_000_000_000
 MAX_FILES: Final = 20_000
 _SHOWN: Final = 3
 _DOMINANT: Final = 0.8
-"""A directory is listed in place of its entries, unless one of them has this share of it."""
+"""A directory is listed instead of its entries, unless one of them has this share of it."""
 
 
 class Found(NamedTuple):
@@ -47,26 +45,24 @@ class Found(NamedTuple):
     mode: int
     size: int
     identity: tuple[int, int, int, int]
-    """mtime_ns, ctime_ns, inode, device. If these and the size are the same, the file is unchanged."""
+    """mtime_ns, ctime_ns, inode, device. Equal with the same size means unchanged."""
     target: str = ""
 
 
 @dataclass(slots=True)
 class ScanResult:
-    """The paths of a project, and those that are left out or special."""
-
     root: Path
     found: list[Found] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     """Sockets, fifos and devices."""
     outward: list[str] = field(default_factory=list)
-    """Links out of the tree; they are sent as links, and may be broken on a node."""
+    """Links out of the tree; sent as links, so they may be broken on a node."""
     credentials: list[str] = field(default_factory=list)
     """Left out because of their names, or as an --env-file; a directory has a trailing slash."""
     fetched: list[str] = field(default_factory=list)
     """Left out because fetch brought them; a directory has a trailing slash."""
     ignored: list[str] = field(default_factory=list)
-    """Left out because an ignore file names them; a directory has a trailing slash."""
+    """Left out by an ignore file; a directory has a trailing slash."""
     complete: bool = True
 
     @property
@@ -79,13 +75,11 @@ class ScanResult:
 
 
 class _Directory(NamedTuple):
-    """A directory to scan."""
-
     prefix: str
-    """Its path with a trailing slash; empty for the root."""
+    """Path with a trailing slash; empty for the root."""
     layers: tuple[Layer, ...]
     reason: Reason | None = None
-    """The reason it is left out, if an `--include` names something in it."""
+    """Why it is left out, if an `--include` names something in it."""
 
 
 def scan_project(
@@ -97,7 +91,7 @@ def scan_project(
     secret_files: frozenset[str] = frozenset(),
     is_limited: bool = True,
 ) -> ScanResult:
-    """Scan everything below the root that is not left out, or as much as shows that it is too large.
+    """Scan what is not left out below the root, or enough to show that it is too large.
 
     Raises a UserError if a directory can't be read.
     """
@@ -117,7 +111,7 @@ def scan_project(
 
 
 def _output_files() -> frozenset[tuple[int, int]]:
-    """Device and inode of the files that stdout and stderr of this call go to: they grow while they are read."""
+    """Device and inode of the files behind stdout and stderr: they grow while they are read."""
     found = set()
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -198,8 +192,6 @@ def _unreadable(error: OSError, path: bytes) -> UserError:
 
 
 class LargeEntry(NamedTuple):
-    """A path with everything below it."""
-
     path: str
     size: int
     files: int
@@ -241,7 +233,7 @@ def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tup
 
 
 def check_size(root: Path, scanned: ScanResult) -> None:
-    """Raise a UserError if the project is too large to be sent without `--allow-big`."""
+    """Raise a UserError if the project is too large to send without `--allow-big`."""
     if scanned.complete and scanned.size <= MAX_BYTES and scanned.files <= MAX_FILES:
         return
     by_count = scanned.size <= MAX_BYTES

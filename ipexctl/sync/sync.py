@@ -1,10 +1,7 @@
-"""Sync a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
+"""Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
 
-In come a `Project` and hosts; out goes a `SyncReport`. First every host is asked what it has, then what is missing is
-sent: little goes along with the question, much goes to one host and from there to the others (`upload.py`). `plan.py`
-chooses the generation: a tree that a run uses is never changed, so such a sync makes a second tree beside it. Hosts
-that share a home are one tree.
-
+First every host is asked what it has. Little content travels with that question; much goes to one host and from there
+to the others (`upload.py`). A tree in use by a run is never changed; a sync makes a second tree (`plan.py` chooses). A
 `run` takes its lease in the same call, so that no sync comes between the upload and the start.
 """
 
@@ -46,12 +43,12 @@ if TYPE_CHECKING:
     from ipexctl.sync.project import Project
 
 DISTRIBUTE_SIZE: Final = 8_000_000
-"""Bytes. Less is sent from this machine to every host, because going by the first host takes a round trip more."""
+"""Bytes. Less is sent from this machine to every host because going through one host costs a round trip."""
 UPDATE_SIZE: Final = 1_000_000
-"""Bytes. Less is sent along with the query to a host that is expected to lack nothing else; of a project that was never
-sent, less for all hosts together, because some of them may have it already."""
+"""Bytes. Less is sent with the query to a host that should lack nothing else; for a project that was never sent, less
+for all hosts together because some may have it already."""
 _ROUNDS: Final = 4
-"""The number of times a host may answer that files are missing: usually once, if no earlier manifest is cached."""
+"""Times that a host may answer that files are missing: usually once, without a cached manifest."""
 
 
 def query_project(
@@ -68,11 +65,11 @@ def query_project(
     ended: Sequence[str] = (),
     query: TreeQuery | None = None,
 ) -> ProjectSync:
-    """Ask every host which files of the project it has. `upload` of the result sends the missing files.
+    """Ask every host which files it has; `upload` of the result sends the rest.
 
-    `query` is one that has begun already. A host that lacks little gets it in the same call, if no run uses its tree.
-    `lease` is the id of the run that will use the tree: each host records it in the same call, and no sync changes the
-    tree until that run has ended. `ended` are runs that use no tree, whatever the hosts' records say.
+    `query` may have started already. A host that lacks little gets it in the same call, unless a run uses its tree.
+    `lease`: run that will use the tree; each host records it in the same call, and no sync changes the tree until that
+    run ended. `ended`: runs that use no tree, whatever the hosts' records say.
     """
     lease = None if dry_run else lease
     request = TreeCallOptions(TreeCalls(home, dry_run, timeout, pool.cancel), project, lease, tuple(ended))
@@ -82,7 +79,7 @@ def query_project(
 
 
 class TreeQuery:
-    """A query of the hosts' trees that begins before the project is read: their agents start meanwhile."""
+    """Starts the agents before the project is read."""
 
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, calls: TreeCalls) -> None:
         self._calls = calls
@@ -97,14 +94,13 @@ class TreeQuery:
         return answer
 
     def send(self, request: TreeCallOptions, expected: Expected | None, watch: Watch) -> list[Outcome[Host, TreeState]]:
-        """Send the request and return the outcome of each host."""
         self._watch = watch
         self._query.set_result((request, expected))
         return self._outcomes.result()
 
 
 class ProjectSync:
-    """One sync of a project: hosts are queried first, then missing files are uploaded."""
+    """One sync: query hosts, then upload missing files."""
 
     def __init__(
         self,
@@ -151,7 +147,6 @@ class ProjectSync:
                 self._end_whole(host, self.plan.generation, f"shares the home of {leader}" if leader else "")
 
     def upload(self) -> SyncReport:
-        """Upload the missing files to every host."""
         if self.plan is None:
             return self._report(None)
         if self.needs_upload:
@@ -162,9 +157,7 @@ class ProjectSync:
         return self._report(self.plan.generation)
 
     def _expect(self) -> Expected | None:
-        """The tree that was sent last, if the project differs little from it; "no tree", if it is small and was never
-        sent.
-        """
+        """The tree sent last, if the project differs little from it; "no tree" if it is small and was never sent."""
         digest, manifest = last_sent(self.project), self.project.manifest
         sent = sent_before(self.project, digest) if digest else None
         if digest == manifest.digest or (digest and sent is None):
@@ -175,10 +168,10 @@ class ProjectSync:
             return None
         is_same_home = self.request.calls.home.startswith("/") or len({host.user for host in self.hosts}) == 1
         if not sent and not is_same_home:
-            return None  # hosts with different homes are refused, where possible before a tree is made
+            return None  # hosts with different homes are refused, if possible before a tree is made
         try:
             return Expected(digest, self._pack(need))
-        except HostError:  # a file has changed since the scan: the upload says so
+        except HostError:  # a file changed since the scan: the upload reports it
             return None
 
     def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: Expected | None = None) -> None:
@@ -227,7 +220,7 @@ class ProjectSync:
             self._to_leaders(plan, alone, {host.name: self._guess_missing(host, plan.generation) for host in alone})
 
     def _guess_missing(self, host: Host, number: int) -> set[str]:
-        """The contents a host lacks, by the cached manifests of its trees. It answers if more are missing."""
+        """Contents that a host lacks, by cached manifests of its trees. It answers if more are missing."""
         wanted = set(self.project.manifest.files)
         for generation in self.answers[host.name].generations:
             if not generation.digest:
@@ -300,7 +293,7 @@ class ProjectSync:
         return sync_result(host, reply.changes, 0 if self.dry_run else sent)
 
     def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
-        """The contents for a `file_stream`; a small amount is read once for all hosts that lack the same files."""
+        """Contents for a `file_stream`; a small amount is read once for all hosts that lack the same files."""
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
         if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:
             return [] if self.dry_run else list(entries)
@@ -316,7 +309,7 @@ class ProjectSync:
             return self._packed[key]
 
     def _note_copies(self) -> None:
-        """The homes are compared after the query, which may have changed trees."""
+        """Compare the homes after the query, which may have changed trees."""
         for name, answer in sorted(self.answers.items()):
             if answer.updated is not None and answer.is_changed:
                 self.notes.append(f"{name} has the project in {answer.updated.path} already")
