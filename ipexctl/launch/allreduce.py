@@ -91,7 +91,7 @@ def _obstacle(
 
 
 def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
-    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", request.env.packages.get("torch", ""))
+    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", request.found.env.packages.get("torch", ""))
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -160,7 +160,7 @@ def _text_of(context: LaunchContext, reason: WireReason, at_fault: Sequence[str]
         "unequal-hosts": "the hosts have different numbers of ranks",
         "hooks-off": f"{_SHIM}=off keeps the hooks of ipexctl out of the ranks",
         "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
-        "torch-too-old": f"torch is {request.env.packages.get('torch')}, and {way} needs {needed} or newer",
+        "torch-too-old": f"torch is {request.found.env.packages.get('torch')}, and {way} needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared takes it nevertheless",
         "other-processor": f"{way} needs x86-64, and {hosts} has another processor",
     }

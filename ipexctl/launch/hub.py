@@ -76,12 +76,12 @@ NO_HUB: Final = Hub()
 def settings(context: LaunchContext) -> Iterator[Setting]:
     request = context.request
     if _reads_home(request):
-        own = frozenset(CACHES)
+        own, hub = frozenset(CACHES), request.found.hub
 
         def choose(node: NodeLayout) -> ChosenValue | None:
             if _names(request, node.name, own):
                 return None
-            return request.hub.home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
+            return hub.home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
 
         yield from context.per_node("HF_HOME", choose)
         yield from context.per_node("HF_TOKEN_PATH", lambda node: choose(node) and _token(request, node.name))
@@ -96,7 +96,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _token(request: LaunchRequest, host: str) -> ChosenValue | None:
-    variables = request.facts[host].environment.variables
+    variables = request.found.facts[host].environment.variables
     if "HF_TOKEN_PATH" in variables:
         return None
     cache = variables.get("XDG_CACHE_HOME") or "~/.cache"
@@ -105,25 +105,25 @@ def _token(request: LaunchRequest, host: str) -> ChosenValue | None:
 
 def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
     """Whether the call, a login or the setup file sets one of these variables on the host."""
-    found = request.hub.hosts.get(host)
+    found = request.found.hub.hosts.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
     exported = {export.name for export in request.spec.exports}
-    return is_set_up or not names.isdisjoint({*exported, *request.facts[host].environment.variables})
+    return is_set_up or not names.isdisjoint({*exported, *request.found.facts[host].environment.variables})
 
 
 def _reads_home(request: LaunchRequest) -> bool:
     """Whether the ranks read the home's cache, where nothing else chooses one."""
-    if not any(facts.home is not None and facts.home.has_hub for facts in request.facts.values()):
+    if not any(facts.home is not None and facts.home.has_hub for facts in request.found.facts.values()):
         return False
-    named = frozenset(entry.repo for entry in request.hub.use.repos)
-    hosts = request.hub.hosts.values()
+    named = frozenset(entry.repo for entry in request.found.hub.use.repos)
+    hosts = request.found.hub.hosts.values()
     is_in_own = bool(named) and all(named <= found.in_own for found in hosts)
     return not (hosts and is_in_own and any(not named <= found.in_home for found in hosts))
 
 
 def _has(request: LaunchRequest, host: str) -> frozenset[HubRepo]:
     """The named repositories in the cache that the ranks of the host read."""
-    found = request.hub.hosts.get(host, HostHub())
+    found = request.found.hub.hosts.get(host, HostHub())
     return found.in_home if _is_home_read(request, host) else found.in_own
 
 
@@ -132,7 +132,7 @@ def _is_home_read(request: LaunchRequest, host: str) -> bool:
 
 
 def _is_prepared(request: LaunchRequest, host: str, repo: HubRepo) -> bool:
-    found = request.hub.hosts.get(host)
+    found = request.found.hub.hosts.get(host)
     return found is None or repo in (found.prepared_in_home if _is_home_read(request, host) else found.prepared_in_own)
 
 
@@ -140,9 +140,9 @@ def _offline(request: LaunchRequest, hosts: Sequence[str]) -> dict[str, str]:
     """Host → why its ranks do not ask the hub."""
     if request.spec.offline_hub:
         return dict.fromkeys(hosts, "--offline-hub")
-    problems = {host: found.problem for host in hosts if (found := request.hub.hosts.get(host)) and found.problem}
+    problems = {host: found.problem for host in hosts if (found := request.found.hub.hosts.get(host)) and found.problem}
     reasons = {host: f"it does not reach the hub: {problem}" for host, problem in problems.items()}
-    named = frozenset(entry.repo for entry in request.hub.use.repos)
+    named = frozenset(entry.repo for entry in request.found.hub.use.repos)
     if problems and named and all(named <= _has(request, host) for host in hosts):
         reason = f"all hosts have what the script names, and {fold(problems)} cannot look for a newer revision"
         return {**dict.fromkeys(hosts, reason), **reasons}
@@ -162,8 +162,9 @@ def notes(context: LaunchContext) -> Iterator[str]:
     request, hosts = context.request, [node.name for node in context.nodes]
     yield from _lacking_notes(request, hosts)
     yield from _loading_notes(request, hosts)
-    others = max((request.hub.hosts[host].others for host in hosts if host in request.hub.hosts), default=0)
-    if others and not request.hub.use.repos and _reads_home(request) and not request.hub.hosts[hosts[0]].has_own_cache:
+    hub = request.found.hub
+    others = max((hub.hosts[host].others for host in hosts if host in hub.hosts), default=0)
+    if others and not hub.use.repos and _reads_home(request) and not hub.hosts[hosts[0]].has_own_cache:
         yield (
             f"HF_HOME is the cache of ipexctl push, which lacks {others} of the models and data in "
             "~/.cache/huggingface; to read that one: -x HF_HOME=~/.cache/huggingface"
@@ -188,7 +189,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
         return Refusal(
             f"{_named(lost)}: no host has {it}, and {option} keeps the ranks from the hub", push, tuple(hosts)
         )
-    problem = request.hub.hosts[hosts[0]].problem
+    problem = request.found.hub.hosts[hosts[0]].problem
     reason = f"{_named(lost)}: no host has {it}, and none reaches the hub ({problem})"
     return Refusal(reason, f"{push}; to start all the same: -x {OFFLINE}=0", tuple(hosts))
 
@@ -201,10 +202,10 @@ def _decided(request: LaunchRequest) -> bool | None:
 
 def _lacking(request: LaunchRequest, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:
     """The named repositories with the hosts that lack them."""
-    if not all(host in request.hub.hosts for host in hosts):
+    if not all(host in request.found.hub.hosts for host in hosts):
         return []
     has = {host: _has(request, host) for host in hosts}
-    found = [(entry, [host for host in hosts if entry.repo not in has[host]]) for entry in request.hub.use.repos]
+    found = [(entry, [host for host in hosts if entry.repo not in has[host]]) for entry in request.found.hub.use.repos]
     return [(entry, lacking) for entry, lacking in found if lacking]
 
 
@@ -236,7 +237,7 @@ def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str
 def _loading_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
     """Datasets whose files are of no use to the call that the script makes."""
     cut_off = _cut_off(request, hosts)
-    for entry in request.hub.use.repos:
+    for entry in request.found.hub.use.repos:
         failing = [host for host in cut_off if entry.is_loaded and not _is_prepared(request, host, entry.repo)]
         if failing:
             yield (

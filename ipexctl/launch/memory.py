@@ -39,7 +39,7 @@ class EarlierMemory:
 
 def refusal(context: LaunchContext) -> Refusal | None:
     """Why the ranks can't have the memory that is known to be the least; of the first host."""
-    earlier, spec = context.request.earlier_memory, context.request.spec
+    earlier, spec = context.request.found.earlier_memory, context.request.spec
     for node in context.nodes:
         free = _free(node.facts.memory)
         if free is None or node.count == 1 or spec.oversubscribe:
@@ -61,7 +61,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 def notes(context: LaunchContext) -> Iterator[str]:
     """A line for all hosts of which the same is true."""
-    earlier, hosts = context.request.earlier_memory, defaultdict[str, list[str]](list)
+    earlier, hosts = context.request.found.earlier_memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
         free = _free(node.facts.memory)
         if free is None:

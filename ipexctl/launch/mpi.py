@@ -74,7 +74,7 @@ def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Ba
     if wanted == "mpirun":
         return _find_mpirun(request, counts)
     # On node0 alone, no other host is needed.
-    candidate = DIRECT if list(counts) == [node0] else request.starter.ranks
+    candidate = DIRECT if list(counts) == [node0] else request.found.starter.ranks
     starter = candidate if candidate.may_start(counts, node0, backend) else None
     if wanted == "direct":
         return _direct(request, starter, counts, backend, needing)
@@ -83,7 +83,7 @@ def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Ba
     if is_single or (starter.is_preferred and needing is None):
         return _started_by(starter, request, counts, starter.why)
     found = _find_mpirun(request, counts)
-    reason = found.reason if isinstance(found, Refusal) else request.no_logins
+    reason = found.reason if isinstance(found, Refusal) else request.found.node0.no_logins
     if reason and needing is not None and needing.is_certain:
         fix, hosts = (found.fix, found.hosts) if isinstance(found, Refusal) else ("ipexctl trust", ())
         return Refusal(f"{_needs_mpirun(needing)}, and {reason}", fix, hosts, 2)
@@ -102,7 +102,7 @@ def lone_ranks_note(request: LaunchRequest, launcher: Launcher, world_size: int)
 
 
 def _started_by(starter: RankStarter, request: LaunchRequest, counts: Mapping[str, int], why: str) -> Launcher:
-    program = next(iter(starter.words(counts, "", is_crowded=False)), request.env.python)
+    program = next(iter(starter.words(counts, "", is_crowded=False)), request.found.env.python)
     return Launcher(starter.flavor, program, True, why)
 
 
@@ -134,14 +134,15 @@ def _find_mpirun(request: LaunchRequest, counts: Mapping[str, int]) -> Launcher 
     for launcher in (*_of_env(request), *_of_hosts(request, names)):
         if choice in ("auto", launcher.flavor):
             return launcher
-    if choice in request.env.packages:
+    if choice in request.found.env.packages:
         return Refusal(
             f"the environment has {choice} and another MPI, and such wheels overwrite each other's mpirun",
             f"use {choice} from an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
     wanted = next((name for flavor, name in NAMES.items() if flavor == choice), "mpirun")
-    present = sorted({mpi.flavor for mpi in request.facts[names[0]].software.mpis if mpi.flavor in NAMES})
-    without = [name for name in names if not any(mpi.flavor == choice for mpi in request.facts[name].software.mpis)]
+    mpis = {name: request.found.facts[name].software.mpis for name in names}
+    present = sorted({mpi.flavor for mpi in mpis[names[0]] if mpi.flavor in NAMES})
+    without = [name for name in names if not any(mpi.flavor == choice for mpi in mpis[name])]
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
     place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
@@ -154,12 +155,12 @@ def _find_mpirun(request: LaunchRequest, counts: Mapping[str, int]) -> Launcher 
 
 def _of_installed(request: LaunchRequest, names: Sequence[str]) -> Env | None:
     """An environment with Intel MPI that ipexctl installed at one path on all these hosts."""
-    first, *others = ({env.path: env for env in request.facts[name].software.envs if env.mpi} for name in names)
+    first, *others = ({env.path: env for env in request.found.facts[name].software.envs if env.mpi} for name in names)
     return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 
 
 def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
-    env = request.env
+    env = request.found.env
     why = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
         why = f"the environment {env.name} will have it"
@@ -178,11 +179,11 @@ def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
 def _of_hosts(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launcher]:
     first, *others = names
     for flavor in NAMES:
-        for mpi in request.facts[first].software.mpis:
+        for mpi in request.found.facts[first].software.mpis:
             if mpi.flavor == flavor and all(
                 any(
                     _directory(mpi) == _directory(other) and other.flavor == flavor
-                    for other in request.facts[name].software.mpis
+                    for other in request.found.facts[name].software.mpis
                 )
                 for name in others
             ):
@@ -190,8 +191,8 @@ def _of_hosts(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launcher
 
 
 def _named(request: LaunchRequest, path: str) -> Launcher | Refusal:
-    mpis = request.facts[request.node0.name].software.mpis
-    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or request.mpi_seen
+    mpis = request.found.facts[request.node0.name].software.mpis
+    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or request.found.mpi
     if known is None:
         known = next((mpi for mpi in mpis if str(PurePosixPath(path).parent) == _directory(mpi)), None)
     if known is None or known.flavor not in NAMES:

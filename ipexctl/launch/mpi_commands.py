@@ -37,7 +37,7 @@ exec {command} "$@"
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     """The whole mpirun line, or that of a single rank."""
     request = context.request
-    rank = (request.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
+    rank = (request.found.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
     starter = rank_starter_of(launcher.flavor)
     if starter is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)
@@ -82,7 +82,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
-    if context.request.starter.remote_shell:
+    if context.request.found.starter.remote_shell:
         # Not the batch system's own plm, nor that of hydra: they number the nodes as it does, and start ranks on
         # other nodes than the plan where its hosts have another order, or are not all of the job.
         parameters |= {f"{plm}_agent": _ssh(context)}
@@ -146,12 +146,12 @@ def hostfile(context: LaunchContext) -> str:
 
 
 def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
-    starter, shell = rank_starter_of(context.flavor), context.request.starter.remote_shell
+    starter, shell = rank_starter_of(context.flavor), context.request.found.starter.remote_shell
     reaches_others = context.request.spec.has_pool and not context.alone
     if starter is not None:
         text = starter.hostfile(context.counts)
         result = [LaunchFile("hostfile", 0o600, text)] if text else []
-        if starter.has_starters and context.request.ssh_config and not context.request.no_logins:
+        if starter.has_starters and context.request.found.ssh_config and not context.request.found.node0.no_logins:
             shell, reaches_others = _ssh_script(context), not context.alone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
@@ -168,7 +168,7 @@ def _ssh_script(context: LaunchContext) -> str:
 
 def _ssh_argv(context: LaunchContext) -> tuple[str, ...]:
     ssh = context.nodes[0].facts.environment.tools.get("ssh", "ssh")
-    config = context.request.ssh_config
+    config = context.request.found.ssh_config
     return (ssh, "-F", config) if config else (ssh, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 

@@ -36,7 +36,7 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
         choices.append(text)
     if (text := allreduce.wire_text(context)) is not None:
         choices.append(text)
-    torch = context.request.env.packages.get("torch")
+    torch = context.request.found.env.packages.get("torch")
     if torch and context.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
         choices.append(
             f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until torch "
@@ -60,7 +60,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     notes = [*filter(None, (stated, lone)), *distribution.notes]
     if not launcher.of_env:
         notes.append(f"{started_by(launcher.flavor)} ({launcher.path}): {launcher.why}")
-    if context.backend == "mpi" and not context.backend_reason and context.request.env.mpi_backend is None:
+    if context.backend == "mpi" and not context.backend_reason and context.request.found.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")

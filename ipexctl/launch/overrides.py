@@ -91,10 +91,10 @@ def check_addresses(request: LaunchRequest) -> Refusal | None:
     """The refusal of a machine that is named twice: by `internal=` or --iface, two hosts may have one address."""
     owners: dict[str, str] = {}
     for host in request.hosts if len(request.hosts) > 1 else ():
-        other = owners.setdefault(request.internal[host.name], host.name)
+        other = owners.setdefault(request.found.addresses[host.name], host.name)
         if other != host.name:
             return Refusal(
-                f"{other} and {host.name} are one machine: both have the address {request.internal[host.name]}",
+                f"{other} and {host.name} are one machine: both have the address {request.found.addresses[host.name]}",
                 f"name it once, with as many slots as it may have ranks: {other}:2",
                 (other, host.name),
             )
@@ -108,7 +108,7 @@ def choose_backend(
 
     `hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest.
     """
-    choice, env, stated = request.spec.backend, request.env, request.stated
+    choice, env, stated = request.spec.backend, request.found.env, request.stated
     no_workers = has_no_workers(request)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
@@ -162,7 +162,7 @@ def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Bac
     """oneCCL's workers per rank; 0 also where the user or a login on every host turns them off."""
     if backend != "ccl" or world_size == 1 or request.spec.ccl_workers == 0:
         return 0
-    logins = {request.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in request.hosts}
+    logins = {request.found.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in request.hosts}
     of_logins = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0

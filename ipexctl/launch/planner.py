@@ -1,6 +1,6 @@
 """From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls.
 
-In: a `LaunchRequest` (the spec, facts of the hosts, environment); out: a `Plan` or a `Refusal`. The order of the
+In: a `LaunchRequest` (the spec, and what was gathered from the hosts); out: a `Plan` or a `Refusal`. The order of the
 decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
 oneCCL's workers, cores (`binding`), all-reduce and what goes between hosts (`allreduce`), the names for mpirun, the
 variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user
@@ -9,7 +9,6 @@ should know about the plan is in `notes`.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.cpu import CpuList
@@ -46,12 +45,12 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
     if (refusal := check_addresses(request)) is not None:
         return refusal
     spec = request.spec
-    distribution = ranks_on(request.hosts, request.facts, spec)
+    distribution = ranks_on(request.hosts, request.found.facts, spec)
     if isinstance(distribution, Refusal):
         return distribution
     counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
     world_size = sum(counts.values())
-    cores_per_rank = min(cores_of(request.facts[name].cpu).count // count for name, count in counts.items())
+    cores_per_rank = min(cores_of(request.found.facts[name].cpu).count // count for name, count in counts.items())
     choice = choose_backend(request, len(counts), world_size, cores_per_rank)
     if isinstance(choice, Refusal):
         return choice
@@ -72,10 +71,10 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
-    rundir, starter = PurePosixPath(request.rundir), rank_starter_of(launcher.flavor)
+    starter = rank_starter_of(launcher.flavor)
     return Plan(
-        id=rundir.name,
-        home=str(rundir.parents[1]),
+        id=request.run,
+        home=request.found.home,
         node0=request.node0.name,
         asked=asked_of(spec),
         flavor=launcher.flavor,
@@ -89,15 +88,15 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
         backend=backend,
         backend_reason=backend_reason,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
-        python=request.env.python,
-        env=request.env.name,
-        stack=request.env.stacks[0] if len(request.env.stacks) == 1 else None,
-        candidates=request.env.stacks,
+        python=request.found.env.python,
+        env=request.found.env.name,
+        stack=request.found.env.stacks[0] if len(request.found.env.stacks) == 1 else None,
+        candidates=request.found.env.stacks,
         command=_command(request),
-        cwd=request.cwd,
+        cwd=request.found.home,
         files=mpi_commands.files(context),
         has_starters=starter is not None and starter.has_starters,
-        stores=find_leaders(request.facts, lambda name: request.facts[name].store_of(name)),
+        stores=find_leaders(request.found.facts, lambda name: request.found.facts[name].store_of(name)),
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
         allreduce=context.allreduce,
@@ -114,8 +113,8 @@ def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[Ot
         else None
         for host in hosts
     }
-    looks = {name: request.facts[name].activity.live for name in (request.node0.name, *planned)}
-    return find_other_runs(looks, PurePosixPath(request.rundir).name, planned)
+    looks = {name: request.found.facts[name].activity.live for name in (request.node0.name, *planned)}
+    return find_other_runs(looks, request.run, planned)
 
 
 def _nodes(
@@ -132,9 +131,9 @@ def _nodes(
     for host in request.hosts:
         if host.name not in counts:
             continue
-        facts = request.facts[host.name]
-        address = "127.0.0.1" if len(counts) == 1 else request.internal[host.name]
-        ssh_name = request.ssh_names.get(host.name, host.name)
+        facts = request.found.facts[host.name]
+        address = "127.0.0.1" if len(counts) == 1 else request.found.addresses[host.name]
+        ssh_name = request.found.ssh_names.get(host.name, host.name)
         if (len(counts) == 1 or host is request.node0) and ":" not in address:
             ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
@@ -150,7 +149,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
     """Hydra reads a number of ranks behind a colon; Open MPI divides a path at its spaces."""
     if context.flavor == "openmpi":
         request = context.request
-        config = request.rundir if request.starter.remote_shell else request.ssh_config or ""
+        config = request.rundir if request.found.starter.remote_shell else request.found.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return Refusal(
@@ -191,4 +190,4 @@ def _command(request: LaunchRequest) -> tuple[str, ...]:
     if request.spec.kind == "command":
         return request.command
     module = ("-m",) if request.spec.kind == "module" else ()
-    return (request.env.python, *module, *request.command)
+    return (request.found.env.python, *module, *request.command)

@@ -7,7 +7,6 @@ for this run.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import over_mpi
@@ -63,7 +62,7 @@ def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
             yield from _removed(context, name, "not on every host alike, and ranks must not differ in it")
         elif name.startswith(_THREADS):
             yield from _removed(context, name, "not chosen for this run")
-        elif name in _PYTHON and context.request.env.name:
+        elif name in _PYTHON and context.request.found.env.name:
             why = "modules there would hide those of the environment; -x with the name keeps it"
             yield from _removed(context, name, why)
 
@@ -105,7 +104,7 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
             yield Setting("ROLE_RANK", str(rank), "the same as RANK", node.name, rank)
             for name in ("GROUP_RANK", "NODE_RANK"):
                 yield Setting(name, str(number), "the number of its host", node.name, rank)
-    run = PurePosixPath(context.request.rundir).name
+    run = context.request.run
     restarts = context.request.spec.max_restarts
     yield Setting("TORCHELASTIC_RUN_ID", run, "Lightning and torch know by it that all ranks are started")
     yield Setting("TORCHELASTIC_MAX_RESTARTS", str(restarts), "--max-restarts")
@@ -116,7 +115,7 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _environment(context: LaunchContext) -> Iterator[Setting]:
-    env = context.request.env
+    env = context.request.found.env
     place = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
         if name == "CCL_OFI_LIBRARY_PATH" and over_mpi(context):

@@ -1,4 +1,4 @@
-"""The input of a plan: the spec of the run, facts of the hosts, the environment. Values only.
+"""The input of a plan: the spec of the run, and what was gathered from the hosts. Values only.
 
 `run/start/pipeline.py: make_plan` makes a `LaunchRequest`.
 """
@@ -12,7 +12,7 @@ from ipexctl.launch.hub import NO_HUB
 from ipexctl.starters.mpirun import OVER_SSH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Mpi
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.hub import Hub
     from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.stated_backend import StatedBackend
+    from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.plan import Setting
     from ipexctl.spec import RunSpec
     from ipexctl.starters.starter import Starter
@@ -64,43 +65,104 @@ class MpiImport(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchRequest:
-    """The input of `plan_launch`."""
+class Node0Files:
+    """Files of an earlier `trust` and an earlier run on node0."""
 
-    spec: RunSpec
+    ssh_config: str = ""
+    """The text of trust's ssh config; empty if there is none."""
+    connectivity: ConnectivityRecord | None = None
+    """A check that passed, or found no logins, in the last hours."""
+    uptime: float = 0.0
+    """Seconds since the boot of node0, as this was read; 0: not known."""
+    no_logins: str = ""
+    """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty: not known."""
+    logins_tried: float = 0.0
+    """When that was found, in seconds since the boot of node0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The hosts of a run as they are now (`run/start/context.py: gather`)."""
+
     hosts: tuple[Host, ...]
     """In the order of the hostfile; the first is node0."""
     facts: Mapping[str, Facts] = field(hash=False)
-    internal: Mapping[str, str] = field(hash=False)
-    """Host → the address that other hosts reach it by, of every host where there are several."""
+    addresses: Mapping[str, str] = field(hash=False)
+    """Host → the address that the others reach it by; empty for a single host."""
+    home: str
+    """Absolute, the same on every host."""
     env: RankEnv
-    command: tuple[str, ...]
-    """What each rank executes: the script, relative to its directory, the module or the command, and its arguments."""
-    cwd: str
-    rundir: str
-    """The run's directory, the same on every host."""
+    mpi: Mpi | None = None
+    """The MPI at `--mpi PATH`, if the facts don't have it."""
+    setup: str | None = None
+    """The file that the launcher and the ranks source."""
+    ssh_config: str | None = None
+    """The path of trust's ssh config on node0, if it has all hosts; None: that of the account."""
     ssh_names: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Host → the name node0 uses for it with ssh; without an entry its own name."""
-    ssh_config: str | None = None
-    """The ssh config of `trust` on node0; None: that of the account."""
-    mpi_seen: Mpi | None = None
-    """The MPI at `--mpi PATH`, if the facts don't have it."""
+    notes: tuple[str, ...] = ()
+    node0: Node0Files = field(default_factory=Node0Files)
     starter: Starter = OVER_SSH
-    """The way from node0 to the other hosts."""
-    no_logins: str = ""
-    """Why mpirun could not reach the other hosts, as far as that is known before the plan; else empty."""
+    """The way to the hosts, and from node0 to the others."""
+    hub: Hub = NO_HUB
+    """What the script needs of a hub, and what the hosts have of it."""
+    job: str = ""
+    """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
+    job_seconds: int | None = None
+    """The time left of that job; None without a limit."""
     earlier_memory: EarlierMemory | None = None
+
+    @property
+    def probe_python(self) -> str:
+        """A Python for checks on the hosts; empty if the environment is not installed and the hosts have none in
+        common."""
+        return self.env.python if self.env.is_installed else common_python(self.facts)
+
+    @property
+    def stores(self) -> dict[str, str]:
+        """Host → its store."""
+        return {name: facts.store_of(name) for name, facts in self.facts.items()}
+
+
+def common_python(facts: Mapping[str, Facts]) -> str:
+    """A Python that can run the agent, at the same path on every host; empty if there is none."""
+    paths = [host.software.agent_pythons for host in facts.values()]
+    return next((path for path in paths[0] if all(path in others for others in paths)), "")
+
+
+def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
+    """Those of the first attempt; the others wait as spares."""
+    return tuple(hosts[: len(hosts) - spec.spares])
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """The input of `plan_launch`: what a run asks of the hosts that were found."""
+
+    spec: RunSpec
+    found: Gathered
+    run: str
+    """Its id."""
+    command: tuple[str, ...]
+    """What each rank executes: the script, relative to its directory, the module or the command, and its arguments."""
     given: tuple[Setting, ...] = ()
     """Settings of a configuration file (accelerate's): they override planned ones, and exports override them."""
     stated: StatedBackend | None = None
     """The backend that the script's arguments or accelerate's file name; it decides under `auto`."""
-    hub: Hub = NO_HUB
-    """What the script needs of a hub, and what the hosts have of it."""
     uses_accelerate: bool = False
     """Whether the script is known to join its ranks by accelerate, as the Trainer does."""
     mpi_import: MpiImport | None = None
     """The script's first import of a module that needs mpirun."""
 
     @property
+    def hosts(self) -> tuple[Host, ...]:
+        return first_hosts(self.found.hosts, self.spec)
+
+    @property
     def node0(self) -> Host:
-        return self.hosts[0]
+        return self.found.hosts[0]
+
+    @property
+    def rundir(self) -> str:
+        """The run's directory, the same on every host."""
+        return f"{self.found.home}/runs/{self.run}"

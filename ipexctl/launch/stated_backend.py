@@ -59,7 +59,7 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
 
 def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
     """Why the ranks cannot use oneCCL though the environment has its bindings, and the versions that can."""
-    packages = request.env.packages
+    packages = request.found.env.packages
     if not request.uses_accelerate:
         return "", ""
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use accelerate
@@ -80,7 +80,7 @@ def stated_note(request: LaunchRequest, backend: Backend, *, world_size: int, no
     """That the ranks get another backend than stated, why, and what to type; empty if they get it, or are one alone."""
     if world_size == 1 or backend == "none":
         return ""
-    choice, env, stated = request.spec.backend, request.env, request.stated
+    choice, env, stated = request.spec.backend, request.found.env, request.stated
     reason, older = no_ccl_in_packages(request)
     if stated is None:
         if not (reason and env.ccl and backend == "gloo" and choice == "auto"):

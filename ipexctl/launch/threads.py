@@ -34,7 +34,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
     """The path of Intel's OpenMP on that host: that of the environment before one of the system."""
-    env = context.request.env
+    env = context.request.found.env
     if context.request.spec.openmp == "default":
         return None
     if "intel-openmp" in env.packages and env.prefix:
@@ -176,6 +176,6 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
         "avx512_bf16": ("avx512_bf16", "AVX512_CORE_BF16"),
     }[lowest]
     reason = f"the CPUs differ: all ranks use the instructions of {weakest}, else they round differently"
-    if lowest == "avx2" or _IPEX in context.request.env.packages:
+    if lowest == "avx2" or _IPEX in context.request.found.env.packages:
         yield Setting("ATEN_CPU_CAPABILITY", aten, reason)
     yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's name for it)")

@@ -31,7 +31,7 @@ from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import capture
 from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id
 from ipexctl.run.start.begin import File, clean_up, packed
-from ipexctl.run.start.context import RunContext, gather
+from ipexctl.run.start.context import gather
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.request import StartError, StartFailure
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.request import Gathered
     from ipexctl.remote.session import Captured
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.project import ProjectLocation
@@ -145,7 +146,7 @@ class Submission:
     def _clean(self, script: str) -> frozenset[str]:
         return clean_up((self.login,), script, self.pool)
 
-    def _context(self, *, dry_run: bool = False) -> RunContext:
+    def _context(self, *, dry_run: bool = False) -> Gathered:
         """What the login node knows: home and environment, which the nodes share."""
         unsynced = self.project.executed_path(self.spec)
         context = gather((self.login,), self.spec, self.pool, unsynced=unsynced, dry_run=dry_run)
@@ -153,7 +154,7 @@ class Submission:
             self.note(text)
         return context
 
-    def _check_script(self, context: RunContext) -> None:
+    def _check_script(self, context: Gathered) -> None:
         script = self.project.script
         if script is not None and self.spec.sync:
             found = with_environment(script, self.spec, context)
@@ -169,7 +170,7 @@ class Submission:
         except HostError as error:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 
-    def _look(self, context: RunContext) -> bool:
+    def _look(self, context: Gathered) -> bool:
         """True if the package is there. Raises a StartError without Slurm's programs or with an old Python."""
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"
@@ -230,7 +231,7 @@ class Submission:
         if not answer.ended.ok:
             raise StartError(self._failure(answer, home, "ipexctl's package could not be sent"))
 
-    def _script(self, run: str, context: RunContext, tree: str, nonce: str) -> BatchScript:
+    def _script(self, run: str, context: Gathered, tree: str, nonce: str) -> BatchScript:
         return BatchScript(
             run=run,
             rundir=f"{context.home}/runs/{run}",
@@ -242,7 +243,7 @@ class Submission:
             nonce=nonce,
         )
 
-    def _record(self, run: str, context: RunContext, script: BatchScript) -> RunRecord:
+    def _record(self, run: str, context: Gathered, script: BatchScript) -> RunRecord:
         options = self.pool.connector.options
         return RunRecord(
             id=run,

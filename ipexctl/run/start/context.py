@@ -1,6 +1,6 @@
 """Gather what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
 
-In come hosts and a `RunSpec`; out goes a frozen `RunContext`. Else a `StartError` is raised, whose `StartFailure`
+In come hosts and a `RunSpec`; out goes a frozen `Gathered`. Else a `StartError` is raised, whose `StartFailure`
 names the host. All hosts must have the same environment, from the same lock, or none; what a dry run lacks is planned
 from the stack that install would choose (`planned_environment`). Everything is read and nothing changed here, so plan
 and dry run see the same.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.gather import HostFacts, gather_facts
@@ -19,78 +19,28 @@ from ipexctl.facts.packages import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
-from ipexctl.launch.hub import NO_HUB, Hub
 from ipexctl.launch.hub_use import NO_USE, HubUse
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.run.start.preflight.connectivity import Node0Files, read_node0
+from ipexctl.run.start.preflight.connectivity import read_node0
 from ipexctl.run.start.preflight.hub import ask_hosts
 from ipexctl.run.start.preflight.paths import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.stack.env.record import records_of
-from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.trust.config import config_in, ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
     from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import RunSpec
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.starters.starter import Starter
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """The hosts of a run as they are now."""
-
-    hosts: tuple[Host, ...]
-    """The first is node0."""
-    facts: Mapping[str, Facts] = field(hash=False)
-    addresses: Mapping[str, str] = field(hash=False)
-    """Host → the address that the others reach it by; empty for a single host."""
-    home: str
-    """Absolute, the same on every host."""
-    env: RankEnv
-    mpi: Mpi | None = None
-    """The MPI of `--mpi PATH`."""
-    setup: str | None = None
-    """The file that the launcher and the ranks source."""
-    ssh_config: str | None = None
-    """The path of trust's ssh config on node0, if it has all hosts."""
-    notes: tuple[str, ...] = ()
-    node0: Node0Files = field(default_factory=Node0Files)
-    starter: Starter = OVER_SSH
-    """The way to the hosts, and from node0 to the others."""
-    hub: Hub = NO_HUB
-    """What the script needs of a hub, and what the hosts have of it."""
-    job: str = ""
-    """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
-    job_seconds: int | None = None
-    """The time left of that job; None without a limit."""
-
-    @property
-    def ssh_names(self) -> dict[str, str]:
-        """Host → its name for ssh on node0; where that logs in nowhere, each has its own name."""
-        return {} if self.starter.no_logins else ssh_names_for(self.hosts, self.addresses)
-
-    @property
-    def probe_python(self) -> str:
-        """A Python for checks on the hosts; empty if the environment is not installed and the hosts have none in
-        common."""
-        return self.env.python if self.env.is_installed else _common_python(self.facts)
-
-    @property
-    def stores(self) -> dict[str, str]:
-        """Host → its store."""
-        return {name: facts.store_of(name) for name, facts in self.facts.items()}
 
 
 def gather(
@@ -104,7 +54,7 @@ def gather(
     dry_run: bool = False,
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
-) -> RunContext:
+) -> Gathered:
     """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
 
     `hub` is what the script needs of a hub, `work` the directory of the ranks, below their tree if it is relative.
@@ -137,7 +87,7 @@ def gather(
     if checked.env is not None:
         env = checked.env
     elif before_install:
-        env = RankEnv(_common_python(facts))
+        env = RankEnv(common_python(facts))
     elif dry_run and not has_environment(spec.env, facts):
         from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
@@ -152,7 +102,7 @@ def gather(
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
     # An installed environment has the variables of its own setvars.sh.
     setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
-    return RunContext(
+    return Gathered(
         tuple(hosts),
         facts,
         addresses,
@@ -161,6 +111,7 @@ def gather(
         checked.mpi,
         setup,
         ssh_config,
+        {} if starter.no_logins else ssh_names_for(hosts, addresses),
         (*checked.notes, *notes),
         files,
         starter,
@@ -168,12 +119,6 @@ def gather(
         job,
         time_left.result(),
     )
-
-
-def _common_python(facts: Mapping[str, Facts]) -> str:
-    """A Python that can run the agent, at the same path on every host; empty if there is none."""
-    paths = [host.software.agent_pythons for host in facts.values()]
-    return next((path for path in paths[0] if all(path in others for others in paths)), "")
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.request import Gathered, LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.node.common.plan import Setting, to_json
 from ipexctl.node.env.check import normalize
@@ -38,9 +38,9 @@ from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id
 from ipexctl.run.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.run.start.begin import Launch, clean_up, job_of
 from ipexctl.run.start.commit import find_commit
-from ipexctl.run.start.context import RunContext, gather
+from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
-from ipexctl.run.start.pool import check_whole, first_hosts, spec_of_all
+from ipexctl.run.start.pool import check_whole, spec_of_all
 from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.checkpoint import refuse_lost_checkpoint
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.memory import EarlierMemory
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import RunStatus
@@ -92,7 +91,7 @@ class PlannedRun:
     """The result of a dry run."""
 
     plan: Plan
-    context: RunContext
+    context: Gathered
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +272,7 @@ def _plan(
     no_logins: str = "",
     dry_run: bool = False,
     checks_logins: bool = True,
-) -> tuple[RunContext, Plan, Plan]:
+) -> tuple[Gathered, Plan, Plan]:
     """Gather what the plan needs, and make it, with the plan of all hosts that the run may use; notes go out. Raises a
     StartError, and a UserError for ranks to show that do not exist."""
     call = start.call
@@ -289,13 +288,13 @@ def _plan(
             query.result()  # the project is named before any note
         while notes:  # also of a run that is refused
             start.on_note(notes.pop(0))
-    earlier = earlier_memory(project.root, spec.script)
+    context = replace(context, earlier_memory=earlier_memory(project.root, spec.script))
     if no_logins:
         context = replace(context, node0=replace(context.node0, no_logins=no_logins))
-    plan = make_plan(context, spec, project, run, earlier)
+    plan = make_plan(context, spec, project, run)
     if checks_logins and needs_login_check(context, plan, spec):
         context = _check_logins(start, context, plan, dry_run=dry_run)
-        plan = make_plan(context, spec, project, run, earlier) if context.node0.no_logins else plan
+        plan = make_plan(context, spec, project, run) if context.node0.no_logins else plan
     call.ranks.within(plan.world_size)
     if not dry_run:
         _check_other_runs(start, plan, locks)
@@ -304,18 +303,11 @@ def _plan(
             notes.append(text)
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
-    whole = _plan_of_all(context, spec, project, run, earlier, plan)
+    whole = _plan_of_all(context, spec, project, run, plan)
     return context, plan, whole
 
 
-def _plan_of_all(
-    context: RunContext,
-    spec: RunSpec,
-    project: ProjectLocation,
-    run: str,
-    earlier: EarlierMemory | None,
-    plan: Plan,
-) -> Plan:
+def _plan_of_all(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str, plan: Plan) -> Plan:
     """The plan of all hosts that the run may use, of which some may wait. Pure. Raises a StartError."""
     if not spec.has_pool:
         return plan
@@ -324,13 +316,13 @@ def _plan_of_all(
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(StartFailure.of_refusal(of_all))
-        whole = make_plan(context, of_all, project, run, earlier)
+        whole = make_plan(context, of_all, project, run)
     if (refusal := check_whole(context, spec, whole)) is not None:
         raise StartError(StartFailure.of_refusal(refusal))
     return whole
 
 
-def needs_login_check(context: RunContext, plan: Plan, spec: RunSpec) -> bool:
+def needs_login_check(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
     """Whether the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
 
     After `trust` it most likely can, so that the check goes on beside the start, which begins again if it fails.
@@ -338,7 +330,7 @@ def needs_login_check(context: RunContext, plan: Plan, spec: RunSpec) -> bool:
     return context.ssh_config is None and may_start_directly(context, plan, spec)
 
 
-def may_start_directly(context: RunContext, plan: Plan, spec: RunSpec) -> bool:
+def may_start_directly(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
     """Whether the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
     if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan):
         return False
@@ -347,13 +339,13 @@ def may_start_directly(context: RunContext, plan: Plan, spec: RunSpec) -> bool:
     return len(counts) > 1 and context.starter.ranks.may_start(counts, node0, plan.backend)
 
 
-def logs_in(context: RunContext, plan: Plan) -> bool:
+def logs_in(context: Gathered, plan: Plan) -> bool:
     """Whether node0 logs in to the other hosts of the plan. Pure."""
     starter = rank_starter_of(plan.flavor)
     return not context.starter.no_logins and (starter is None or not starter.no_logins)
 
 
-def _check_logins(start: _Start, context: RunContext, plan: Plan, *, dry_run: bool) -> RunContext:
+def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool) -> Gathered:
     """Check the connections before the plan is final; returns the context with the check, or with why node0 cannot log
     in, which is not tried again where that is known.
 
@@ -407,13 +399,7 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 # Plan: pure
 
 
-def make_plan(
-    context: RunContext,
-    spec: RunSpec,
-    project: ProjectLocation,
-    run: str,
-    earlier: EarlierMemory | None = None,
-) -> Plan:
+def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
     Raises a StartError if there is no plan.
@@ -428,22 +414,11 @@ def make_plan(
     plan = plan_launch(
         LaunchRequest(
             spec=spec,
-            hosts=first_hosts(context.hosts, spec),
-            facts=context.facts,
-            internal=context.addresses,
-            env=context.env,
+            found=context,
+            run=run,
             command=project.command,
-            cwd=context.home,
-            rundir=f"{context.home}/runs/{run}",
-            ssh_names=context.ssh_names,
-            ssh_config=context.ssh_config,
-            mpi_seen=context.mpi,
-            starter=context.starter,
-            no_logins=context.node0.no_logins,
-            earlier_memory=earlier,
             given=given,
             stated=stated,
-            hub=context.hub,
             uses_accelerate=by_accelerate,
             mpi_import=project.script.mpi_import if project.script is not None else None,
         )
@@ -462,7 +437,7 @@ def make_plan(
 
 
 def _accelerate_settings(
-    config: AccelerateConfig, spec: RunSpec, context: RunContext
+    config: AccelerateConfig, spec: RunSpec, context: Gathered
 ) -> tuple[tuple[Setting, ...], list[str]]:
     """The variables of an accelerate config, and notes about its other fields.
 
@@ -488,13 +463,13 @@ def _plan_in(tree: str, plan: Plan, project: ProjectLocation) -> Plan:
 # Preflight
 
 
-def _begin_preflight(start: _Start, context: RunContext, plan: Plan, undo: _Undo) -> Future[ConnectivityRecord | None]:
+def _begin_preflight(start: _Start, context: Gathered, plan: Plan, undo: _Undo) -> Future[ConnectivityRecord | None]:
     preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
     undo.callback(wait, (preflight,))  # its notes come before the answer of the call
     return preflight
 
 
-def _preflight(start: _Start, context: RunContext, plan: Plan) -> ConnectivityRecord | None:
+def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
     nodes, spec, script = nodes_of(context, plan), start.call.spec, start.call.project.script
     is_by_ssh = logs_in(context, plan)
@@ -518,7 +493,7 @@ def _preflight(start: _Start, context: RunContext, plan: Plan) -> ConnectivityRe
 def _begin_launch(
     start: _Start,
     record: RunRecord,
-    context: RunContext,
+    context: Gathered,
     whole: Plan,
     retention: RetentionLimits,
     registry: RunRegistry,

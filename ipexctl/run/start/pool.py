@@ -20,14 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
-    from ipexctl.run.start.context import RunContext
     from ipexctl.spec import RunSpec
-
-
-def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
-    """Those of the first attempt; the others wait."""
-    return tuple(hosts[: len(hosts) - spec.spares])
 
 
 def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:
@@ -63,7 +58,7 @@ def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
     return replace(spec, n=None, ppn=ranks, spares=0, backend=plan.backend, launcher=plan.launcher.mode)
 
 
-def check_whole(context: RunContext, spec: RunSpec, whole: Plan) -> Refusal | None:
+def check_whole(context: Gathered, spec: RunSpec, whole: Plan) -> Refusal | None:
     """Why no attempt with fewer hosts is possible."""
     node0 = context.hosts[0].name
     if whole.hosts[0].name != node0:
@@ -81,7 +76,7 @@ def check_whole(context: RunContext, spec: RunSpec, whole: Plan) -> Refusal | No
     return None
 
 
-def host_pool(context: RunContext, spec: RunSpec, whole: Plan, rundir: str) -> HostPool | None:
+def host_pool(context: Gathered, spec: RunSpec, whole: Plan, rundir: str) -> HostPool | None:
     """For the supervisor; None if each attempt has the same hosts."""
     if not spec.has_pool or len(whole.hosts) == 1:
         return None

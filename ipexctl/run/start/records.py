@@ -20,15 +20,15 @@ from ipexctl.run.start.pool import host_pool
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.run.retention import RetentionLimits
     from ipexctl.run.start.call import RunCall
-    from ipexctl.run.start.context import RunContext
     from ipexctl.spec import RunSpec
 
 
-def nodes_of(context: RunContext, plan: Plan) -> tuple[Host, ...]:
+def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
     """Node0, which may be without ranks, and the hosts with ranks."""
     names = {host.name for host in plan.hosts}
     return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
@@ -36,7 +36,7 @@ def nodes_of(context: RunContext, plan: Plan) -> tuple[Host, ...]:
 
 def run_record(
     run: str,
-    context: RunContext,
+    context: Gathered,
     plan: Plan,
     whole: Plan,
     call: RunCall,
@@ -76,7 +76,7 @@ def run_record(
 
 def launch_records(
     record: RunRecord,
-    context: RunContext,
+    context: Gathered,
     whole: Plan,
     spec: RunSpec,
     retention: RetentionLimits,
@@ -150,7 +150,7 @@ def _notification(record: RunRecord, spec: RunSpec) -> Notification:
     return Notification(spec.notify, record.hosts, NOTIFY_CLAIM if spec.is_followed else 0.0, NOTIFY)
 
 
-def logind_notes(context: RunContext) -> tuple[str, ...]:
+def logind_notes(context: Gathered) -> tuple[str, ...]:
     name = context.hosts[0].name
     logind = context.facts[name].logind
     if logind is None or not logind.kill_user_processes or logind.linger:

@@ -20,11 +20,12 @@ from ipexctl.file_reader import VARIABLES, decoded, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.launch.request import first_hosts
 from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.start.pool import check_pool, first_hosts
+from ipexctl.run.start.pool import check_pool
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN

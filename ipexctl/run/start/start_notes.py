@@ -20,8 +20,8 @@ from ipexctl.run.start.request import StartError, StartFailure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import HostPlan, Plan
-    from ipexctl.run.start.context import RunContext
     from ipexctl.run.start.preflight.imports import ScriptFile
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
@@ -30,7 +30,7 @@ _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
 
 
-def job_notes(context: RunContext, *, is_followed: bool = True) -> tuple[str, ...]:
+def job_notes(context: Gathered, *, is_followed: bool = True) -> tuple[str, ...]:
     """Of a run in a job, the end of the job if it is near, or as near as that of the call; of one beside the jobs of a
     scheduler, that."""
     seconds, job = context.job_seconds, context.starter.job_title(context.job)
@@ -75,7 +75,7 @@ def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[s
         raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
 
 
-def script_notes(context: RunContext, plan: Plan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
+def script_notes(context: Gathered, plan: Plan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
     """What the source of the script shows for this environment and these ranks. Pure."""
     script = project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)

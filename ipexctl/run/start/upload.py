@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.request import Gathered
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.context import RunContext
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
@@ -126,7 +126,7 @@ def upload_project(
     query: Future[ProjectSync] | None,
     spec: RunSpec,
     project: ProjectLocation,
-    context: RunContext,
+    context: Gathered,
     on_step: Callable[[str], None],
     preflight: Future[ConnectivityRecord | None] | None = None,
 ) -> tuple[str, float]:

@@ -14,8 +14,9 @@ from ipexctl.facts.software import Software
 from ipexctl.facts.system import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import NO_HUB, Hub
+from ipexctl.launch.memory import EarlierMemory
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchRequest, MpiImport, RankEnv
+from ipexctl.launch.request import Gathered, LaunchRequest, MpiImport, Node0Files, RankEnv
 from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.refusal import Refusal
@@ -125,6 +126,7 @@ def request(
     uses_accelerate: bool = False,
     mpi_import: MpiImport | None = None,
     hub: Hub = NO_HUB,
+    earlier_memory: EarlierMemory | None = None,
     **options: Any,
 ) -> LaunchRequest:
     """A launch request for node1, node2 … with these facts, which may have more ranks than cores."""
@@ -144,26 +146,29 @@ def request(
         stated=stated,
         uses_accelerate=uses_accelerate,
         mpi_import=mpi_import,
-        hub=hub,
-        hosts=hosts,
-        facts={host.name: facts for host, facts in zip(hosts, machines, strict=True)},
-        internal=addresses if internal is None else internal,
-        env=env,
         command=command,
-        cwd="/home/me/.ipexctl/code/digits",
-        rundir=RUN,
-        ssh_names=ssh_names or {},
-        ssh_config=ssh_config,
-        mpi_seen=mpi_seen,
-        no_logins=no_logins,
-        starter=starter_of(transport),
+        run=RUN.rpartition("/")[2],
+        found=Gathered(
+            hosts,
+            {host.name: facts for host, facts in zip(hosts, machines, strict=True)},
+            addresses if internal is None else internal,
+            RUN.partition("/runs/")[0],
+            env,
+            mpi_seen,
+            ssh_config=ssh_config,
+            ssh_names=ssh_names or {},
+            node0=Node0Files(no_logins=no_logins),
+            starter=starter_of(transport),
+            hub=hub,
+            earlier_memory=earlier_memory,
+        ),
     )
 
 
 def plan(*machines: Facts, **options: Any) -> Plan:
     found = plan_launch(request(*machines, **options))
     assert isinstance(found, Plan), found
-    return found
+    return found._replace(cwd=f"{found.home}/code/digits")
 
 
 def refusal(*machines: Facts, **options: Any) -> Refusal:

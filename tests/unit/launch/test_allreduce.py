@@ -122,11 +122,6 @@ def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     assert not line_of(plan(one, ppn=2, backend="none"))
 
 
-def test_programs_read_the_mode_and_the_reason() -> None:
-    document = json.loads(json.dumps(to_json(plan(machine(FOUR, 1), ppn=2, allreduce="shared"))))
-    assert document["allreduce"] == {"mode": "shared", "reason": "asked", "hosts": []}
-
-
 def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
     found = plan(machine(FOUR, 1), ppn=2, allreduce="shared")
     names = {setting.name for setting in common_settings(found)}
@@ -177,7 +172,6 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
     assert found.adds_up == (is_on or shared)
     assert any(f"--wire {mode} has no effect" in note for note in found.notes) != is_on
     assert bool(between(found)) == is_on
-    assert to_json(found)["wire"]["reason"] == reason
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launch_helpers import cpu, machine, request
+from launch_helpers import cpu, machine, plan, request
 
 from ipexctl.facts.system import Memory
 from ipexctl.hosts.host import Host
@@ -26,8 +26,7 @@ FREE = Memory(total=24 * GB, available=22 * GB)
 
 def notes(memory: Memory, ranks: int, earlier: EarlierMemory | None = None) -> list[str]:
     hosts = [machine(cpu(64), number, memory=memory) for number in (1, 2)]
-    found = plan_launch(replace(request(*hosts, ppn=ranks), earlier_memory=earlier))
-    assert isinstance(found, Plan)
+    found = plan(*hosts, ppn=ranks, earlier_memory=earlier)
     return [note for note in found.notes if "signal 9" in note]
 
 
@@ -72,9 +71,8 @@ def test_what_a_rank_took_in_an_earlier_run_counts_for_more() -> None:
 def test_ranks_that_cannot_fit_are_refused(
     memory: Memory, ranks: int, earlier: EarlierMemory | None, kind: str, fix: str | None
 ) -> None:
-    wanted = replace(
-        request(machine(cpu(128), memory=memory), ppn=ranks, kind=kind, oversubscribe=False), earlier_memory=earlier
-    )
+    host = machine(cpu(128), memory=memory)
+    wanted = request(host, ppn=ranks, kind=kind, oversubscribe=False, earlier_memory=earlier)
     found = plan_launch(wanted)
     assert isinstance(found, Refusal) == (fix is not None)
     if isinstance(found, Refusal) and fix is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from launch_helpers import IPEX, cpu, machine, plan, with_live_run
 
 from ipexctl.node.common.json_parser import parse_json
@@ -29,25 +28,8 @@ def test_a_plan_is_read_back_from_its_json() -> None:
     found = parse_json(json.dumps({**document(), "of a later version": 1}))
     assert repr(decode(Plan, found, "the plan")) == repr(FOUND)  # types, too
     assert (found["schema"], found["world_size"], found["time_limit"]) == (SCHEMA, 4, 9.5)
+    assert found["allreduce"] == {"mode": "backend", "reason": "other-backend", "hosts": []}
     assert found["hostfile"] == "10.1.0.1:2\nnode2:2\n"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"id": None},
-        {"hosts": [{}]},
-        {"argv": "mpirun"},
-        {"asked": []},
-        {"master_port": "1"},
-        {"settings": [{"name": "A", "value": 1}]},
-        {"flavor": 1},
-    ],
-)
-def test_a_damaged_plan_is_refused(damage: dict[str, Any]) -> None:
-    for broken in ({**document(), **damage}, [document()], None):
-        with pytest.raises(ValueError, match=r"."):
-            decode(Plan, broken, "the plan")
 
 
 def test_a_plan_has_what_was_asked_but_no_secret() -> None:

@@ -39,7 +39,7 @@ def records(asked: LaunchRequest, planned: Plan, spec: RunSpec) -> LaunchRecords
         job="",
     )
     node0 = Host("n", "n")
-    record = RunRecord("r", node0, asked.rundir.removesuffix("/runs/r"), "python3", "train.py", "e", nodes=(node0,))
+    record = RunRecord("r", node0, asked.found.home, "python3", "train.py", "e", nodes=(node0,))
     limits: Any = None
     return launch_records(record, context, planned, spec, limits)
 
@@ -112,16 +112,9 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     argv = [word.replace("/job.2.json", "/job.json") for word in start.argv[:-ADDRESSES]]
 
     # By the planner, with what was decided for all hosts.
-    again = replace(
-        asked,
-        hosts=tuple(host for host in asked.hosts if host.name in names),
-        spec=replace(
-            asked.spec,
-            backend=whole.backend,
-            launcher=whole.launcher.mode,
-            allreduce=whole.allreduce.mode,  # type: ignore[arg-type]
-        ),
-    )
+    kept_hosts = replace(asked.found, hosts=tuple(host for host in asked.hosts if host.name in names))
+    decided: Any = {"backend": whole.backend, "launcher": whole.launcher.mode, "allreduce": whole.allreduce.mode}
+    again = replace(asked, found=kept_hosts, spec=replace(asked.spec, **decided))
     other = planned_for(again)
     wanted = records(again, other, replace(again.spec, min_hosts=None))
     wanted_jobs = {

@@ -18,7 +18,7 @@ from ipexctl.facts.software import Python, Software
 from ipexctl.facts.system import Account, Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import MpiImport, RankEnv
+from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
@@ -26,7 +26,6 @@ from ipexctl.node.network.connectivity import Connections
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.start.context import RunContext
 from ipexctl.run.start.preflight import connectivity as ways
 from ipexctl.run.start.preflight import paths as places
 from ipexctl.run.start.preflight.before_install import needs_logins
@@ -148,7 +147,7 @@ def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons
         name: Facts(software=Software(pythons=tuple(Python(path, "3.11.2") for path in found)))
         for name, found in programs.items()
     }
-    context = RunContext(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
+    context = Gathered(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
     assert context.probe_python == context.env.python
     planned = replace(context, env=replace(context.env, is_installed=False))
     assert ways._connections(HOSTS, planned, logs_in=True)["python"] == planned.probe_python == taken
@@ -171,8 +170,8 @@ def test_login_that_failed_is_remembered_for_hours_until_trust(
     uptime: float, change: dict[str, Any], *, is_remembered: bool
 ) -> None:
     facts = {host.name: Facts(system=System(boot="1")) for host in HOSTS}
-    context = RunContext(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/env/bin/python"))
-    failed = ways.Node0Files(uptime=100.0, no_logins="denied", logins_tried=100.0)
+    context = Gathered(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/env/bin/python"))
+    failed = Node0Files(uptime=100.0, no_logins="denied", logins_tried=100.0)
     key = ways.connectivity_key(HOSTS, ways._connections(HOSTS, context, logs_in=False), context)
     found = ConnectivityRecord(key, 90.0)
     # The ports were checked just before, so that nothing is asked of a host.
@@ -180,7 +179,7 @@ def test_login_that_failed_is_remembered_for_hours_until_trust(
         HOSTS, replace(context, node0=replace(failed, connectivity=found)), cast("Any", None), logs_in=False
     )
     assert record == found._replace(no_logins="denied", logins_tried=100.0)
-    later = replace(context, node0=replace(ways.Node0Files(connectivity=record, uptime=uptime), **change))
+    later = replace(context, node0=replace(Node0Files(connectivity=record, uptime=uptime), **change))
     assert ways.remember_failure(HOSTS, later).no_logins == ("denied" if is_remembered else "")
 
 
@@ -191,9 +190,7 @@ def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
         nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))
         of_b = Facts(**{"system": System(boot="1"), "network": Network(nics=(nic,)), **changes})
         facts = {"a": Facts(system=System(boot="1")), "b": of_b}
-        context = RunContext(
-            tuple(hosts), facts, ADDRESSES, "/h", RankEnv(python), node0=ways.Node0Files(ssh_config=config)
-        )
+        context = Gathered(tuple(hosts), facts, ADDRESSES, "/h", RankEnv(python), node0=Node0Files(ssh_config=config))
         connections: Connections = {
             "address": "10.0.0.1",
             "python": python,

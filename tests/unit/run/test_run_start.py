@@ -18,6 +18,7 @@ from agent_helpers import follow_request
 from fakes import FakeSession, Sink
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
+from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.job import (
     JobRecord,
     Master,
@@ -328,8 +329,8 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
 
     fakes: dict[str, Callable[..., object]] = {
         "start_reading": lambda *_: None,
-        "gather": Mock(return_value=Mock(job_seconds=None, facts={}, notes=())),
-        "make_plan": lambda *_, **__: Mock(other_runs=()),
+        "gather": lambda *_, **__: Gathered(HOSTS, {}, {}, "/h", RankEnv("python3")),
+        "make_plan": lambda *_: Mock(other_runs=(), hosts=()),
         "_preflight": check,
         "run_record": fail,
     }

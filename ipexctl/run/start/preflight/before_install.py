@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
+from ipexctl.launch.request import first_hosts
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.run.start.context import gather, has_environment
-from ipexctl.run.start.pool import first_hosts
 from ipexctl.run.start.preflight.connectivity import check_connectivity
 from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.request import StartError, StartFailure

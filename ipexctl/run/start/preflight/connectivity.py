@@ -17,10 +17,11 @@ import hashlib
 import json
 import secrets
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.request import Node0Files
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, LOGINS_REMEMBERED
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_parser import parse_object
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.request import Gathered
     from ipexctl.node.network.connectivity import Connections, ConnectivityRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.context import RunContext
 
 _MARK: Final = "== ipexctl: connectivity"
 _OPEN_PORTS: Final = (
@@ -53,22 +54,6 @@ _OPEN_PORTS: Final = (
 
 class NoLogin(StartError):
     """node0 cannot log in to a node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node0Files:
-    """Files of an earlier `trust` and an earlier run on node0."""
-
-    ssh_config: str = ""
-    """The text of trust's ssh config; empty if there is none."""
-    connectivity: ConnectivityRecord | None = None
-    """A check that passed, or found no logins, in the last hours."""
-    uptime: float = 0.0
-    """Seconds since the boot of node0, as this was read; 0: not known."""
-    no_logins: str = ""
-    """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty: not known."""
-    logins_tried: float = 0.0
-    """When that was found, in seconds since the boot of node0."""
 
 
 def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
@@ -99,7 +84,7 @@ def parse_node0(text: str) -> Node0Files:
 
 
 def check_connectivity(
-    hosts: Sequence[Host], context: RunContext, pool: SessionPool, *, logs_in: bool = True, keeps_record: bool = False
+    hosts: Sequence[Host], context: Gathered, pool: SessionPool, *, logs_in: bool = True, keeps_record: bool = False
 ) -> ConnectivityRecord | None:
     """One round trip to node0, the first host; none for a single host. Raises a StartError, a `NoLogin` if node0 cannot
     log in to a node.
@@ -148,7 +133,7 @@ def check_connectivity(
     return record
 
 
-def remember_failure(hosts: Sequence[Host], context: RunContext) -> Node0Files:
+def remember_failure(hosts: Sequence[Host], context: Gathered) -> Node0Files:
     """What node0 has, with why it could not log in to one of these hosts in the last hours, if that is known. Pure.
 
     A failure that is none any more costs nothing: the ranks are started without logins.
@@ -161,11 +146,11 @@ def remember_failure(hosts: Sequence[Host], context: RunContext) -> Node0Files:
     return replace(files, no_logins=printable(record.no_logins), logins_tried=record.logins_tried)
 
 
-def _ssh_names(others: Sequence[Host], context: RunContext) -> dict[str, str]:
+def _ssh_names(others: Sequence[Host], context: Gathered) -> dict[str, str]:
     return {context.ssh_names.get(host.name, host.name): host.name for host in others}
 
 
-def _connections(hosts: Sequence[Host], context: RunContext, *, logs_in: bool) -> Connections:
+def _connections(hosts: Sequence[Host], context: Gathered, *, logs_in: bool) -> Connections:
     node0, *others = hosts
     config = ("-F", context.ssh_config) if context.ssh_config else ()
     ssh = ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"]
@@ -180,7 +165,7 @@ def _connections(hosts: Sequence[Host], context: RunContext, *, logs_in: bool) -
     }
 
 
-def connectivity_key(hosts: Sequence[Host], connections: Connections, context: RunContext) -> str:
+def connectivity_key(hosts: Sequence[Host], connections: Connections, context: Gathered) -> str:
     """A digest of everything that a check depends on, as far as it is known; empty if a host is not identified. Pure.
 
     A host that has rebooted, or whose interfaces, addresses or firewall have changed, gives another digest.

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.request import Gathered
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.context import RunContext
     from ipexctl.spec import RunSpec
     from ipexctl.stack.own_requirements import OwnRequirements
 
@@ -301,7 +301,7 @@ def _is_install(node: ast.AST) -> bool:
     return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
 
 
-def with_environment(script: ScriptFile, spec: RunSpec, context: RunContext) -> ScriptFile:
+def with_environment(script: ScriptFile, spec: RunSpec, context: Gathered) -> ScriptFile:
     """With what the options and the environment say about imports."""
     doubt = script.doubt
     if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports):
