@@ -1,12 +1,9 @@
-"""Writes fetched files on the control machine: to a temporary file beside the destination, checked, then renamed.
+"""Writes fetched files: to a temporary file next to the destination, checked, then renamed.
 
-In come the entries and bytes that `receiver.py` has from a host; out go files, directories and links below DEST, and
-for each file the part that is missing (`MissingPart`), by a pure rule (`choose_transfer`). A part that has arrived
-stays for the next call. The rules: every name is taken from a directory that is held open, and no link is followed:
-nothing is written outside; what another account has put there is not taken for a part, not written into and not
-replaced; modes are those of the host without what the
-caller's umask takes away, as with cp and rsync. For a run that goes on, a file that has grown on the host grows here,
-in its place, as a program may hold it open.
+`choose_transfer` decides which part of a file is missing; received parts stay for the next call. Names are taken from
+directories held open and no link is followed, so nothing is written outside. Another account's file is not taken for a
+part, written into or replaced. Modes are the host's, masked by the umask, as with cp and rsync. For a running run, a
+file that grew on the host grows here in place, because a program may hold it open.
 """
 
 from __future__ import annotations
@@ -56,20 +53,18 @@ class WriteRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MissingPart:
-    """A file that is incomplete here: the bytes present, and their hash."""
+    """An incomplete file: the bytes present, and their hash."""
 
     entry: ManifestEntry
     have: int = 0
     known: str | None = None
     crc: int = 0
     in_place: bool = False
-    """The bytes are those of the file itself, not of a temporary file beside it."""
+    """True for bytes of the file itself, not of a temporary file."""
 
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file that is being received."""
-
     entry: ManifestEntry
     directory: GuardedDirectory
     part: bytes
@@ -77,17 +72,17 @@ class _OpenFile:
     crc: int
     at: int
     in_place: bool
-    """Its bytes are those of the file itself: it is complete but for its time and mode, or it grows."""
+    """The file itself: it only lacks time and mode, or it grows."""
     refused: str = ""
     """Why its bytes are discarded."""
     kept: int | None = field(init=False, default=None)
-    """The size of a file that grows, before this transfer."""
+    """Size of a growing file before this transfer."""
 
     def __post_init__(self) -> None:
         self.kept = self.at if self.in_place and self.at < self.entry.size and not self.refused else None
 
     def cut(self) -> None:
-        """Take away what a file has grown by: it is not what the host has."""
+        """Truncate what a file grew by: it is not what the host has."""
         if self.kept is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self.number, self.kept)
@@ -99,12 +94,12 @@ class Destination:
     def __init__(self, root: str, *, appends: bool = False) -> None:
         self.root = root
         self._appends = appends
-        """A file that has grown on the host grows here."""
+        """True if files that grew on the host grow here."""
         self._umask = read_umask()
         self._directories: dict[tuple[str, ...], ManifestEntry] = {}
-        """Those of the list, by their parts."""
+        """Listed directories, by their parts."""
         self._made: tuple[str, ...] | None = None
-        """The directory that was created last: it was empty."""
+        """Directory created last; it was empty."""
         self._file: _OpenFile | None = None
         try:
             self._top, self._made_above = open_named_directory(root, make=True)
@@ -118,7 +113,7 @@ class Destination:
         self._opened = DirectoryChain(self._top, self._open_below)
 
     def find_equal(self, paths: Mapping[int, str]) -> dict[int, str]:
-        """The numbers of the paths that this file system would write over an earlier one, with that path."""
+        """Numbers of paths that this file system would write over an earlier one, with that path."""
         if not find_equal(paths, NameRules()):
             return {}
         try:
@@ -127,9 +122,9 @@ class Destination:
             raise self._disk(error) from None
 
     def remove_if_empty(self) -> None:
-        """Remove the directory, and those above it that were created for it, as far as nothing is in them.
+        """Remove the directory, and parents created for it, if empty.
 
-        Each is found from the one below it, whatever their paths lead to by now.
+        Each is found from its child, whatever their paths lead to by now.
         """
         names = [os.path.basename(path) for path in self._made_above]
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # not empty
@@ -154,7 +149,7 @@ class Destination:
         self._top.close()
 
     def inspect(self, entry: ManifestEntry) -> MissingPart | None:
-        """The part of a file that is missing here; directories and links are created at once. Raises WriteRefused."""
+        """The missing part of a file; directories and links are created at once. Raises WriteRefused."""
         try:
             if entry.kind == "d":
                 self._directories[entry.parts] = entry
@@ -175,7 +170,7 @@ class Destination:
             raise _write_error(error) from None
 
     def begin(self, entry: ManifestEntry, at: int, missing: MissingPart) -> None:
-        """Its bytes follow from that offset: after the present ones, or all of them."""
+        """Its bytes follow from `at`: after the present ones, or all of them."""
         if at not in (0, missing.have):
             raise HostError("it resumes a file at another offset than requested")
         crc = missing.crc if at else 0
@@ -202,10 +197,9 @@ class Destination:
 
     @staticmethod
     def _open_part(directory: GuardedDirectory, name: bytes, at: int) -> tuple[bytes, int]:
-        """The name and the descriptor of the temporary file.
+        """Name and descriptor of the temporary file.
 
-        If its usual name is that of something else than a file of this account, it gets a new one, which no later call
-        finds.
+        If the usual name belongs to something else, it gets a new one that no later call finds.
         """
         part = _part(name)
         number: int | None = None
@@ -247,7 +241,7 @@ class Destination:
             raise self._disk(error) from None
 
     def finish(self, known: object, *, changed: bool, may_grow: bool = False) -> None:
-        """The file is complete: if its hash is that of the host's file, it gets its name. Raises WriteRefused."""
+        """Give a complete file its name if its hash is the host's. Raises WriteRefused."""
         file, self._file = self._file, None
         assert file is not None
         entry, name = file.entry, encode_name(file.entry.parts[-1])
@@ -274,7 +268,7 @@ class Destination:
             _close(file)
 
     def abandon(self) -> None:
-        """Keep the received part of a file for the next call."""
+        """Keep the received part for the next call."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -284,12 +278,12 @@ class Destination:
         _close(file)
 
     def close_directories(self) -> None:
-        """Set modes and times of directories, after the last file in them."""
+        """Set modes and times of directories, after their last file."""
         for entry in reversed(self._directories.values()):
             with contextlib.suppress(OSError, WriteRefused):
                 directory = self._enter(entry.parts)
                 directory.set_times(entry.mtime)
-                inherited = directory.status().st_mode & stat.S_ISGID  # of the directory above it on this machine
+                inherited = directory.status().st_mode & stat.S_ISGID  # of its parent on this machine
                 directory.set_mode(self._mode_of(entry) | inherited)
 
     def _mode_of(self, entry: ManifestEntry) -> int:
@@ -355,7 +349,7 @@ class Destination:
             self._note(entry.parts)
 
     def _note(self, parts: tuple[str, ...]) -> None:
-        """A new file, link or directory: it is in `created`, unless a directory above it is."""
+        """Add to `created` unless a parent is in it."""
         if not self._is_below_new(parts):
             self._new.add(parts)
             self.created.append(os.path.join(os.path.abspath(self.root), *parts))
@@ -364,7 +358,7 @@ class Destination:
         return any(parts[:depth] in self._new for depth in range(len(parts)))
 
     def _enter(self, parts: Sequence[str]) -> GuardedDirectory:
-        """The directory, created if needed, kept open until another one is requested."""
+        """The directory, created if needed, open until another one is requested."""
         return self._opened.enter([encode_name(part) for part in parts])
 
     def _open_below(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
@@ -399,7 +393,7 @@ class Destination:
 
 
 class _LocalFile(NamedTuple):
-    """A file that has the name already."""
+    """The existing file of that name."""
 
     size: int
     mtime: int
@@ -407,12 +401,12 @@ class _LocalFile(NamedTuple):
 
 
 Transfer: TypeAlias = Literal["none", "check", "append", "resume", "whole"]
-"""How a file is brought up to date: not at all; by its hash, as only its time differs; behind the bytes that the file
-has, or those that a part of it has, if they are those of the host; or from the first byte."""
+"""Not at all; compare hashes, because only the time differs; after the bytes of the file or its part, if they are the
+host's; or from the first byte."""
 
 
 def choose_transfer(entry: ManifestEntry, there: _LocalFile | None, part: int, *, appends: bool) -> Transfer:
-    """How to transfer a file of the host's list. `part`: the bytes of an earlier transfer that did not end. Pure."""
+    """`part`: bytes of an earlier unfinished transfer. Pure."""
     if there is not None and there.size == entry.size:
         return "none" if _same_time(there.mtime, entry.mtime) else "check"
     if appends and there is not None and part <= there.size and 0 < there.size < entry.size:
@@ -428,7 +422,7 @@ _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None:
-    """A descriptor of a file of this account that has no other name; None if that is something else."""
+    """Descriptor of a file of this account without other names; None otherwise."""
     try:
         number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.number)
     except OSError:
@@ -440,7 +434,7 @@ def _open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | Non
 
 
 def _open_to_append(directory: GuardedDirectory, name: bytes, at: int) -> int:
-    """A descriptor of the file, behind its last byte. Raises WriteRefused if it is another one than before."""
+    """Descriptor at the end of the file. Raises WriteRefused if it was exchanged."""
     number = _open_own(directory, name, os.O_RDWR)
     if number is None:
         raise WriteRefused(_CHANGED)
@@ -456,7 +450,7 @@ def _open_to_append(directory: GuardedDirectory, name: bytes, at: int) -> int:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Another account may have made the file, or chosen it with a link: it could read and change what comes into it."""
+    """False if another account may have made the file, or chosen it with a link: it could read and change the content."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
 
 
@@ -468,8 +462,8 @@ def _check_owner(directory: GuardedDirectory, name: bytes, status: os.stat_resul
 
 
 def read_umask() -> int:
-    """This process's umask. Linux shows it; elsewhere it is stricter for an instant, in which no other thread's file
-    gets more than it should."""
+    """Linux shows the umask; elsewhere it is stricter for an instant, in which no other thread's file gets too many
+    rights."""
     with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:
         if (found := re.search(rb"^Umask:\s*([0-7]+)$", file.read(), re.MULTILINE)) is not None:
             return int(found[1], 8)
@@ -493,12 +487,12 @@ def _close(file: _OpenFile) -> None:
 
 
 def _part(name: bytes, salt: bytes = b"") -> bytes:
-    """The name of a temporary file: short and unique. Without salt, later calls find it."""
+    """Short, unique name of a temporary file. Without salt, later calls find it."""
     return b".ipexctl-" + hashlib.blake2b(name, digest_size=8, salt=salt).hexdigest().encode() + b".part"
 
 
 def _same_time(time: int, other: int) -> bool:
-    """Whether two times are equal; some filesystems store whole seconds only."""
+    """Some filesystems store only seconds."""
     return time == other or (time % 10**9 == 0 and time // 10**9 == other // 10**9)
 
 

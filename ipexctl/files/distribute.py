@@ -1,7 +1,7 @@
-"""Copies files from one host's store to all others, by one of two routes.
+"""Copies files from one host's store to all others.
 
-From a host that has them, over TCP: the control machine's uplink carries no file. Else through the control machine,
-which reads each file once, over the ssh connections that are open anyway, or has the files itself.
+From a host over TCP, so the control machine's uplink carries nothing; else through the control machine, which reads
+each file once over the open ssh connections, or has it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 Route = Literal["there", "server", "here"]
-"""The source of the files: they were there already, from a host's server, through the control machine."""
+"""Source of the files: present already, a host's server, or through the control machine."""
 
 
 class Distributor:
-    """Copies the files of one store to others. `bring` is called from each target's own thread, many at once."""
+    """`bring` is called from each target's own thread, many at once."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Distributor:
         on_progress: Callable[[Host, int, int | None], None] = ignore_event,
         local: Mapping[StoredFile, Path] | None = None,
     ) -> None:
-        """`local`: where the files are on the control machine, if it has them."""
+        """`local`: the files on the control machine, if it has them."""
         self._local = local
         self._pool = pool
         self._source = source
@@ -68,10 +68,9 @@ class Distributor:
         timeout: float | None = None,
         files: Sequence[StoredFile] | None = None,
     ) -> Route:
-        """Copy the files that the target lacks and return the route. `timeout` limits the transfer of one route.
+        """Copy the files that the target lacks; returns the route. `timeout` limits one route.
 
-        `files`: those of them that the target needs (default: all). Raises a HostError that names every route that was
-        tried.
+        `files`: those the target needs (default: all). Raises a HostError naming every route tried.
         """
         if (target.host, target.store) == (self._source.host, self._source.store):
             return "there"
@@ -141,20 +140,20 @@ class Distributor:
 
     @contextmanager
     def _source_session(self) -> Iterator[Session]:
-        """The source's session. If it is lost, that is an error of the source: the target is not unreachable."""
+        """The source's session. Losing it is the source's error: the target is not unreachable."""
         try:
             yield self._pool.session(self._source.host)
         except Unreachable as error:
             raise HostError(f"{self._source.host.name}: {error.reason}", error.fix) from None
 
     def _verify_source(self) -> None:
-        """Verify the source's copies; damaged ones are removed there, so that the next command downloads them again."""
+        """Remove damaged copies at the source, so that the next command downloads them again."""
         with self._lock, self._source_session() as session:
             cancel = self._pool.cancel
             self._damaged = missing(session, self._source, self._files, verify=True, cancel=cancel)
 
     def _refuse_damaged_source(self) -> None:
-        """Another target's transfer may have detected the damage: then a file is missing in this transfer."""
+        """Another transfer may have detected the damage: then a file is missing here."""
         with self._lock:
             damaged = self._damaged
         if damaged:

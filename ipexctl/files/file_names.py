@@ -1,10 +1,8 @@
-"""File systems on which two names lead to one file: those of a Mac, and of Windows below WSL.
+"""File systems where two names lead to one file: a Mac's, and Windows below WSL.
 
-They take `Data` and `data` for one name, and often `é` in its two Unicode forms, one character (NFC) or two (NFD). In
-come paths of this machine, or those of a host's list; out go the names as a directory has them, as hosts should get
-them, and the entries of a list that would be written over others. The rules: what the file system does is asked of the
-file system, as a Mac may have disks of both kinds, and Linux, too; a name whose other form leads to the same file goes
-to the hosts in the form that scripts are written in, NFC, as with git.
+They equate `Data` and `data`, and often the two Unicode forms of `é` (NFC and NFD). The file system itself is asked,
+because Macs and Linux may have disks of both kinds. Names reach hosts in NFC, as scripts write them and as with git, if
+that leads to the same file.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class NameRules(NamedTuple):
-    """What a file system does not tell apart."""
+    """What a file system does not distinguish."""
 
     ignores_case: bool = True
     ignores_form: bool = True
-    """Of Unicode."""
+    """Unicode form."""
 
     def fold(self, name: str) -> str:
         """Equal for names that lead to one file. Pure."""
@@ -37,8 +35,7 @@ class NameRules(NamedTuple):
 
 
 def find_equal(paths: Mapping[int, str], rules: NameRules) -> dict[int, str]:
-    """The numbers of the paths that would be written over an earlier one, and below such a directory; with the earlier
-    path. Pure."""
+    """Numbers of paths that would overwrite an earlier one, or lie below such a directory, with the earlier path. Pure."""
     found: dict[int, str] = {}
     first: dict[str, str] = {}
     for number, path in paths.items():
@@ -53,7 +50,7 @@ def find_equal(paths: Mapping[int, str], rules: NameRules) -> dict[int, str]:
 
 
 def rules_of(directory: GuardedDirectory) -> NameRules:
-    """What the file system of this directory does not tell apart, tried with a new file that is removed again."""
+    """Tried with a new file that is removed again."""
     name = f".ipexctl-é-{os.urandom(4).hex()}.new"
     number = os.open(encode_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory.number)
     try:
@@ -65,7 +62,7 @@ def rules_of(directory: GuardedDirectory) -> NameRules:
 
 
 def composed_name(directory: bytes, name: str, names: Collection[str]) -> str:
-    """The name in NFC if it leads to the same file; `names` are those of the directory."""
+    """The name in NFC if it leads to the same file; `names` are the directory's."""
     composed = name if name.isascii() else unicodedata.normalize("NFC", name)
     if composed == name or composed in names:
         return name
@@ -73,7 +70,7 @@ def composed_name(directory: bytes, name: str, names: Collection[str]) -> str:
 
 
 def stored_path(path: str) -> str:
-    """An absolute path without links, with each name as its directory has it: one path for each way to type it."""
+    """Absolute path without links, with names as stored: one path for each way to type it."""
     done = "/"
     for part in filter(None, path.split("/")):
         other = unicodedata.normalize("NFD" if unicodedata.is_normalized("NFC", part) else "NFC", part).swapcase()

@@ -1,4 +1,4 @@
-"""All paths of a project, or of what is pushed, as a value: each with its kind, mode and hash, and one digest. Pure."""
+"""All paths of a project or a push as a value: each with kind, mode and hash, and one digest. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Entries, sorted by the bytes of their paths."""
+    """Sorted by the bytes of their paths."""
 
     entries: tuple[ManifestEntry, ...]
 
@@ -29,7 +29,7 @@ class Manifest:
 
     @cached_property
     def packed(self) -> bytes:
-        """Compressed JSON, for a host and for the cache. Most of it are hashes, which no level makes much smaller."""
+        """Compressed JSON. Mostly hashes, which no level makes much smaller."""
         return gzip.compress(self._json, 1, mtime=0)
 
     @cached_property
@@ -42,12 +42,12 @@ class Manifest:
 
     @cached_property
     def files(self) -> dict[str, ManifestEntry]:
-        """One entry for each content, by its hash."""
+        """One entry per content, by hash."""
         return {entry.content: entry for entry in self.entries if entry.kind == "f"}
 
     @property
     def count(self) -> int:
-        """The number of files and links."""
+        """Files and links."""
         return sum(entry.kind != "d" for entry in self.entries)
 
     @property
@@ -56,12 +56,12 @@ class Manifest:
 
     @property
     def summary(self) -> str:
-        """For messages: `214 files, 3.0 MB`."""
+        """`214 files, 3.0 MB`."""
         return f"{self.count:,} {'file' if self.count == 1 else 'files'}, {readable(self.size)}"
 
 
 def unpacked(packed: bytes, digest: str) -> Manifest:
-    """Raises a ValueError, an OSError, an EOFError or a zlib.error unless it is the packed manifest of that digest."""
+    """Raises a ValueError, an OSError, an EOFError or a zlib.error unless the digest matches."""
     text = gzip.decompress(packed)
     if hashlib.sha256(text).hexdigest() != digest:
         raise ValueError("it has another digest")
@@ -69,7 +69,7 @@ def unpacked(packed: bytes, digest: str) -> Manifest:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Whether a link at that path leads out of the list's directory, by its text."""
+    """True if a link there leads out of the list's directory, by its text."""
     if target.startswith("/"):
         return True
     depth = path.count("/")

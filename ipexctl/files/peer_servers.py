@@ -1,11 +1,8 @@
-"""File servers on hosts for the duration of one transfer, and the choice of the server for each target.
+"""File servers on hosts during one transfer, and the choice of a server for each target.
 
-In come the files and the hosts that have all of them, at first one; each target that has got everything becomes a
-server for the others. A server has at most two clients, so that the first targets finish soon and can serve; the
-source is used last. Where two targets in a row cannot connect, no other tries (`PeerUnreachable`), and `distribute.py`
-takes its other route.
-
-Each server is one channel of its host's ssh connection and ends with it. Both ends get the token on stdin.
+A target that has everything becomes a server. A server has at most two clients, so that the first targets finish soon
+and can serve; the source is used last. After two failed connections in a row no other target tries (`PeerUnreachable`).
+A server is one channel of its host's ssh connection. Both ends get the token on stdin.
 """
 
 from __future__ import annotations
@@ -34,13 +31,13 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 _MAX_CLIENTS: Final = 2
-"""Clients of one server at once: few, so that the first finish soon and can serve others."""
+"""Clients of one server at once: few, so that the first finish soon and serve others."""
 
 _GIVE_UP: Final = 2
-"""Targets in a row that could not connect to the source, before no other target tries."""
+"""Failed connections to the source in a row until no target tries any more."""
 
 _PATIENCE: Final = 1.0
-"""Seconds that a target waits for a server before it is asked whether it lacks anything."""
+"""Seconds a target waits for a server until it is asked what it lacks."""
 
 _IDLE_TIMEOUT: Final = 900.0
 _END_TIMEOUT: Final = 10.0
@@ -51,7 +48,7 @@ class PeerUnreachable(HostError):
 
 
 class Server:
-    """One host's server, started when first needed."""
+    """Started when first needed."""
 
     def __init__(
         self,
@@ -74,7 +71,7 @@ class Server:
         self._port: futures.Future[int] = futures.Future()
 
     def send(self, delivery: Delivery) -> None:
-        """Let the target fetch the files it lacks from this server."""
+        """Let the target fetch missing files from this server."""
         events = TransferEvents(delivery.on_bytes)
 
         def on_event(event: Reply) -> None:
@@ -109,12 +106,12 @@ class Server:
         refuse_damaged(response, f"{self._location.host.name}'s copy is damaged")
 
     def close(self) -> futures.Future[None] | None:
-        """Tell the server to end; the future is done when it has."""
+        """Stop the server; the future is done when it has exited."""
         self._stdin.end()
         return self._serving
 
     def _start(self) -> int:
-        """The port it listens on; raises HostError if it can't be started."""
+        """Its port; raises HostError if it can't be started."""
         with self._lock:
             if self._serving is None:
                 self._serving = run_in_background(self._serve, "server")
@@ -123,7 +120,7 @@ class Server:
         except futures.TimeoutError:
             raise PeerUnreachable(f"no server has started within {PEER_SERVER_START:g} s") from None
         except HostError as error:
-            # Not as Unreachable: it is the server's host that is lost, not the target.
+            # Not Unreachable: the server's host is lost, not the target.
             raise PeerUnreachable(error.reason, error.fix) from error
 
     def _serve(self) -> None:
@@ -159,7 +156,7 @@ class Server:
 
 
 class Servers:
-    """The servers of hosts that have all files. The first is the source; the others are preferred to relieve it."""
+    """Servers of hosts with all files. The first is the source; others are preferred to relieve it."""
 
     def __init__(self, files: Sequence[StoredFile], cancel: Cancel) -> None:
         self._files = files
@@ -181,7 +178,7 @@ class Servers:
             self._changed.notify_all()
 
     def send(self, delivery: Delivery) -> None:
-        """Send from a free server. If another than the source fails, try the source."""
+        """Send from a free server. If one other than the source fails, use the source."""
         only_source = False
         while True:
             with self._acquire(only_source, math.inf if delivery.is_asked else _PATIENCE) as server:
@@ -226,9 +223,9 @@ class Servers:
                 others = [] if only_source else [server for server in self._servers[1:] if not server.failed]
                 if not others and self._failures >= _GIVE_UP:
                     raise HostError("other hosts didn't reach it either")
-                # Among the servers with the fewest clients, the latest one: the source is used last.
+                # Of the servers with the fewest clients, the latest: the source is used last.
                 server = min([*reversed(others), self._servers[0]], key=lambda server: server.clients)
-                # After a failed connection, the next target waits for the result of those that are still trying.
+                # After a failed connection, the next target waits for those that are still trying.
                 max_clients = 1 if self._failures and server is self._servers[0] else _MAX_CLIENTS
                 if server.clients < max_clients:
                     server.clients += 1

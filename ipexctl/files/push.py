@@ -1,11 +1,9 @@
-"""`ipexctl push`: a file or a directory to the same path of every host, also of hosts that ipexctl has nothing on.
+"""`ipexctl push`: a file or directory to the same path of every host, even hosts without ipexctl.
 
-In: a `PushSource`, a path, hosts and a pool. Out: a `PushReport`. Each host compares first (`node/files/push.py`); one
-where files differ is refused, and gets nothing, without `force`. What the others lack is brought by a `Carrier`: files
-of the control machine travel as those of a large sync (`upload.py`), once over the uplink, to the first of them, and
-from host to host; files of a hub are on a host (`hub/push.py`). They stay on their way if the call is cut off, and the
-next one continues. When a host has all, its files get their names. Of hosts that see the same directory, the first
-writes.
+Each host compares first (`node/files/push.py`); without `force`, one with differing files is refused and gets nothing.
+A `Carrier` brings what the others lack: local files travel as in a large sync (`upload.py`), a hub's are on a host
+(`hub/push.py`). A cut-off push keeps what has arrived; the next one resumes it. Files get their names when a host has
+all. Of hosts that share the directory, the first writes.
 """
 
 from __future__ import annotations
@@ -47,21 +45,21 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PushResult(HostResult):
-    """One host. Of the lists of names, the first twenty."""
+    """One host. Lists of names are cut at twenty."""
 
     path: str | None = None
     """Absolute, without links."""
     files_sent: int = 0
-    """Files and links that were written; with dry_run, that would be. Of a hub: files of its repositories."""
+    """Files and links written (dry_run: to write). For a hub: files of its repositories."""
     sent_bytes: int = 0
     """From this machine to that host, without transfers between hosts."""
     same: int = 0
-    """Files and links that were there already."""
+    """Existing files and links."""
     differing: tuple[str, ...] = ()
-    """Files that are there with other content: refused, or replaced with --force."""
+    """Existing files with other content: refused, or replaced with --force."""
     replaced: int = 0
     refused: bool = False
-    """Whether nothing was sent because of what is there."""
+    """True if nothing was sent because of existing files."""
     would_send: tuple[str, ...] = ()
 
 
@@ -69,7 +67,7 @@ class PushResult(HostResult):
 class PushReport(Report[PushResult]):
     source: str
     path: str
-    """As the call names it."""
+    """As in the call."""
     files: int
     size: int
     force: bool = False
@@ -80,20 +78,20 @@ class PushReport(Report[PushResult]):
 class PushOptions:
     path: str
     home: str
-    """ipexctl's own directory on the hosts, which is no place for data."""
+    """ipexctl's own directory on the hosts, where no data may go."""
     force: bool = False
     dry_run: bool = False
     iface: str | None = None
     timeout: float | None = None
     repos: str = ""
-    """Of a hub: the path is that of its cache, below the home."""
+    """Set for a hub: the path is its cache's, below the home."""
 
 
 class Carrier(Protocol):
     """Brings contents to the stores of hosts."""
 
     sent: dict[str, int]
-    """Host → bytes sent to it from this machine."""
+    """Host → bytes sent from this machine."""
 
     def __enter__(self) -> Carrier: ...
 
@@ -107,7 +105,7 @@ class Carrier(Protocol):
 
 
 MakeCarrier = Callable[["Mapping[str, StoreLocation]", "Mapping[str, frozenset[str]]"], Carrier]
-"""From the store of each host and what it needs."""
+"""Takes each host's store and what it needs."""
 
 
 def push(
@@ -121,7 +119,7 @@ def push(
     facts: dict[str, Facts] | None = None,
     make_carrier: MakeCarrier | None = None,
 ) -> PushReport:
-    """`name`: SRC, for the report. `facts`: what is known of hosts. `make_carrier`: for a SRC that is not here."""
+    """`name`: SRC, for the report. `facts`: known facts. `make_carrier`: for a SRC that is elsewhere."""
     return _Push(source, name, hosts, pool, options, watch, facts or {}, make_carrier).run()
 
 
@@ -207,7 +205,7 @@ class _Push:
         return found
 
     def _is_decided(self, host: Host) -> bool:
-        """Whether nothing is sent to this host, as it has everything or is refused."""
+        """True if the host has everything or is refused."""
         found = self._found[host.name]
         base = PushResult(
             host, "ok", path=found.path, same=found.same, differing=found.differing, replaced=found.differing_count

@@ -1,9 +1,7 @@
-"""SRC of `ipexctl push`: the list of what it has, and PATH, where it goes.
+"""SRC of `ipexctl push`, read and hashed, and PATH, where it goes.
 
-In: the two words of the call. Out: a `PushSource` with each file's hash, and a `PushTarget`. All of SRC is sent: no
-ignore file and no name leaves anything out, as the user has named it. The rules: a link stays a link, and only one that
-leads to something in SRC is sent; what is neither file, directory nor link is refused, with its name. PATH is the copy
-itself; with a `/` at its end, the directory in which the copy gets SRC's name.
+All of SRC is sent, without ignore files. A link is sent as a link, and must lead to something in SRC; anything but
+files, directories and links is refused. PATH is the copy itself; with a trailing `/`, the directory that gets SRC.
 """
 
 from __future__ import annotations
@@ -40,30 +38,28 @@ _HOSTS: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)
 
 class PushTarget(NamedTuple):
     hosts: str | None
-    """None: those of the call."""
+    """None for the call's hosts."""
     path: str
 
 
 @dataclass(frozen=True)
 class PushSource:
-    """A file or a directory of the control machine, as it was read."""
-
     root: Path
-    """The directory of the files."""
+    """Directory of the files."""
     is_file: bool
     manifest: Manifest
-    """Below `root`; of a file, an entry without a path."""
+    """Below `root`; a single file has an entry without path."""
     local_name: str = ""
-    """Of the file."""
+    """Name of a single file."""
 
     def entry_of(self, sha256: str) -> ManifestEntry:
-        """A file with that content, by its path below `root`."""
+        """A file with that content."""
         entry = self.manifest.files[sha256]
         return entry._replace(path=self.local_name) if self.is_file else entry
 
 
 def parse_target(text: str, source: Path) -> PushTarget:
-    """`[HOSTS:]PATH`. Raises a UserError for a PATH that can be none."""
+    """`[HOSTS:]PATH`. Raises a UserError for an invalid PATH."""
     match = _HOSTS.fullmatch(text)
     hosts, path = (match[1], match[2]) if match else (None, text)
     example = "ipexctl push ./corpus data/corpus"
@@ -80,7 +76,7 @@ def parse_target(text: str, source: Path) -> PushTarget:
 
 
 def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:
-    """List and hash everything. Raises a UserError for what can't be read or sent, and ends when it is cancelled."""
+    """List and hash everything. Raises a UserError for what can't be read or sent."""
     try:
         status = source.stat()
     except OSError as error:
@@ -127,7 +123,7 @@ def _walk(base: bytes, prefix: str) -> Iterator[ManifestEntry]:
         for entry in found:
             name = decode_name(entry.name)
             path = prefix + name
-            if name.startswith(PREFIX):  # of a push to here that was interrupted
+            if name.startswith(PREFIX):  # of an interrupted push to here
                 continue
             status = entry.stat(follow_symlinks=False)
             mode = stat.S_IMODE(status.st_mode) & 0o777
@@ -145,7 +141,7 @@ def _walk(base: bytes, prefix: str) -> Iterator[ManifestEntry]:
 
 
 def _check_links(source: Path, found: list[ManifestEntry]) -> None:
-    """A link is sent as it is, so its target has to be in SRC, too."""
+    """A link is sent as it is, so its target has to be in SRC too."""
     outward = [
         entry.path
         for entry in found
@@ -161,7 +157,7 @@ def _check_links(source: Path, found: list[ManifestEntry]) -> None:
 
 
 def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
-    """`path` had no link in it when it was listed; where others write, too, one may have been put into it since."""
+    """The path had no link when listed; other writers may have made one since."""
     digest = hashlib.sha256()
     try:
         with open(open_file(os.fsdecode(path)), "rb", buffering=0) as file:

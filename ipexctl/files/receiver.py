@@ -1,9 +1,7 @@
-"""The output of `files.file_sender` as it comes: the list of entries, then the bytes of the requested files.
+"""Receives `files.file_sender`'s output: the list of entries, then the bytes of requested files.
 
-In come events and a `file_stream` of one call; out go files in the destination, and what is still unsent when the
-connection ends. The destination is opened once it is known whether there is a single file. The control machine chooses
-from the list what it lacks and asks for that alone, so a transfer goes on where it ended. A file is checked by its sum,
-and one that has changed meanwhile is a failure. The other end is `node/files/file_sender.py`.
+The control machine asks only for what it lacks, so a transfer resumes where it ended. The destination is opened once it
+is known whether there is a single file. Files are checked by their sums; one that changed meanwhile is a failure.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import StdinQueue
 
 LIMITS: Final = EventLimits(1 << 20, 256 << 20, "list of files", "fetch a part of it", events_only=True)
-"""A line is a name and a few numbers; the list may have more than a million entries."""
+"""A line is a name and a few numbers; the list may have over a million entries."""
 _LARGEST_PART: Final = 1 << 24
 _APART: Final = "fetch it alone into another directory"
 
 
 class Receiver:
-    """The events of one call. `open_destination` is called once it is known whether it is a single file."""
+    """`open_destination` is called once it is known whether it is a single file."""
 
     def __init__(
         self,
@@ -58,7 +56,7 @@ class Receiver:
         self._entries: list[ManifestEntry] = []
         self._missing: dict[int, MissingPart] = {}
         self._current: tuple[int, ManifestEntry] | None = None
-        """Its number in the list, and the file as it was when it was opened."""
+        """Its number in the list, and the file as it was when opened."""
         self._done = 0
         self._total = 0
 
@@ -67,7 +65,7 @@ class Receiver:
         return [missing.entry.path for missing in self._missing.values()]
 
     def on_event(self, event: Reply) -> RawReader | None:
-        """Receive an event of the host, which may announce bytes; a HostError raised here ends the call."""
+        """A HostError raised here ends the call."""
         kind, is_listed = event.get("event"), self.destination is not None
         if kind == "working":
             return None
@@ -98,7 +96,7 @@ class Receiver:
         self.left_out += accepted.left_out
         self.destination, name = self._open_destination(accepted.single)
         if name is not None:
-            entries = {0: entries[0]._replace(path=name)}  # the one requested file, under another name
+            entries = {0: entries[0]._replace(path=name)}  # the requested file, under another name
         if since > 0:
             self.older = [entry.path for entry in entries.values() if entry.kind == "f" and entry.mtime < since]
         equal = self.destination.find_equal({number: entry.path for number, entry in entries.items()})
@@ -121,7 +119,6 @@ class Receiver:
         self.stdin.end()
 
     def _on_part(self, event: Reply) -> RawReader:
-        """The reader for its bytes."""
         try:
             place = FilePart.of(event)
         except AgentError as error:
@@ -164,7 +161,6 @@ class Receiver:
             self.resumed.append(entry.path)
 
     def _finish(self, event: Reply) -> None:
-        """That was the last part of the file."""
         assert self.destination is not None
         assert self._current is not None
         (_, entry), self._current = self._current, None

@@ -1,9 +1,7 @@
-"""Files read once to the control machine, for targets that can't get them from a host.
+"""Reads files once to the control machine, for targets that can't get them from a host.
 
-In come the requests of several targets, each in its own thread; out come local paths, file by file as they arrive,
-while later ones are still on their way. Each file is read from the source once, whatever the number of targets, into a
-temporary store that checks its hash and goes with the call. An error of the source is raised in all threads that wait
-for one of its files.
+Targets request in their own threads and get local paths as files arrive. The temporary store checks hashes and goes
+with the call. An error of the source is raised in all threads that wait for its files.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _STDERR_KEPT: Final = 1000
 
 
 class ArrivingFiles:
-    """Files that arrive one by one in a store of the control machine, while other threads send them on."""
+    """Files arriving one by one, while other threads send them on."""
 
     def __init__(self, store: str, cancel: Cancel) -> None:
         self._store = store
@@ -57,13 +55,13 @@ class ArrivingFiles:
             self._changed.notify_all()
 
     def end(self, files: Iterable[StoredFile], error: HostError) -> None:
-        """No more of these files will arrive: raise the error in the threads that wait for one."""
+        """Raise the error in threads that wait for one of these files."""
         with self._changed:
             self._errors.update((file.sha256, error) for file in files)
             self._changed.notify_all()
 
     def files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
-        """Yield each of these files with its local path as soon as it has arrived."""
+        """Yield each file with its local path as soon as it arrives."""
         left = {file.sha256: file for file in files}
         while left:
             for sha256 in self._wait(left):
@@ -83,7 +81,7 @@ class ArrivingFiles:
 
 
 class Relay:
-    """A temporary store on the control machine, filled from the source with the files that targets request."""
+    """A temporary store, filled from the source with the files that targets request."""
 
     def __init__(
         self, source: StoreLocation, session: Callable[[], AbstractContextManager[Session]], cancel: Cancel
@@ -103,7 +101,7 @@ class Relay:
                 f"no temporary directory can be made on this machine: {error.strerror or error}",
                 "name a directory with free space: TMPDIR=DIR",
             ) from None
-        self._store = f"{self._directory.name}/store"  # a store closes the directory above it to others
+        self._store = f"{self._directory.name}/store"  # a store closes its parent directory to others
         self._arriving = ArrivingFiles(self._store, self._cancel)
         return self
 
@@ -112,7 +110,7 @@ class Relay:
         self._directory.cleanup()
 
     def files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
-        """Yield each file with its local path as soon as it has arrived. It is read from the source once."""
+        """Yield each file with its local path as it arrives; each is read from the source once."""
         with self._lock:
             new = [file for file in files if file.sha256 not in self._requested]
             self._requested.update(file.sha256 for file in new)
@@ -133,7 +131,7 @@ class Relay:
             self._arriving.end(files, error)
 
     def _pipe(self, session: Session, files: Sequence[StoredFile]) -> None:
-        """Pipe the source's `file_stream` into the local store, which checks every hash and reports complete files."""
+        """Pipe the source's `file_stream` into the local store, which checks every hash."""
         request: StoreRequest = {"store": self._source.store, "files": [file.to_json() for file in files]}
         read_end, write_end = os.pipe()
         received = run_in_background(lambda: self._receive(request["files"], read_end), "relay-receive")

@@ -1,9 +1,7 @@
-"""The source of a fetch, the entries that a host lists and which of them were requested, and the result.
+"""The source of a fetch, which listed entries were requested, and the result.
 
-In come the words of a call and the list that a host sends; out go a `FetchSource`, the entries that may be written
-(`Requested.accept`), or an error. The rule: a host's list is not trusted. All of it is checked before anything is
-written, and a name that leads out of the destination is refused. Pure, but that `resolve_destination` looks whether
-DEST is a directory.
+A host's list is not trusted: all of it is checked before anything is written, and names that lead out of the
+destination are refused. Pure, except that `resolve_destination` checks if DEST is a directory.
 """
 
 from __future__ import annotations
@@ -32,30 +30,26 @@ _LONGEST_PATH: Final = 4096
 _LARGEST: Final = 1 << 80
 """Maximum nanoseconds that os.utime accepts."""
 _GROWTH: Final = 64 << 20
-"""A file may grow by this, or to twice its size, between the list and its transfer."""
+"""A file may grow by this, or to twice its size, between list and transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSource:
-    """The parts of `RUN`, `RUN:PATH` or `HOST:PATH`."""
+    """Parts of `RUN`, `RUN:PATH` or `HOST:PATH`."""
 
     word: str
     path: str | None
-    """None without a colon: the whole run."""
+    """None without a colon: all of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileFailure:
-    """An entry that could not be fetched, and why."""
-
     name: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult(HostResult):
-    """One host: what was fetched from it."""
-
     source: str = ""
     """The path there."""
     dest: str = ""
@@ -64,17 +58,17 @@ class FetchResult(HostResult):
     size: int = 0
     """Bytes of the fetched files."""
     received: int = 0
-    """Bytes transferred: fewer when a part was present already."""
+    """Bytes transferred: fewer if a part was present."""
     resumed: tuple[str, ...] = ()
     failed: tuple[FileFailure, ...] = ()
     left_out: tuple[FileFailure, ...] = ()
     """Entries that are no file, directory or link."""
     older: tuple[str, ...] = ()
-    """Files of a run's path that are older than the run, and are at DEST now."""
+    """Files at DEST from a run's path that are older than the run."""
 
 
 def parse_source(text: str) -> FetchSource:
-    """Parse a source; a host may have an account or be an address in brackets: `me@node2:out`, `[fe80::2]:out`."""
+    """A host may have an account or be an address in brackets: `me@node2:out`, `[fe80::2]:out`."""
     account, at, rest = text.rpartition("@") if "@" in text.partition(":")[0] else ("", "", text)
     if rest.startswith("["):
         word, closing, path = rest[1:].partition("]:")
@@ -95,7 +89,7 @@ def parse_source(text: str) -> FetchSource:
 
 
 def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
-    """Decode an entry of a host's list; raises a HostError if it is invalid."""
+    """Raises a HostError if it is invalid."""
     row = fields.get("row")
     if not isinstance(row, list) or len(row) != len(ManifestEntry._fields):
         raise HostError(_UNREADABLE)
@@ -116,8 +110,8 @@ def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
 
 
 def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed: bool = False) -> ManifestEntry:
-    """A file as it was when it was opened: it may have changed since it was listed, and have grown; of a run that is
-    followed by any size, as a checkpoint that is being written does."""
+    """The file as it was when opened: it may have changed or grown since it was listed, in a followed run to any size,
+    as a checkpoint being written does."""
     numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
     if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
@@ -131,7 +125,7 @@ def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed
 
 
 def _checked_numbers(size: Any, mode: Any, mtime: Any) -> tuple[int, int, int]:
-    """Only permission bits, and numbers that this machine can store; else a HostError is raised."""
+    """Raise a HostError for other than permission bits, and for numbers this machine can't store."""
     if type(size) is not int or type(mode) is not int or type(mtime) is not int:
         raise HostError(_UNREADABLE)
     if not 0 <= size < _LARGEST or abs(mode) >= _LARGEST or abs(mtime) >= _LARGEST:
@@ -147,7 +141,7 @@ def _can_be_a_path(text: str) -> bool:
 
 
 def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:
-    """The destination directory, and the name of a single file in it; the rules are those of cp."""
+    """Destination directory, and the name of a single file in it, by cp's rules."""
     if single and not dest.endswith("/") and not os.path.isdir(dest):
         return os.path.dirname(dest) or ".", os.path.basename(dest)
     return dest or ".", None
@@ -160,12 +154,12 @@ _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The entries of a host's list that may be written."""
+    """Listed entries that may be written."""
 
     entries: Mapping[int, ManifestEntry]
-    """By their numbers in the list."""
+    """By number in the list."""
     single: bool
-    """The path names a single file."""
+    """True if the path names a single file."""
     left_out: tuple[FileFailure, ...] = ()
 
 
@@ -176,12 +170,12 @@ class Requested:
     path: str | None
     run: str = ""
     is_followed: bool = False
-    """Files are fetched again and again while the run writes them."""
+    """Files are fetched repeatedly while the run writes them."""
 
     def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> Accepted:
-        """Raise a HostError that names the first entry that was not requested.
+        """Raise a HostError naming the first entry that was not requested.
 
-        `single` is the host's word for it that a path with wildcards is a name as it is written.
+        `single` is the host's word that a path with wildcards is a literal name.
         """
         _check_tree(entries)
         if self.path is None:
@@ -202,7 +196,7 @@ class Requested:
         return self._accept_below(1, entries, named)
 
     def _accept_below(self, top: int, entries: Sequence[ManifestEntry], requested_entries: Sequence[bool]) -> Accepted:
-        """`top` is how many directories down a link has to stay."""
+        """`top`: directory levels a link has to stay below."""
         for entry, is_requested in zip(entries, requested_entries, strict=True):
             if not is_requested:
                 request = f"run {self.run}" if self.path is None else quoted(self.path)
@@ -213,25 +207,25 @@ class Requested:
         return Accepted(kept, single=False, left_out=left_out)
 
     def may_grow(self, entry: ManifestEntry, *, has_only_grown: bool) -> bool:
-        """Whether it may grow while it is read: the record of a run does, and what is followed."""
+        """True for a run's record and for followed files."""
         return (self.is_followed and has_only_grown) or (self.path is None and entry.parts[1:2] == (_RECORD,))
 
 
 def is_contents(path: bytes) -> bool:
-    """Whether a path means the content of a directory, without its name: `ck/`, `.`, `..`, `~`."""
+    """True if a path means a directory's content, without its name: `ck/`, `.`, `..`, `~`."""
     is_home = path.startswith(b"~") and b"/" not in path and not glob.has_magic(path)
     return is_home or path.rpartition(b"/")[2] in (b"", b".", b"..")
 
 
 def wildcards_of(path: bytes) -> tuple[bytes, ...]:
-    """The components from the first wildcard on: names sent for a pattern begin there."""
+    """Components from the first wildcard on: names sent for a pattern begin there."""
     components = posixpath.normpath(path).split(b"/")
     first = next((index for index, each in enumerate(components) if glob.has_magic(each)), len(components))
     return tuple(components[first:])
 
 
 def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
-    """Whether a name, or a directory above it, matches: by the rules of Python's glob, which expands it on the host."""
+    """Match a name or a parent by the rules of Python's glob, which expands it on the host."""
     length = len(pattern)
     only_directories = pattern[-1] == b"**" and any(component != b"**" for component in pattern)
     positions = _from(pattern, 0) - {length}
@@ -249,7 +243,7 @@ def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: boo
 
 
 def _from(pattern: Sequence[bytes], index: int) -> set[int]:
-    """The positions where a name may continue: after each `**` too, which also matches no directory."""
+    """Positions where a name may continue: after each `**` too, which also matches no directory."""
     found = {index}
     while index < len(pattern) and pattern[index] == b"**":
         index += 1
@@ -266,9 +260,9 @@ def _matches_one(component: bytes, name: bytes) -> bool:
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:
-    """Whether a link may lead out of the directory that is `top` levels below DEST.
+    """True if a link may lead out of the directory `top` levels below DEST.
 
-    A `..` behind a name leads out, too: that name may be another link, and then `..` is not the directory it is in.
+    A `..` after a name leads out too: that name may be another link.
     """
     steps = [step for step in link.content.split("/") if step not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
@@ -276,7 +270,7 @@ def may_lead_out(link: ManifestEntry, top: int) -> bool:
 
 
 def _check_tree(entries: Sequence[ManifestEntry]) -> None:
-    """Raise a HostError if a name occurs twice, or an entry is below a file or a link."""
+    """Raise a HostError if a name occurs twice, or an entry is below a file or link."""
     seen: dict[str, str] = {}
     for entry in entries:
         if entry.path in seen:
@@ -293,7 +287,7 @@ def _check_tree(entries: Sequence[ManifestEntry]) -> None:
 
 
 def _is_named(entry: ManifestEntry, name: bytes) -> bool:
-    """The file or directory of that name, or a thing in the directory. The link that a path names is followed there."""
+    """The file or directory of that name, or something in the directory. A link named by a path is followed there."""
     first, below, _ = entry.path.partition("/")
     return encode_name(first) == name and (bool(below) or entry.kind != "l")
 

@@ -1,10 +1,8 @@
 """Calls to one host's store of files: query, download, upload, remove. `node/files/store.py` is the host's side.
 
-In come files by their sha256; out comes what the store lacks, what has arrived and why the rest did not. The host
-checks each file by its hash and moves it into place complete, so a transfer that broke off is repeated without damage,
-and where the store keeps unfinished files (`resume`), from the byte at which it broke off.
-URLs and logins go on stdin. A file that can't be read on the control machine is `NotInStore`, which is no failure of
-the target; one that does not match its hash is `Damaged`.
+The host checks each hash and moves complete files into place, so a broken transfer can be repeated, and with `resume`
+continues. URLs and logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash
+is `Damaged`.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ code=0
 while read -r name; do rm -rf -- "$name" || code=1; done
 exit $code
 """
-"""The names come on stdin: thousands of them don't fit into a command line."""
+"""Names come on stdin: thousands don't fit into a command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file, identified by its hash, with its name."""
+    """Identified by its hash."""
 
     sha256: str
     name: str
@@ -57,20 +55,20 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A store on a host, with the host's Python and its address for other hosts."""
+    """A store on a host, with its Python and address for other hosts."""
 
     host: Host
     python: str
     store: str
-    """An absolute path on the host."""
+    """Absolute path on the host."""
     address: str | None = None
-    """The address by which the other hosts reach it."""
+    """At which other hosts reach it."""
     home: str = ""
-    """The directory of ipexctl on the host with a copy of the agent. If empty, each call sends the agent."""
+    """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
     resume: bool = False
-    """Unfinished files stay in the store, and the next transfer continues them."""
+    """Unfinished files stay in the store; the next transfer continues them."""
     is_guarded: bool = False
-    """Other accounts may change a directory above the store: see `store.entered`."""
+    """Other accounts may change a parent directory: see `store.entered`."""
 
     def call(
         self,
@@ -84,7 +82,7 @@ class StoreLocation:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Reply:
-        """Run a command of the agent on this host."""
+        """Run an agent command on this host."""
         return call(
             session,
             command,
@@ -106,8 +104,6 @@ class StoreLocation:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A blob and its URL."""
-
     blob: StoredFile
     url: str
     headers: Mapping[str, str] | None = None
@@ -115,18 +111,18 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """The hashes that are in the store now, and the reason for each that failed."""
+    """Hashes now in the store, and the reason for each failure."""
 
     got: tuple[str, ...]
     failed: Mapping[str, str]
 
 
 class TransferEvents:
-    """Handles events of a transfer: the bytes that have arrived and the hash of each complete file."""
+    """Counts received bytes and complete files of a transfer."""
 
     def __init__(self, on_bytes: Callable[[int], None], on_got: Callable[[str], None] = ignore_event) -> None:
         self.is_ready = False
-        """Whether the receiver has started: then the connection to it works."""
+        """True once the receiver has started: the connection works."""
         self._on_bytes = on_bytes
         self._on_got = on_got
 
@@ -149,7 +145,7 @@ def missing(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> tuple[StoredFile, ...]:
-    """The blobs that the store lacks. With `verify` it reads all its bytes and removes damaged files first."""
+    """Blobs that the store lacks. `verify` reads all its bytes and removes damaged files first."""
     if not blobs:
         return ()
     request: HaveRequest = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
@@ -169,9 +165,9 @@ def fetch(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> DownloadResult:
-    """Let the host download into its store, with these settings of pip, else with those of the host's environment.
+    """Let the host download into its store, with these pip settings or its environment's.
 
-    URLs and credentials are sent on stdin; the response has none.
+    URLs and credentials go on stdin; the response has none.
     """
     if not downloads:
         return DownloadResult((), {})
@@ -203,10 +199,10 @@ def push(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> tuple[str, ...]:
-    """Upload files to the host's store in one stream; returns the hashes that have arrived.
+    """Upload files in one stream; returns the hashes that arrived.
 
-    The iterable may block until a file is available; the files before it are sent meanwhile. Its errors are raised
-    here. The host rejects a file that doesn't match its hash, which is a HostError.
+    The iterable may block until a file is available, while earlier ones are sent. Its errors are raised here. A wrong
+    hash is a HostError.
     """
     request: ReceiveRequest = {"store": location.store, "files": None}
     blobs = ((blob.to_json(), path) for blob, path in files)
@@ -238,9 +234,7 @@ def drop(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> None:
-    """Remove the files from the store; missing ones are no error. Not by the agent: to start Python takes 10 times as
-    long.
-    """
+    """Missing files are no error. Without the agent: starting Python takes 10 times as long."""
     names = "".join(f"{blob.sha256}\n" for blob in blobs).encode()
     command = Command(_DROP.format(store=shlex.quote(location.store)), "remove transferred files")
     ended = capture(session, command, stdin=io.BytesIO(names), timeout=timeout, cancel=cancel).ended
@@ -249,7 +243,7 @@ def drop(
 
 
 class Delivery:
-    """The files one target still lacks, and the progress of their transfer."""
+    """Files one target still lacks, and their progress."""
 
     def __init__(
         self,
@@ -264,7 +258,7 @@ class Delivery:
         self.session = session
         self.timeout = timeout
         self.need = tuple(files)
-        """All files until the target has told which it lacks."""
+        """All files until the target has said what it lacks."""
         self.is_asked = self.had_all = False
         self._cancel = cancel
         self._on_progress = on_progress
@@ -285,7 +279,7 @@ class Delivery:
             self._bytes_before = self._total - left
 
     def on_bytes(self, done: int) -> None:
-        # A route that failed may have stopped in the middle of a file, which the next route begins again.
+        # A failed route may have stopped in the middle of a file, which the next route restarts.
         self._reported = max(self._reported, self._bytes_before + done)
         self._on_progress(self.target.host, self._reported, self._total)
 
@@ -300,7 +294,7 @@ def _size(files: Sequence[StoredFile]) -> int | None:
 
 
 class Damaged(HostError):
-    """A file that was sent doesn't match its hash."""
+    """A sent file doesn't match its hash."""
 
 
 def refuse_damaged(response: Reply, subject: str) -> None:
@@ -313,7 +307,7 @@ def refuse_damaged(response: Reply, subject: str) -> None:
 
 
 def _unfinished(session: Session, location: StoreLocation, cancel: Cancel | None) -> dict[str, int]:
-    """The beginning of a hash → the bytes of it that are in the store."""
+    """Beginning of a hash → bytes in the store."""
     request: HaveRequest = {"store": location.store, "files": [], "verify": False}
     left = location.call(session, "files.store", "have", request, cancel=cancel).record("unfinished")
     return {prefix: left.integer(prefix) for prefix in left}

@@ -1,8 +1,6 @@
-"""Files of the control machine as one `file_stream`: for a project's tree, for a parcel, for a host's store.
+"""Local files as one `file_stream`: for a project's tree, a parcel, or a host's store.
 
-In come entries of a manifest below a root, or blobs with their paths; out go chunks of the stream. Each file is opened
-when the stream reaches it and read while it is sent, so one that has changed since it was listed is an error of the
-call and never half of it. The host checks every content by its hash.
+Files are opened when the stream reaches them; one that changed since it was listed is an error, never half a file.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class NotInStore(HostError):
-    """A file to be sent can't be read on the control machine: not a failure of the target."""
+    """A local file can't be read: not a failure of the target."""
 
 
 def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
-    """One small file, with its header. Raises a HostError if it has changed since the scan."""
+    """A small file with its header. Raises a HostError if it changed since the scan."""
     path = os.path.join(root, encode_name(entry.path))
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -60,7 +58,7 @@ def stream_entries(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Itera
 
 
 def stream_blobs(files: Iterable[tuple[StoreFile, Path]], left: Mapping[str, int]) -> Iterator[bytes]:
-    """Files for a store; each begins behind what is `left` of it there. The iterable may wait for a file."""
+    """Files for a store, each from the offset in `left`. The iterable may block."""
     for blob, path in files:
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:

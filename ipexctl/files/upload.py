@@ -1,9 +1,7 @@
-"""Upload much content for many hosts: once to the first host, and from there to the others.
+"""Uploads much content once to the first host, and from there to the others.
 
-In come the contents that any host lacks; `Uploader.bring` returns their paths on a host. Small files travel in one
-parcel, files of 1 MB and more by their own hash, so that a repeated call sends only what is new. Everything lies in a
-store below the home during the transfer and is removed after it; after Ctrl-C it stays for a day, and the next call
-goes on with it. The uplink of the control machine carries each byte once.
+Small files travel in one parcel, files of 1 MB and more by their own hash, so a repeated call sends only new ones. They
+lie in a store below the home during the transfer; after Ctrl-C for a day, for the next call.
 """
 
 from __future__ import annotations
@@ -43,16 +41,16 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 SEPARATE_SIZE: Final = 1_000_000
-"""A file of this size is sent by its own hash; smaller ones are packed into one parcel."""
+"""Smaller files go into one parcel."""
 
 STORE: Final = "tmp/sync"
-"""Below ipexctl's directory on a host: contents during the transfer. `node/files/tree_upload.py` removes old ones."""
+"""Below ipexctl's directory on a host. `node/files/tree_upload.py` removes old contents."""
 
 
 def addresses_for_transfer(
     hosts: Sequence[Host], pool: SessionPool, facts: dict[str, Facts], options: UploadOptions, watch: Watch
 ) -> Mapping[str, str]:
-    """Host → the address by which the others reach it; empty where files go through this machine. Completes `facts`."""
+    """Host → address for other hosts; empty if files go through this machine. Completes `facts`."""
     unknown = [host for host in hosts if host.name not in facts]
     if unknown:
         from ipexctl.facts.gather import gather_facts  # slow to import, and seldom needed
@@ -67,8 +65,6 @@ def addresses_for_transfer(
 
 
 class UploadOptions(NamedTuple):
-    """The options of the call that an upload needs."""
-
     home: str
     iface: str | None
     timeout: float | None
@@ -88,9 +84,9 @@ class Uploader:
         *,
         needs: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """`locations` has one host of each home; the first gets the files from this machine.
+        """`locations`: one host of each home; the first gets the files from this machine.
 
-        `needs`: host → the contents that it lacks (default: all).
+        `needs`: host → contents it lacks (default: all).
         """
         self._root, self._needs = os.fsencode(root), needs or {}
         self.source = next(iter(locations.values()))
@@ -102,7 +98,7 @@ class Uploader:
         self._begun: dict[str, StoreLocation] = {}
         """Host → its store, if it may have files."""
         self.sent: dict[str, int] = {}
-        """Host → bytes sent to it from this machine."""
+        """Host → bytes sent from this machine."""
 
     def __enter__(self) -> Uploader:
         self._exit_stack.callback(self._drop)
@@ -135,18 +131,18 @@ class Uploader:
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in blobs]
 
     def failure_on(self, host: Host, error: HostError) -> HostError:
-        """That error of the first host, for another one."""
+        """The first host's error, for another one."""
         first = self.source.host
         reason = f"{first.name}, which sends the files on, failed: {error.reason}"
         return error if host is first else HostError(reason, error.fix)
 
     def blobs_of(self, host: Host) -> list[StoredFile]:
-        """The files that the host needs: a parcel, and large ones that it lacks."""
+        """Files the host needs: a parcel, and large ones it lacks."""
         needs = self._needs.get(host.name)
         return [blob for blob in self._blobs if needs is None or blob.name == PARCEL or blob.sha256 in needs]
 
     def _drop(self) -> None:
-        """Remove the files from the stores. After Ctrl-C they stay for a day: the next call goes on with them.
+        """Remove the files from the stores; after Ctrl-C they stay for a day.
 
         A store that keeps unfinished files is its owner's to remove.
         """

@@ -32,9 +32,9 @@ ANY_ALGORITHMS: Final = Algorithms()
 
 
 def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
-    """Prefer fast ciphers and the types of the known host keys; paramiko's order is kept otherwise.
+    """Prefer fast ciphers and the types of known host keys, otherwise keep paramiko's order.
 
-    Raises Unreachable if nothing remains of one of the lists.
+    Raises Unreachable if one of the lists becomes empty.
     """
     options = transport.get_security_options()
     ciphers = allowed("Ciphers", options.ciphers, configured.ciphers)
@@ -49,10 +49,9 @@ def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, know
 
 @lru_cache(maxsize=64)
 def allowed(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
-    """The available algorithms that this list allows. Raises Unreachable if there are none."""
     strong = [name for name in available if not _WEAK.search(name)]
     patterns = ",".join(map(_without_alias, configured.lstrip("-").split(",")))
-    if not configured or configured.startswith(("+", "^")):  # only without OpenSSH: `ssh -G` prints whole lists
+    if not configured or configured.startswith(("+", "^")):  # only without OpenSSH: `ssh -G` prints complete lists
         return tuple(strong)
     is_denied = configured.startswith("-")
     result = tuple(name for name in strong if list_matches(patterns, _without_alias(name)) != is_denied)
@@ -70,5 +69,5 @@ def _without_alias(name: str) -> str:
 
 
 def _key_type(algorithm: str) -> str:
-    """The key type of a signature algorithm, as known_hosts names it."""
+    """Key type of a signature algorithm, as in known_hosts."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm

@@ -1,9 +1,7 @@
-"""Login with the agent's keys, then with key files, in the order of ssh.
+"""Logs in with the agent's keys, then with key files, in ssh's order.
 
-In come the endpoint of `ssh -G`, the keys of the call and a deadline; a login succeeds, or `Login.refusal` has the
-error with the command that fixes it. A key file is read once for all hosts, and its passphrase is asked for once, on
-the terminal of the call; meanwhile the deadlines of the hosts that wait for it pause. A file whose public half the
-agent has offered already is not opened, so users of an agent are never asked.
+A key file is read once for all hosts, and its passphrase asked for once on the terminal; meanwhile the waiting hosts'
+deadlines pause. Files whose public half the agent has offered are not opened. `Login.refusal` has the error with a fix.
 """
 
 from __future__ import annotations
@@ -36,21 +34,19 @@ _CERTIFICATE: Final = "-cert.pub"
 
 
 class LoadedKey(NamedTuple):
-    """The result of reading a key file: the key, or the reason it can't be used."""
-
     key: paramiko.PKey | None
     problem: str = ""
 
 
 class KeyRing:
-    """The key files of one command. Each is read once and its passphrase is prompted for once, for all hosts."""
+    """The key files of one command. Each is read, and its passphrase asked for, once for all hosts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
     def load(self, path: Path, deadline: Deadline) -> LoadedKey | None:
-        """The key in that file, or None if there is no such file. The deadline pauses while the user types."""
+        """The key, or None without such a file. The deadline pauses while the user types."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load_file(path, deadline.cancel)
@@ -63,7 +59,7 @@ class KeyRing:
             return None
         except OSError as error:
             return LoadedKey(None, f"{error.filename or path}: {error.strerror}")
-        except TypeError:  # the cryptography library raises it for an encrypted key
+        except TypeError:  # raised by the cryptography library for an encrypted key
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
             return LoadedKey(None, f"{path} is no private key that can be read")
@@ -85,7 +81,7 @@ class KeyRing:
 
 
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
-    """The private key in a file, with the certificate beside it.
+    """The private key in a file, with the certificate next to it.
 
     Both are read before paramiko does, which waits for a pipe without end and reads a device until memory is full.
     """
@@ -124,7 +120,7 @@ def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
 
 
 class _Agent(AgentSSH):
-    """A client of the ssh agent for one connection: the agent protocol handles one request at a time."""
+    """An ssh agent client per connection: the agent protocol handles one request at a time."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -139,8 +135,6 @@ class _Agent(AgentSSH):
 
 
 class Login:
-    """One login: offers the agent's keys, configured ones first, then the key files, as ssh does."""
-
     def __init__(self, endpoint: Endpoint, ring: KeyRing, deadline: Deadline, *, identity: Path | None = None) -> None:
         self._endpoint = endpoint
         self._ring = ring
@@ -149,9 +143,9 @@ class Login:
         self.has_started = False
         self._tried: list[str] = []
         self._problems: list[str] = []
-        """The keys that could not be offered."""
+        """Keys that could not be offered."""
         self._allowed: list[str] = []
-        """The kinds of login that the host allows."""
+        """Login methods the host allows."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer keys until one is accepted. Raises an AuthenticationException if none is, or the deadline passes."""
@@ -172,7 +166,7 @@ class Login:
         raise paramiko.AuthenticationException
 
     def refusal(self) -> Unreachable:
-        """The error for a rejected login, with the command that fixes it."""
+        """The error for a rejected login, with a fix."""
         endpoint, tried = self._endpoint, ", ".join(self._tried)
         reason = f"user {endpoint.user}: "
         reason += f"no offered key was accepted (tried {tried})" if tried else "there is no key to offer"
@@ -190,7 +184,7 @@ class Login:
         )
 
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Each key, behind the label that messages use for it."""
+        """Keys with their labels in messages."""
         endpoint = self._endpoint
         offered: set[bytes] = set()
         agent_keys = {key.asbytes(): key for key in self._agent_keys() if not self._is_too_short(key)}
@@ -230,7 +224,7 @@ class Login:
 
 
 def _offer(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None:
-    """Log in with that key. paramiko itself looks ten times a second whether the answer has come."""
+    """Log in with that key. paramiko itself would poll ten times a second."""
     answered = threading.Event()
     transport.auth_publickey(user, key, answered)
     while not answered.wait(5.0) and transport.is_active():
@@ -240,7 +234,7 @@ def _offer(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None
 
 
 def _public_blob(path: Path) -> bytes | None:
-    """The public key of a key file, from the file itself or the `.pub` beside it; no passphrase is needed."""
+    """Public key of a key file, from the file itself or its `.pub`, without a passphrase."""
     try:
         data = read_regular(path if path.suffix == ".pub" else f"{path}.pub", KEY)
         return bytes(PublicBlob.from_string(data.decode()).key_blob)

@@ -1,11 +1,8 @@
-"""Cancellation, which one thread requests and many wait for, and the deadline of one step on one host.
+"""Cancellation, requested by one thread for many, and the deadline of one step on one host.
 
-`Cancel.throw` comes from Ctrl-C and may be called in a signal handler, so it takes no lock. A `Deadline` is over when
-its time has passed or it was cancelled; it pauses while the user types, and one of silence begins again with each sign
-of work. `closing` ends a wait inside a library that knows neither: from another thread, it closes the library's
-connection.
-
-One thread watches all deadlines, as a thread a host costs 0.15 ms each and there may be hundreds.
+`Cancel.throw` may be called in a signal handler, so it takes no lock. `closing` ends a wait inside a library without
+timeouts by closing its connection from another thread. One thread watches all deadlines: a thread per host costs 0.15
+ms, and there may be hundreds.
 """
 
 from __future__ import annotations
@@ -22,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each attempt to open a lost connection again."""
+"""Seconds before each reconnect."""
 _SHORTEST_WAIT: Final = 0.05
-"""Seconds between two looks at a deadline: one that is paused has the same time left each time."""
+"""Seconds between checks of a deadline: a paused one has the same time left each time."""
 _LONGEST_WAIT: Final = 3600.0
 
 
 class Cancel:
-    """A cancellation flag. `throw` sets it for good; `waking` registers a callback for threads that block elsewhere."""
+    """`throw` sets it for good; `waking` registers a callback for threads that block elsewhere."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,21 +38,21 @@ class Cancel:
         return self._thrown
 
     def throw(self) -> None:
-        """May be called by a signal handler, which runs while its thread may hold the locks that the callbacks need.
+        """Safe in a signal handler, while its thread holds locks that callbacks need.
 
-        So the callbacks run in another thread; `threading.Thread` would take a lock itself.
+        So callbacks run in another thread; `threading.Thread` would take a lock itself.
         """
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())
 
     def _wake_all(self) -> None:
-        with self._lock:  # held during the callbacks, so that no file descriptor they use is closed in between
+        with self._lock:  # held during the callbacks, so that no file descriptor they use is closed meanwhile
             for wake in self._wakers:
                 with suppress(OSError):
                     wake()
 
     def sleep(self, seconds: float) -> None:
-        """Raises Cancelled when cancellation is requested."""
+        """Raises Cancelled."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.thrown:
@@ -64,7 +61,7 @@ class Cancel:
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` when cancellation is requested within the block, or at once if it was requested before."""
+        """Call `wake` on cancellation within the block, or at once if already cancelled."""
         with self._lock:
             self._wakers.append(wake)
             if self.thrown:
@@ -77,9 +74,9 @@ class Cancel:
 
 
 class Deadline:
-    """Starts when it is created. Without `seconds` it never expires, without `cancel` it can't be cancelled.
+    """Without `seconds` it never expires, without `cancel` it can't be cancelled.
 
-    One that `is_of_silence` is restarted by whatever shows that the host is at work, and limits the time without.
+    With `is_of_silence`, any sign of work by the host restarts it.
     """
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
@@ -100,7 +97,7 @@ class Deadline:
         return left is not None and left <= 0
 
     def left(self, most: float | None = None) -> float | None:
-        """Seconds until the deadline, at most `most`; None if there is neither."""
+        """Seconds left, at most `most`; None if there is neither."""
         with self._lock:
             if self._deadline is None:
                 return most
@@ -109,7 +106,6 @@ class Deadline:
         return left if most is None else min(left, most)
 
     def restart(self) -> None:
-        """Set the full time again."""
         with self._lock:
             if self.seconds is not None:
                 self._deadline = time.monotonic() + self.seconds
@@ -124,7 +120,7 @@ class Deadline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the time within the block, while the user types a passphrase."""
+        """Stop the time while the user types a passphrase."""
         with self._lock:
             self._paused_at = started = time.monotonic()
         try:
@@ -137,10 +133,7 @@ class Deadline:
 
     @contextmanager
     def closing(self, close: Callable[[], None]) -> Iterator[None]:
-        """Call `close` from another thread if the deadline passes or is cancelled within the block.
-
-        It ends a wait inside a library that knows neither: the library's connection is closed.
-        """
+        """Call `close` from another thread if the deadline passes or is cancelled within the block."""
         with self.cancel.waking(close):
             if self.seconds is None:
                 yield
@@ -150,7 +143,7 @@ class Deadline:
 
 
 class _Clock:
-    """Closes what is still open when its deadline passes. One thread for all: starting a thread costs 0.15 ms."""
+    """Closes what is open when its deadline passes. One thread for all: starting one costs 0.15 ms."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -176,7 +169,7 @@ class _Clock:
                     self._watched.remove(entry)
 
     def wake(self) -> None:
-        """A deadline that is watched may be earlier now."""
+        """Check again: a watched deadline may be earlier now."""
         with self._changed:
             self._changed.notify()
 
@@ -184,10 +177,10 @@ class _Clock:
         with self._changed:
             while True:
                 for entry in [entry for entry in self._watched if entry[0].over]:
-                    with suppress(RuntimeError):  # no thread can be started now: at the next look
+                    with suppress(RuntimeError):  # no thread can be started now: retry at the next check
                         threading.Thread(target=entry[1], name="close", daemon=True).start()  # it may wait for the peer
                         self._watched.remove(entry)
-                # A deadline may have been paused or set again: then it is still watched, and looked at again.
+                # A deadline that was paused or restarted is still watched.
                 left = min((deadline.left() or 0.0 for deadline, _ in self._watched), default=_LONGEST_WAIT)
                 wait = min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT)
                 self._wakes_at = time.monotonic() + wait

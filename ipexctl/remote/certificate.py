@@ -1,8 +1,7 @@
-"""The certificate of one call, for connections from the nodes: a TLS context that has it, and its fingerprint.
+"""The TLS certificate of one call, for connections from the nodes.
 
-It is made by `cryptography`, which is there wherever ipexctl is installed. In a submitted job there may only be the
-package that `submit` sent, under any Python: then the program `openssl` makes it. The key is in memory, and for a
-moment in a file of this user: Python loads none from elsewhere.
+Made by `cryptography`; in a submitted job with only `submit`'s package, by the program `openssl`. The key is in memory,
+and for a moment in a private file, because Python loads keys only from files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _OPENSSL: Final = (
 
 
 def make_certificate() -> tuple[ssl.SSLContext, str]:
-    """A context with a new certificate, and its fingerprint. Raises a HostError where nothing can make one."""
+    """A context with a new certificate, and its fingerprint. Raises a HostError if nothing can make one."""
     try:
         text = _by_cryptography()
     except ModuleNotFoundError:

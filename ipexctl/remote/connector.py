@@ -1,11 +1,8 @@
-"""Open sessions on hosts, with the connection options of the command and the data that all sessions share.
+"""Opens sessions with the command's connection options: local on this machine, else over ssh or srun.
 
-In comes a host; out goes a session, local if the host is this machine, else over ssh or srun, or a HostError. For ssh,
-`ssh -G` of the user's own ssh answers how to log in; then comes TCP or the way through a bastion, then the handshake.
-One deadline, that of --connect-timeout, covers all of it.
-
-Known hosts, keys and logins at bastions are read or made once for all hosts, and paramiko, which takes long to import,
-is imported while `ssh -G` runs.
+For ssh, the user's own `ssh -G` answers how to log in; then come TCP or a bastion, and the handshake, all within
+--connect-timeout. Known hosts, keys and bastion logins are shared by all hosts. paramiko is slow to import, so that
+happens while `ssh -G` runs.
 """
 
 from __future__ import annotations
@@ -46,29 +43,29 @@ if TYPE_CHECKING:
     from ipexctl.starters.starter import Starter
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
-"""Called for each connection (without a command) and each command that ended, with the seconds it took."""
+"""Called with the seconds taken by each connection (no command) and each finished command."""
 
 
 class ConnectOptions(NamedTuple):
-    """The command line's options for reaching hosts."""
+    """Command-line options for reaching hosts."""
 
     connect_timeout: float = CONNECT_SECONDS
     host_keys: Policy | None = None
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
-    """Called once for each option of the ssh config that ipexctl does not support."""
+    """Called once per unsupported ssh config option."""
     starter: Starter = OVER_SSH
     """The way to hosts other than the control machine."""
     job: str = ""
-    """The Slurm job whose nodes are reached by srun; empty for that of the call."""
+    """Slurm job whose nodes are reached by srun; empty for the call's."""
     stays_on: frozenset[str] = frozenset()
-    """Hosts on which a run may be started over srun: its supervisor outlives the session."""
+    """Hosts where a run may be started over srun: its supervisor outlives the session."""
     shared: str = ""
-    """A directory of that job's nodes. This machine serves in their place, if it has it, too, once the job is over."""
+    """A directory on that job's nodes. Once the job is over, this machine replaces them if it has the directory too."""
 
 
 def _check_own_kernel() -> None:
-    """Refuse this machine as a host where it is no Linux."""
+    """Refuse this machine as a host if it is no Linux."""
     if not is_linux():
         raise Unreachable(
             "it is this machine, which can't be a host: hosts run Linux",
@@ -77,7 +74,7 @@ def _check_own_kernel() -> None:
 
 
 class Connector:
-    """Opens sessions. Keys, known_hosts and logins at bastions are read or made once for all hosts."""
+    """Opens sessions. Keys, known_hosts and bastion logins are read or made once for all hosts."""
 
     def __init__(self, options: ConnectOptions) -> None:
         allow_many_files()  # a connection takes several descriptors
@@ -91,7 +88,7 @@ class Connector:
         self._steps: StepServer | None = None
 
     def _import(self) -> Future[None]:
-        """Import the modules for ssh, once, in a thread."""
+        """Import the ssh modules, once, in a thread."""
         with self._lock:
             if self._imported is None:
                 self._imported = run_in_background(import_ssh, "import")
@@ -107,15 +104,12 @@ class Connector:
             return self._keys
 
     def load(self, hosts: Sequence[Host]) -> None:
-        """Import the modules that sessions on these hosts need, before the caller imports others at the same time."""
+        """Import what these hosts' sessions need, before the caller imports other modules concurrently."""
         if self.options.starter.uses_ssh and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
-        """Open a session on that host; raises HostError if that fails.
-
-        paramiko is imported while `ssh -G` runs and sshd starts on the hosts.
-        """
+        """Raises HostError. paramiko is imported while `ssh -G` runs and sshd starts."""
         started = time.monotonic()
         session: Session
         if is_this_machine(host):
@@ -133,7 +127,7 @@ class Connector:
         return session
 
     def _over_srun(self, host: Host, cancel: Cancel) -> Session:
-        """Over srun; where that job is over, the files of its runs are here if the home is shared."""
+        """Over srun; once that job is over, its runs' files are here if the home is shared."""
         from ipexctl.remote.srun import SrunSession, StepServer, srun_ports
 
         with self._lock:

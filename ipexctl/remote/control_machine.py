@@ -1,4 +1,4 @@
-"""Finds the hosts that are the control machine itself, and the address at which other hosts reach it."""
+"""Finds hosts that are the control machine itself, and the address at which others reach it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def is_this_machine(host: Host) -> bool:
-    """Whether the host is reached without ssh, because its address is one of the control machine's.
+    """True if the host's address is one of the control machine's.
 
-    Not if the hostfile or the command line names a port or another user: `localhost port=2222` is a tunnel or a
-    container, `root@localhost` is another account, and both go through ssh.
+    Not if the hostfile or command line names a port or another user: `localhost port=2222` is a tunnel or container,
+    `root@localhost` is another account, and both go through ssh.
     """
     if host.port is not None or host.ssh_config is not None:
         return False
@@ -36,12 +36,12 @@ def _is_own_address(address: str) -> bool:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return False  # a name: the ssh config may map it to any host, so it never counts as the control machine
+        return False  # a name: the ssh config may map it to any host
     return source_towards(str(parsed)) == str(parsed)
 
 
 def source_towards(address: str) -> str | None:
-    """The local address used to reach that one; connecting a datagram socket sends no packet."""
+    """Local address used to reach that one; connecting a datagram socket sends no packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -52,7 +52,7 @@ def source_towards(address: str) -> str | None:
 
 
 def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """`localhost` beside other hosts stands for the control machine's address on the network shared with them."""
+    """Among other hosts, `localhost` becomes the control machine's address on their network."""
     if not any(is_loopback(host.address) and is_this_machine(host) for host in hosts):
         return tuple(hosts)
     others = [host for host in hosts if not is_this_machine(host)]
@@ -71,12 +71,12 @@ def _own_address_towards(host: Host) -> str | None:
     try:
         infos = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
-        return None  # a name: it is resolved at connect time, within a time limit
+        return None  # a name, resolved at connect time within a time limit
     return next((own for *_, address in infos if (own := source_towards(str(address[0])))), None)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is `localhost` or an address of the loopback interface."""
+    """True for `localhost` or a loopback address."""
     if address in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:

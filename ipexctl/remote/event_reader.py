@@ -1,7 +1,4 @@
-"""Reads the output of the agent, or of a script of doctor: events, and raw bytes that some of them announce.
-
-An event is a line of JSON.
-"""
+"""Reads output of the agent or doctor's scripts: events, each a line of JSON, and raw bytes after some of them."""
 
 from __future__ import annotations
 
@@ -20,30 +17,30 @@ _MOST_VALUES: Final = 1_000_000
 """Values in one event: `[],[],…` takes 20 times its length when it is decoded."""
 
 RawReader = Callable[[memoryview], int | None]
-"""Reads bytes that follow an event. Returns None while more belong to it, else how many of these were its last."""
+"""Reads bytes after an event. Returns None while more follow, else how many of these it used."""
 OnEvent = Callable[[Reply], RawReader | None]
-"""Handles an event, and returns a reader if raw bytes follow. A HostError raised here ends the call."""
+"""Handles an event; returns a reader if raw bytes follow. A HostError ends the call."""
 
 
 class EventLimits(NamedTuple):
-    """Limits for the events of a call; a host that exceeds them is cut off."""
+    """A host that exceeds them is cut off."""
 
     line: int = 32 << 20
     """Bytes of one line."""
     total: int = 32 << 20
     """Bytes of lines without raw bytes between them."""
     subject: str = "answer"
-    """These lines, as the error calls them."""
+    """What the error calls these lines."""
     fix: str = ""
     events_only: bool = False
-    """A line that is no event is an error. Otherwise it is ignored: a login script printed it."""
+    """A line that is no event is an error; otherwise ignored as a login script's."""
 
 
 DEFAULT_LIMITS: Final = EventLimits()
 
 
 class EventReader:
-    """The sink for the output of one program. It keeps the end of stderr."""
+    """Sink for one program's output. Keeps the end of stderr."""
 
     def __init__(self, on_event: OnEvent, limits: EventLimits = DEFAULT_LIMITS) -> None:
         self.stderr = b""
@@ -51,7 +48,7 @@ class EventReader:
         self._limits = limits
         self._raw: RawReader | None = None
         self._line = bytearray()
-        """The beginning of a line whose end has not arrived."""
+        """Line received so far."""
         self._received = 0
 
     def sink(self, stream: StreamName, data: bytes) -> None:
@@ -63,12 +60,12 @@ class EventReader:
             at = self._read_line(data, at) if self._raw is None else self._read_raw(self._raw, data, at)
 
     def _read_line(self, data: bytes, at: int) -> int:
-        """Returns the position after the line, and after the raw bytes that follow it."""
+        """Returns the position after the line and its raw bytes."""
         end = data.find(b"\n", at)
         part = data[at:] if end < 0 else data[at:end]
         self._received += len(part)
         if self._received > self._limits.total or len(self._line) + len(part) > self._limits.line:
-            self._line.clear()  # the error keeps its frames, and these this buffer, until the command ends
+            self._line.clear()  # the error's traceback keeps this buffer until the command ends
             if self._received > self._limits.total:
                 limit = f"{self._limits.total >> 20} MB"
                 raise HostError(f"its {self._limits.subject} takes more than {limit}", self._limits.fix)

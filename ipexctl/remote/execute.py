@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExecResult(HostResult):
-    """The command's result on one host."""
-
     rc: int | None = None
 
 
@@ -38,7 +36,7 @@ def execute(
     timeout: float | None,
     stdin_for: Callable[[], BinaryIO] | None,
 ) -> Iterator[ExecResult]:
-    """Run the command on every host and yield results as they come. `timeout` limits the command on one host."""
+    """Run the command on every host; yields results as they come. `timeout` applies per host."""
 
     def work(host: Host) -> ExecResult:
         started = time.monotonic()

@@ -1,7 +1,6 @@
-"""Work in threads: the same for many hosts at once, where a failure of one never affects another; or one call.
+"""Runs work in threads: the same for many hosts, where no failure affects another host; or one call.
 
-In come items and a function; out come `Outcome`s as they are ready, each with the result or the `HostError`. An
-exception of another kind is a bug: it cancels the others and is raised.
+Any exception but a `HostError` is a bug: it cancels the rest and is raised.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Item, T]):
-    """The result of the work for one item, which is a host in most calls; or its error."""
+    """Result of the work for one item, usually a host, or its error."""
 
     item: Item
     result: T | None
@@ -38,17 +37,15 @@ class Outcome(Generic[Item, T]):
         return self.item
 
     def result_or(self, of_error: Callable[[Item, HostError], T]) -> T:
-        """The result of the work, or the one that is made of the error."""
         return cast("T", self.result) if self.error is None else of_error(self.item, self.error)
 
 
 def fan_out(
     items: Sequence[Item], work: Callable[[Item], T], *, forks: int, cancel: Cancel
 ) -> Iterator[Outcome[Item, T]]:
-    """Yield each item's outcome as it comes. A HostError belongs to its item. Any other exception is a bug: the others
-    are cancelled and waited for, then it is raised.
+    """Yield each item's outcome as it comes. Exceptions other than HostError are raised once the rest has stopped.
 
-    The threads are daemons: one that hangs in a system call doesn't keep the process alive.
+    Threads are daemons: a hanging system call doesn't keep the process alive.
     """
     queued: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
@@ -90,7 +87,7 @@ def _collect(
             elif unexpected is None:
                 yield outcome
     finally:
-        # Also if the caller has abandoned this generator: no command is left running on a host.
+        # Also if the caller abandons this generator: no command keeps running on a host.
         if pending:
             cancel.throw()
         for _ in range(pending):
@@ -100,10 +97,9 @@ def _collect(
 
 
 def run_in_background(work: Callable[[], T], name: str) -> Future[T]:
-    """Start `work` and return at once. An error is raised by `result()` only.
+    """Start `work` and return at once; `result()` raises its error.
 
-    Not a ThreadPoolExecutor: its threads are joined when the interpreter exits, so work that hangs would keep the
-    process alive. This thread is a daemon.
+    Not a ThreadPoolExecutor: Python joins its threads at exit, so hanging work would keep the process alive.
     """
     future: Future[T] = Future()
 

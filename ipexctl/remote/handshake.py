@@ -1,12 +1,7 @@
-"""From an open socket to an authenticated ssh connection: algorithms, host key, login, error messages.
+"""Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
 
-In come the socket, the endpoint that `ssh -G` has given, the known host keys, the keys of the call and a deadline that
-has been running since the connect; out goes a fabric connection, or a HostError with a fix. `transport.py` has what is
-changed of paramiko's connection itself, `auth.py` the login.
-
-The deadline alone bounds the handshake: paramiko's timeouts know neither Ctrl-C nor the pauses in which a user types a
-passphrase, so they are set to expire later. All that paramiko raises becomes an error that says which of the two sides
-to look at.
+Only the deadline bounds the handshake: paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so they
+expire later. `transport.py` changes paramiko's connection, `auth.py` logs in.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ logging.getLogger("paramiko").propagate = False
 
 
 class Handshake(NamedTuple):
-    """One host's socket and the data for the login. The deadline has been running since the connect began."""
+    """One host's socket and login data. The deadline runs since the connect began."""
 
     host: Host
     endpoint: Endpoint
@@ -49,7 +44,7 @@ class Handshake(NamedTuple):
 
 
 def connect(handshake: Handshake) -> fabric.Connection:
-    """Do the handshake, check the host key, log in. Raises HostError with a fix; the socket is closed then."""
+    """Handshake, host key check, login. Raises HostError with a fix, after closing the socket."""
 
     def shut_down() -> None:
         with contextlib.suppress(OSError):
@@ -106,28 +101,28 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
 
 
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """A connection whose attributes are plain ones.
+    """A connection with plain attributes.
 
-    fabric's own __setattr__ searches `dir(self)` at each assignment, half a millisecond a host, and changes the config.
+    fabric's __setattr__ searches `dir(self)` at each assignment, half a millisecond per host, and changes the config.
     """
 
     __setattr__ = object.__setattr__
 
 
 class _NoSSHConfig(paramiko.SSHConfig):
-    """Has no options of any host; paramiko's own, even an empty one, calls getpwuid twice for each host."""
+    """No options; paramiko's own, even empty, calls getpwuid twice per host."""
 
     def lookup(self, hostname: str) -> paramiko.SSHConfigDict:
         return paramiko.SSHConfigDict(hostname=hostname)
 
 
 _CONFIG: Final = fabric.Config(ssh_config=_NoSSHConfig(), lazy=True)
-"""Reads neither fabric.yaml nor ssh_config: the endpoint has everything that a connection needs."""
-_CONFIG._set(_root=_CONFIG, _keypath=())  # invoke searches for them in vain at each of ten accesses a host
+"""Reads neither fabric.yaml nor ssh_config: the endpoint has everything."""
+_CONFIG._set(_root=_CONFIG, _keypath=())  # invoke searches for them in vain at each of ten accesses per host
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):
-    """Checks every host key, because paramiko's client gets no known_hosts of its own."""
+    """Checks every host key: paramiko's client gets no known_hosts."""
 
     def __init__(self, handshake: Handshake) -> None:
         self._handshake = handshake
@@ -145,7 +140,7 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
 
 def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
-    """The error for the user, in place of paramiko's."""
+    """The user's error in place of paramiko's."""
     port, try_by_hand = handshake.endpoint.port, f"try by hand: {manual_command(handshake.host)}"
     if handshake.deadline.over:
         waited = f"(waited {handshake.deadline.seconds:g} s)"

@@ -1,7 +1,7 @@
-"""The rules for homes as functions of sh, made from the tables of `node/common/home.py`, for steps without Python.
+"""The rules for homes as sh functions, made from the tables of `node/common/home.py`, for steps without Python.
 
-`home_functions` goes before a script that calls `check_home` or `use_home` of `home.sh`; `refuse_home` there prints the
-kind of a refusal, which `home_refusal` turns into the same reason and fix as the agent's.
+`home_functions` precedes scripts that call `check_home` or `use_home` of `home.sh`. `refuse_home` prints the kind of a
+refusal; `home_refusal` turns it into the agent's reason and fix.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PREFIX: Final = "ipexctl-home "
 
 @cache
 def home_functions() -> str:
-    """The functions `check_home`, `use_home`, `refuse_home` and `walk`, with what they need."""
+    """The functions `check_home`, `use_home`, `refuse_home` and `walk`."""
     values = {
         "home_mark": MARK,
         "home_mark_text": MARK_TEXT,
@@ -44,7 +44,7 @@ def home_functions() -> str:
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
-    """The error for the last line of stderr of a script; None if it did not refuse the home.
+    """The error for the last stderr line of a script; None if the home was not refused.
 
     Raises UserError for a home that must not be used on any host.
     """
@@ -60,12 +60,12 @@ def home_refusal(line: str, home: str) -> HostError | None:
 
 
 def walk_to(path: str) -> str:
-    """Lines of sh that end the script unless nobody else can change what the path leads to; it may begin with `~/`."""
+    """Shell lines that exit unless nobody else can change what the path leads to; `~/` is allowed."""
     return f"{shell_text(WALK)}walk {shlex.quote(path.removeprefix('~/'))} end || exit 0\n"
 
 
 def use_home_or_fail(home: str, below: str) -> str:
-    """Lines of sh that make sure of a home, before something is made in its directory `below`.
+    """Shell lines to prepare a home before something is made in its directory `below`.
 
     A refusal is on stderr for `home_refusal`, and on stdout as the agent's event `failed`.
     """

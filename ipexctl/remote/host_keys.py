@@ -1,11 +1,9 @@
-"""Host keys at connect time: the types to request, the check of the key, and the error if it is rejected.
+"""Host keys at connect time: types to request, the check, and the error for a rejected key.
 
-In come an endpoint and the key that the host has shown; the call returns if it may be trusted, and else raises
-Unreachable. The policy is that of --host-keys, else of the ssh config: strict by default. `accept-new` adds an unknown
-key to the user's first known_hosts file, under a lock that also makes two names of one host agree.
-
-A changed key is never accepted, whatever the policy but `off`, and no fix contains a command that adds one: a fix is
-pasted, and the host may be another machine. A key in a list of revoked ones, or a list that can't be read, ends it.
+The policy is --host-keys, else the ssh config's: strict by default. `accept-new` adds unknown keys to the user's first
+known_hosts file, under a lock that also makes two names of one host agree. Only `off` accepts a changed key, and no fix
+contains a command that adds one, because fixes are pasted and the host may be another machine. A revoked key, or an
+unreadable list of revoked keys, ends the connection.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ Policy = Literal["strict", "accept-new", "off"]
 
 
 class HostKeys:
-    """The known_hosts files of one command, each read once. New keys are added to the user's first file."""
+    """The known_hosts files of one command, each read once."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy
@@ -49,13 +47,13 @@ class HostKeys:
         return known_types(self.entries(endpoint)) or known_types(self._without_port(endpoint))
 
     def check(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
-        """Raise Unreachable unless this key may be trusted under the policy in force."""
+        """Raise Unreachable unless the policy trusts this key."""
         for path in endpoint.revoked_keys:
             check_revoked(path, key_type, key)
         policy = self._policy or endpoint.strict
         if policy == "off":
             return
-        with self._lock:  # two hosts under one name at once: the second is checked against the key of the first
+        with self._lock:  # two hosts under one name at once: the second is checked against the first's key
             result = self._compare(endpoint, key_type, key)
             if result.verdict == "known":
                 return
@@ -75,7 +73,7 @@ class HostKeys:
         return result
 
     def _without_port(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
-        """Entries for the bare name: like ssh, a host on another port than 22 may be known by it too."""
+        """Entries for the bare name: like ssh, a host on another port may be known by it too."""
         name = endpoint.bare_name
         return () if name == endpoint.key_name else self._entries(endpoint, name)
 
@@ -116,13 +114,13 @@ _HOST_KEY = {
     "ssh-rsa": "/etc/ssh/ssh_host_rsa_key.pub",
     **dict.fromkeys((f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521)), "/etc/ssh/ssh_host_ecdsa_key.pub"),
 }
-"""The default paths of sshd's keys."""
+"""Default paths of sshd's keys."""
 
 
 def _rejected_key(
     check: KeyCheck, endpoint: Endpoint, key_type: str, key: bytes, *, has_authority: bool
 ) -> Unreachable:
-    """The error for a key that isn't trusted. The fix never contains a command that adds a changed key.
+    """The fix never contains a command that adds a changed key.
 
     `has_authority`: only a certificate authority vouches for the host.
     """
@@ -134,7 +132,7 @@ def _rejected_key(
             "do not connect; ask the administrator of that machine",
         )
     if entry and check.verdict == "changed":
-        # ssh-keygen -R deletes the whole line; if the line has a pattern, the keys of other hosts are lost too.
+        # ssh-keygen -R deletes the complete line; if it has a pattern, other hosts' keys are lost too.
         correct = (
             f"correct line {entry.line} of {entry.file}"
             if entry.is_pattern
@@ -155,7 +153,7 @@ def _rejected_key(
             option="else name the file that has its key: --known-hosts FILE",
         )
     expected = f"what {shows} says there"
-    # Stores the key of one host: with `accept-new` alone, those of all others would be stored unseen.
+    # Stores one host's key: `accept-new` alone would store all others' unseen.
     accept = f"ipexctl exec -l {shlex.quote(endpoint.name)} --host-keys accept-new -- true"
     if not endpoint.can_add_keys:
         advice = f"compare it with {expected}"
@@ -172,12 +170,12 @@ def _rejected_key(
 
 
 def _show_key(key_type: str) -> str:
-    """The command that shows a host's key on that host."""
+    """Command that shows a host's key on that host."""
     return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
 
 
 def _append(path: Path, line: str) -> int:
-    """Add a line and return its number, or 0 if the file is not a regular one (/dev/null)."""
+    """Add a line; returns its number, or 0 if the file is not regular (/dev/null)."""
     make_private_directory(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "r+b", buffering=0) as file:
@@ -208,7 +206,7 @@ _KRL: Final = b"SSHKRL\n\0"
 
 
 def check_revoked(path: Path, key_type: str, key: bytes) -> None:
-    """Raise Unreachable if the file has that key. Like ssh, trust no key if the file can't be read."""
+    """Raise Unreachable if the file has that key. Like ssh, trust no key if it is unreadable."""
     try:
         data = read_regular(path, KNOWN_HOSTS)
         is_revoked = _is_in_krl(path, key_type, key) if data.startswith(_KRL) else _is_in_text(data, key)
@@ -226,7 +224,7 @@ def check_revoked(path: Path, key_type: str, key: bytes) -> None:
 
 
 def _is_in_text(data: bytes, key: bytes) -> bool:
-    """Raises a ValueError for a line that is no key: it may be the key that was meant to be revoked."""
+    """Raises a ValueError for a line that is no key: it may be the one meant."""
     lines = [line.split() for line in data.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
     if any(len(fields) < 2 for fields in lines):
         raise ValueError("a line is no public key")

@@ -1,9 +1,7 @@
-"""Parse known_hosts and check a host key against it. Pure: the text of the files is passed in.
+"""Parses known_hosts and checks a host key against it. Pure: takes the files' text.
 
-In come the lines of files and a key; out goes a `KeyCheck`: known, unknown, changed or revoked, with the entry that
-decided. A host with any other known key counts as changed, even if the type differs: the known types are requested
-first, so a host that still has the known key presents it. Invalid lines are skipped, as ssh does. Names may be hashed,
-one HMAC each, so plain names are compared first: every host is compared with every line.
+A host with another known key counts as changed, even of another type: known types are requested first, so a host that
+still has the known key presents it. A hashed name costs an HMAC, so plain names are compared first.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName(NamedTuple):
-    """A hashed name, `|1|salt|digest`: it can be compared but not read. The salt is hashed only once."""
+    """`|1|salt|digest`: comparable but not readable. The salt is hashed only once."""
 
     salted: hmac.HMAC
     digest: bytes
@@ -39,8 +37,6 @@ _NOT_PLAIN = re.compile(r"[*?!|]")
 
 
 class KnownHostsEntry(NamedTuple):
-    """One line of a known_hosts file."""
-
     file: str
     line: int
     names: str
@@ -49,28 +45,28 @@ class KnownHostsEntry(NamedTuple):
     marker: str = ""
     hashed: HashedName | None = None
     plain: tuple[str, ...] = ()
-    """The names in lower case, if none of them is a pattern or hashed."""
+    """Names in lower case if none is a pattern or hashed."""
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it has a name pattern, so that the line is about other hosts too."""
+        """True if the line is about other hosts too."""
         return any(character in self.names for character in "*?!")
 
 
 class KeyCheck(NamedTuple):
-    """The verdict on a host's key, and the entry that decided it."""
+    """Verdict on a host's key, and the deciding entry."""
 
     verdict: KeyVerdict
     entry: KnownHostsEntry | None = None
 
 
 def fingerprint(key: bytes) -> str:
-    """A key's fingerprint as `ssh-keygen -l` prints it."""
+    """As `ssh-keygen -l` prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
 def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
-    """The entries of one file. An invalid line is skipped, as ssh does."""
+    """Invalid lines are skipped, as ssh does."""
     entries = []
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
@@ -88,9 +84,9 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 
 
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
-    """The entries of this host. Call it once per host: each hashed name costs an HMAC."""
+    """Entries of this host. Call it once per host: each hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
-    # Most lines have plain names. They are compared here, because every host is compared with every line.
+    # Most lines have plain names, and every host is compared with every line.
     return tuple(
         entry for entry in entries if (lower in entry.plain if entry.plain else _matches(entry, name, encoded))
     )
@@ -103,8 +99,7 @@ def _matches(entry: KnownHostsEntry, name: str, encoded: bytes) -> bool:
 def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> KeyCheck:
     """Check a host's key against its entries.
 
-    An entry with any other key means that the key has changed, even if it has another type: the known types are
-    requested first, so a host that still has the known key presents it.
+    Any other known key means a change, even of another type: known types are requested first.
     """
     known: KnownHostsEntry | None = None
     other: KnownHostsEntry | None = None
@@ -123,12 +118,12 @@ def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> 
 
 
 def known_types(entries: Iterable[KnownHostsEntry]) -> tuple[str, ...]:
-    """The key types that can be checked. They are requested first: a host presents only one of its keys."""
+    """Key types to request first: a host presents only one of its keys."""
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
 
 
 def hash_name(name: str, salt: bytes | None = None) -> str:
-    """A name as ssh writes it with `HashKnownHosts yes`."""
+    """As ssh writes it with `HashKnownHosts yes`."""
     salt = os.urandom(20) if salt is None else salt
     digest = hmac.digest(salt, name.encode(errors="surrogatepass"), "sha1")
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"

@@ -1,8 +1,7 @@
-"""A session on the control machine: the same commands, without ssh and without a login shell.
+"""A session on the control machine: the same commands, without ssh and login shell.
 
-In comes a command; it runs in /bin/sh, in the account's home and in a session of its own, as over ssh; out go its
-output in pieces, its exit code or a HostError. It ends when both streams and the process have ended, since a process
-in the background may hold either. On cancellation or timeout all its processes are ended, TERM first.
+A command runs in /bin/sh, in the account's home and its own session, as over ssh. It is over when both streams and the
+process have ended, because a background process may hold either. Cancellation and timeouts end all its processes.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Readable
 
 _POLL_INTERVAL = 0.02
-"""Seconds between two checks for the end of a command whose streams have ended."""
+"""Seconds between checks for the exit of a command with closed streams."""
 
 _READ = 1 << 18
 
 
 class LocalSession(Session):
-    """The control machine as a host."""
-
     server_key = None
 
     def __init__(self, host: Host) -> None:
@@ -60,7 +57,7 @@ class LocalSession(Session):
                         stream.close()
 
     def close(self) -> None:
-        """Nothing is held open between commands."""
+        """Nothing is open between commands."""
 
 
 def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
@@ -81,7 +78,7 @@ def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
 
 
 def _home() -> Path:
-    """The account's home, or / if there is none, like sshd."""
+    """The account's home, or / without one, like sshd."""
     home = home_directory()
     return home if home.is_dir() else Path("/")
 
@@ -104,7 +101,7 @@ def _follow(
         for descriptor in (*names, wakeup.reader):
             selector.register(descriptor, selectors.EVENT_READ)
         overtime: Deadline | None = None
-        # The streams may end long before the command does, so the loop waits for both.
+        # Streams may end long before the command, so the loop waits for both.
         while names or process.poll() is None:
             if deadline.cancelled:
                 raise Cancelled("stopped")
@@ -131,7 +128,7 @@ def _end_processes(process: subprocess.Popen[bytes]) -> None:
         try:
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10)
         except subprocess.TimeoutExpired:
-            if process.poll() is None:  # so its number is still its own
+            if process.poll() is None:  # its pid is still its own
                 os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1)

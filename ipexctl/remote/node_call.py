@@ -1,13 +1,9 @@
-"""Calls to the agent, the package `ipexctl.node`, run by a Python found on the host.
+"""Calls to the agent, the package `ipexctl.node`, run by a Python on the host.
 
-The agent is sent as a zip on stdin, before the request, and nothing is written. A `cached` call runs the copy in
-`HOME/agent/HASH` instead; where that is missing, the zip is sent after all, and the agent unpacks itself there.
-
-It starts without `site`: it needs the standard library alone, a host's .pth files run code (0.1 s on some hosts), and
-their output would stand in the reply.
-
-The request is one line of JSON. Stdout carries events, one per line of JSON; the `event` of the last one is `done`, or
-`failed` with `reason` and `fix`. Output of ranks comes as frames after the event `frames`, up to their end.
+The agent is a zip on stdin before the request; nothing is written. A `cached` call runs the copy in `HOME/agent/HASH`,
+and sends the zip if that is missing. Python starts without `site`, because a host's .pth files run code (0.1 s on some)
+and their output would mix with the reply. The request is one line of JSON. The last event on stdout is `done`, or
+`failed` with `reason` and `fix`. Rank output follows the event `frames` as frames.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ _NODE: Final = Path(__file__).parents[1] / "node"
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
 WALK: Final = Path(__file__).with_name("walk.sh")
-"""The function `walk`: whose place a path is."""
+"""The sh function `walk`: who could change a path."""
 _zip_lock = threading.Lock()
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
@@ -106,16 +102,15 @@ if copy:
 from ipexctl.node.__main__ import main
 sys.exit(main())
 """
-"""Runs the copy of the agent if it is a directory of this account that nobody else can open, else the zip from stdin.
+"""Runs the agent's copy if this account owns it and nobody else can open it, else the zip from stdin.
 
-`node/common/walk.py`, whose text is an argument, enters the copy before anything of it or of the home is used.
+`node/common/walk.py`, passed as an argument, enters the copy before anything of it or the home is used. The answer says
+whether the copy exists. If not, the request sent ahead is dropped; zip and request follow. A copy in use is touched
+daily; `unpack_copy` removes unused ones.
 
-It answers whether the copy is present. If not, it first drops the request, which was sent without waiting for the
-answer; the zip and the request follow. A copy in use is touched once a day; `unpack_copy` removes those out of use.
-
-The zip stays in memory. Its path contains the pid, so that programs started by the agent can load it too. Pythons built
-for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`: an unnamed temporary file is
-used there. A machine without /proc, as a Mac that calls itself, imports it from memory, for itself alone.
+The zip stays in memory, with the pid in its path, so that programs started by the agent can load it. Pythons built for
+a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create` and use an unnamed temporary file.
+Without /proc, as on a Mac calling itself, it is imported from memory.
 """
 
 _RUN_SOURCE: Final = f"""\
@@ -141,20 +136,20 @@ if walk {home}/envs end; then
   for python in {home}/envs/*/bin/python; do if walk "${{python%/*}}" end; then try "$python"; fi; done
 fi
 """
-"""Finding a Python and running the agent is one round trip. Where the Python of an environment leads to is not judged:
-it may be the link of this account to a Python of the cluster.
+"""Finds a Python and runs the agent in one round trip. An environment's Python may be the account's link to a
+cluster's.
 
-The shell's codes 126 and 127 mean that the file can't be started: its interpreter is gone, or it is for another libc.
+Shell codes 126 and 127: the file can't start, its interpreter is gone, or it is for another libc.
 """
 
 
 _MORE_FOLDERS: Final = {"smoke": ("network",), "uninstall": ("env", "files", "run")}
-"""The other folders that a folder's commands import."""
+"""Further folders that a folder's commands import."""
 
 
 def agent_zip(*folders: str) -> bytes:
-    """The agent as a zip: the modules all commands share, and folders of commands with those that they import."""
-    with _zip_lock:  # calls to many hosts begin at once, and each of them would make the zip (4 ms)
+    """The modules all commands share, and the given folders with those they import."""
+    with _zip_lock:  # calls to many hosts start at once, and each would make the zip (4 ms)
         return _make_zip(folders)
 
 
@@ -175,7 +170,7 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
 
 @functools.cache
 def script_text(module: str) -> str:
-    """The source of a module below `ipexctl.node` that runs alone, also on a Python older than the agent needs."""
+    """Source of a standalone module below `ipexctl.node`, for Pythons too old for the agent."""
     folder, _, name = module.partition(".")
     return (_NODE / folder / f"{name}.py").read_text(encoding="utf-8")
 
@@ -192,10 +187,9 @@ def _copy_name(archive: bytes) -> str:
 def agent_command(
     command: str, action: str = "", *, python: str = "", home: str = "", cached: bool = False, label: str = ""
 ) -> Command:
-    """The command line for `call`; unless it is `cached`, its stdin begins with `agent_zip` of the command's folder.
+    """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder.
 
-    The first Python 3.8 or newer runs it: `python` if it is given and exists, else one of the system, else that of an
-    environment below `home`.
+    The first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's below `home`.
     """
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(command.partition(".")[0])
@@ -206,7 +200,7 @@ def agent_command(
 
 
 def script_command(module: str, *, python: str = "", label: str) -> Command:
-    """Like `agent_command`, for a module that needs no other: its source is in the command line."""
+    """Like `agent_command`, for a standalone module: its source is in the command line."""
     return Command(_find_python(python, "", "-I -S", _RUN_SOURCE, shlex.quote(script_text(module))), label)
 
 
@@ -248,15 +242,12 @@ def call(
     silence: float = STEP_SILENCE,
     cancel: Cancel | None = None,
 ) -> Reply:
-    """Run a command of the agent and return its last event; raises HostError unless that is `done`, and AgentEnded if
-    the agent ended without one.
+    """Run an agent command; returns its last event. Raises HostError unless that is `done`, AgentEnded if there is
+    none, and UserError, which ends the call on all hosts, if the host refuses what the call names.
 
-    Raises UserError, which ends the call on all hosts, if the host refuses what the call names.
-
-    `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request. Frames are
-    received where `on_frame` is given; it may raise a FrameError. `cached` is for commands that may write below `home`:
-    it runs the copy of the agent there, and makes one if there is none. A function as `request` may wait for it: the
-    agent starts meanwhile.
+    `command`: a module below `ipexctl.node`, such as `env.build`. `stdin` follows the request. Frames go to `on_frame`,
+    which may raise a FrameError. `cached`: for commands that may write below `home`; runs, or makes, the agent's copy
+    there. A function as `request` may block while the agent starts.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
     archive = agent_zip(command.partition(".")[0])
@@ -274,7 +265,7 @@ def call(
     try:
         return _run(session, line, feed, handle_event, on_frame, limits, timeout, silence, cancel)
     finally:
-        answers.put(None)  # releases the reader when the call has ended without an answer
+        answers.put(None)  # releases the reader when the call ends without an answer
 
 
 def call_line(
@@ -348,7 +339,7 @@ def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
-    """The stdin of an `agent_command` that is not cached."""
+    """Stdin of an `agent_command` that is not cached."""
     return agent_zip(command.partition(".")[0]) + _encode(request)
 
 
@@ -358,8 +349,7 @@ def _call_chunks(
     rest: Readable | None,
     answers: queue.SimpleQueue[bool | None] | None,
 ) -> Iterator[bytes]:
-    """The zip, the request and `rest`. With `answers` the zip only if the host answers the request that it has no copy
-    of the agent."""
+    """Zip, request and `rest`. With `answers`, the zip is sent only if the host reports no copy of the agent."""
     request = _encode(made() if callable(made) else made)
     is_present: bool | None = False
     if answers is not None:

@@ -1,4 +1,4 @@
-"""The result of a host, the report of a call, and the errors of a host, which the fan-out turns into results."""
+"""Results and errors of a host, and the report of a call."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ HostStatus = Literal["ok", "changed", "failed", "unreachable"]
 
 
 class HostError(Exception):
-    """The failure of one host. `reason` is a sentence without the host's name, `fix` the next thing to type.
+    """Failure of one host. `reason` is a sentence without its name, `fix` the next thing to type.
 
-    `fix` joins `advice`, which fits every command, and `option`, which only fits commands with connection options.
-    Raised and caught inside one host's work only; the fan-out turns it into an outcome.
+    `fix` joins `advice`, valid for every command, and `option`, for commands with connection options. Caught within one
+    host's work: the fan-out turns it into an outcome.
     """
 
     status: HostStatus = "failed"
     left_running = False
-    """Processes of the command may still be running on the host."""
+    """Processes of the command may still run on the host."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
         super().__init__(reason)
@@ -36,21 +36,21 @@ class HostError(Exception):
 
 
 class Unreachable(HostError):
-    """The host couldn't be reached, or the connection to it was lost."""
+    """Connecting failed, or the connection was lost."""
 
     status: HostStatus = "unreachable"
 
 
 class TimedOut(HostError):
-    """The step exceeded its time limit on this host; its processes there were ended."""
+    """The step exceeded its time limit; its processes were ended."""
 
 
 class Cancelled(HostError):
-    """The command was cancelled; its processes on the host were ended."""
+    """The command was cancelled; its processes were ended."""
 
 
 class AgentEnded(HostError):
-    """The agent's program ended on the host before its answer, `how`: it was killed there, or its Python has failed."""
+    """The agent exited before its answer, `how`: it was killed, or its Python failed."""
 
     def __init__(self, reason: str, advice: str = "", *, how: str = "") -> None:
         super().__init__(reason, advice)
@@ -59,7 +59,7 @@ class AgentEnded(HostError):
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The result of a command on one host. A command with more to report adds its fields in a subclass."""
+    """Result of a command on one host. Subclasses add fields."""
 
     host: Host
     status: HostStatus
@@ -70,7 +70,7 @@ class HostResult:
 
     @classmethod
     def of_error(cls: type[R], host: Host, error: HostError, **fields: Any) -> R:
-        """The result of a host that failed; `fields` are further ones of this class."""
+        """`fields`: further ones of this class."""
         return cls(host, error.status, error.reason, error.fix, **fields)
 
     @property
@@ -84,7 +84,7 @@ AnyResult = TypeVar("AnyResult", bound=HostResult, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Report(Generic[AnyResult]):
-    """The results of all hosts of a call, in the order of the hostfile."""
+    """Results of all hosts, in hostfile order."""
 
     hosts: Sequence[AnyResult]
     seconds: float
@@ -95,7 +95,7 @@ class Report(Generic[AnyResult]):
 
 
 def exit_code(statuses: Sequence[HostStatus]) -> int:
-    """The exit code for the statuses of all hosts: unreachable (3) wins over failed (1)."""
+    """Unreachable (3) wins over failed (1)."""
     if "unreachable" in statuses:
         return 3
     return 1 if "failed" in statuses else 0

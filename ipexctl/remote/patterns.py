@@ -1,4 +1,4 @@
-"""OpenSSH's name patterns, `*` and `?`, as its configuration and known_hosts use them."""
+"""OpenSSH's name patterns, `*` and `?`, as in its configuration and known_hosts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether one pattern, without its `!`, matches the name. Case-sensitive: ssh's `Host` distinguishes A1 and a1."""
+    """Match one pattern, without its `!`. Case-sensitive: ssh's `Host` distinguishes A1 and a1."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     return _compiled(pattern).fullmatch(name) is not None
 
 
 def list_matches(patterns: str, name: str) -> bool:
-    """Whether a comma-separated list of known_hosts matches the name, in any case; a pattern with `!` excludes it."""
+    """Match a comma-separated list of known_hosts, ignoring case; a pattern with `!` excludes."""
     is_match, name = False, name.lower()
     for pattern in patterns.lower().split(","):
         if pattern.startswith("!"):

@@ -1,4 +1,4 @@
-"""The reason and the fix in what a program of a host printed on stderr before it failed."""
+"""Finds reason and fix in the stderr of a failed program."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 from ipexctl.node.common.answer import explain_os_error
 
 _EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""Errors of a filesystem that are the cause, wherever they are printed: other lines follow from them."""
+"""Filesystem errors that are the cause wherever they appear: other lines follow from them."""
 _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not recoverable|Child returned status)")
-"""Lines that only say that an earlier one ended the program."""
+"""Lines that only report that an earlier one ended the program."""
 
 
 def explain_stderr(stderr: bytes, path: str = "") -> tuple[str, str]:
-    """The reason and the fix, each empty if the text has none. `path`: where the program writes. Pure.
+    """Reason and fix, empty if not found. `path`: where the program writes. Pure.
 
-    The reason is the last line, which is the exception where a traceback was printed.
+    The reason is the last line: a traceback ends with its exception.
     """
     text = stderr.decode(errors="replace")
     for words, code in _EXPLAINED:

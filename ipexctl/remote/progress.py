@@ -1,4 +1,4 @@
-"""Events that a long step reports while it runs, for a view to show. Values only."""
+"""Progress events of a long step. Values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message about the whole call."""
+    """About the complete call."""
 
     text: str
     warning: bool = False
@@ -16,18 +16,18 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class BytesMoved:
-    """The bytes transferred so far on one host; `host` is empty for the control machine."""
+    """Bytes transferred so far on a host; `host` is empty for the control machine."""
 
     host: str
     what: str
-    """`downloading`, `receiving`, or the name of a file."""
+    """`downloading`, `receiving`, or a file name."""
     done: int
     total: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A host has begun a step without a known length, such as `unpacking`."""
+    """A host began a step of unknown length, such as `unpacking`."""
 
     host: str
     what: str
@@ -35,7 +35,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A step has ended after so many seconds; shown with -v."""
+    """Duration of a step, shown with -v."""
 
     host: str
     what: str
@@ -44,8 +44,6 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class HostFinished:
-    """A host has finished, successfully or not."""
-
     host: str
     what: str
     ok: bool

@@ -1,9 +1,8 @@
-"""Connections through other hosts, ProxyJump and ProxyCommand, carried by the user's own ssh.
+"""Connections through ProxyJump and ProxyCommand, carried by the user's own ssh.
 
-In come a host and its `Endpoint` (`ssh_config.py`); out goes a socket connected to the host's sshd, or `Unreachable`.
-Only OpenSSH supports every login at a bastion (second factors, smart cards, an open ControlMaster), so it logs in
-there; the ssh connection to the host goes through its pipe. The rule: one login at a bastion for all hosts behind it
-with the same config and key, by the user's own master if that is open, and none again after a refusal.
+Only OpenSSH supports every bastion login (second factors, smart cards, an open ControlMaster), so it logs in there, and
+the host's ssh connection uses its pipe. One login serves all hosts behind a bastion with the same config and key, by
+the user's own master if open, with no retry after a refusal.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _OPENSSH_VALUES = {"strict": "yes", "accept-new": "accept-new", "off": "no"}
 
 
 class ProxySocket(socket.socket):
-    """The near end of a pipe through a helper process."""
+    """Near end of a pipe through a helper process."""
 
     def __init__(self, descriptor: int, helper: subprocess.Popen[bytes], stderr: BinaryIO) -> None:
         super().__init__(fileno=descriptor)
@@ -45,7 +44,7 @@ class ProxySocket(socket.socket):
         self._end_lock = threading.Lock()
 
     def end(self) -> str:
-        """Close the pipe, end the helper and return the last line of its stderr, which explains a failed connection."""
+        """Close the pipe, end the helper; returns its last stderr line, which explains a failed connection."""
         with self._end_lock:
             self.close()
             if not self._stderr.closed:
@@ -65,7 +64,7 @@ class ProxySocket(socket.socket):
 
 
 def close_tunnel(sock: socket.socket | paramiko.Channel) -> None:
-    """Close the socket, with the helper process if it has one."""
+    """Close the socket, and its helper process if any."""
     if isinstance(sock, ProxySocket):
         sock.end()
     else:
@@ -73,7 +72,7 @@ def close_tunnel(sock: socket.socket | paramiko.Channel) -> None:
 
 
 class ProxyJumps:
-    """The proxy connections of one command. It logs in to a bastion once, for all hosts behind it."""
+    """The proxy connections of one command, with one login per bastion."""
 
     def __init__(self, ssh: str | None, policy: Policy | None) -> None:
         self._ssh = ssh
@@ -83,7 +82,6 @@ class ProxyJumps:
         self._directory: Path | None = None
 
     def open(self, host: Host, endpoint: Endpoint, deadline: Deadline) -> ProxySocket:
-        """A socket connected to the host's sshd."""
         if endpoint.proxy:
             return _pipe(["/bin/sh", "-c", f"exec {endpoint.proxy}"])
         assert endpoint.jump
@@ -110,7 +108,7 @@ class ProxyJumps:
         return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:
-        """Options that share one login at the bastion: the user's ControlMaster if there is one, else a new one."""
+        """Options that share one bastion login: the user's ControlMaster if any, else a new one."""
         assert self._ssh
         key = (jump, host.ssh_config, host.identity)
         with self._lock:
@@ -134,7 +132,7 @@ class _Master:
         self._refusal: Unreachable | None = None
 
     def options(self, deadline: Deadline) -> list[str]:
-        with deadline.paused(), self._lock:  # starting it may prompt the user for a second factor
+        with deadline.paused(), self._lock:  # starting it may ask the user for a second factor
             if self._refusal:
                 raise Unreachable(self._refusal.reason, self._refusal.advice, option=self._refusal.option)
             if self._options is None:
@@ -190,7 +188,7 @@ class _Master:
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: Deadline) -> int | None:
-    """Its exit code, or None if it was killed because the deadline passed or was cancelled."""
+    """Exit code, or None if killed at the deadline or by cancellation."""
     while not deadline.cancelled and not deadline.over:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(deadline.left(0.1))
@@ -200,19 +198,19 @@ def _wait(process: subprocess.Popen[bytes], deadline: Deadline) -> int | None:
 
 
 def _short_directory() -> Path:
-    """A private directory with a name short enough for a socket in it: the kernel allows 107 characters."""
+    """A private directory with a short name: a socket path has at most 107 characters."""
     directory = Path(tempfile.mkdtemp(prefix="ipexctl-"))
     if len(str(directory)) <= 80:
         return directory
     directory.rmdir()
-    return Path(tempfile.mkdtemp(prefix="ipexctl-", dir="/tmp"))  # mkdtemp creates it with mode 0700
+    return Path(tempfile.mkdtemp(prefix="ipexctl-", dir="/tmp"))  # mode 0700
 
 
 def _jump_arguments(jump: str) -> list[str]:
-    """ssh's arguments to reach the last of a chain of bastions: `a,b:2222` -> `-J a -- ssh://b:2222`."""
+    """ssh's arguments for a chain of bastions: `a,b:2222` -> `-J a -- ssh://b:2222`."""
     *before, last = [part.strip() for part in jump.split(",")]
     if (":" in last or "[" in last) and not last.startswith("ssh://"):
-        last = f"ssh://{last}"  # ssh -G puts also an IPv4 address in brackets
+        last = f"ssh://{last}"  # ssh -G brackets IPv4 addresses too
     return [*(["-J", ",".join(before)] if before else []), last]
 
 

@@ -1,4 +1,4 @@
-"""A host's answers, decoded: a field that is missing or has another type is an error of that host alone."""
+"""Decodes a host's answers: a missing or mistyped field is an error of that host alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CREDENTIALS: Final = re.compile(r"//[^/@\s\"]*@")
 
 
 class MalformedReply(HostError):
-    """An answer that cannot be decoded. The reason quotes the beginning of its first line."""
+    """The reason quotes the beginning of its first line."""
 
     def __init__(self, problem: str, answer: str) -> None:
         lines = (line.strip() for line in answer.splitlines())
@@ -32,7 +32,7 @@ class MalformedReply(HostError):
 
 
 class Reply(dict[str, Any]):
-    """A JSON object from a host. Each method returns the field if it has that type and raises MalformedReply if not."""
+    """A JSON object from a host. Each method returns a field of that type or raises MalformedReply."""
 
     def __missing__(self, key: str) -> NoReturn:
         raise self.error(f"{key} is missing")
@@ -62,7 +62,7 @@ class Reply(dict[str, Any]):
         return tuple(map(Reply, self._checked_value(key, tuple, "tuple[Json, ...]")))
 
     def decode(self, kind: Callable[..., Value], **given: object) -> Value:
-        """A record with the fields of these names; one that has a default may be missing or null."""
+        """Decode a record; fields with a default may be missing or null."""
         try:
             return decode(kind, dict(self), "it", given)
         except ValueError as error:
@@ -76,6 +76,6 @@ class Reply(dict[str, Any]):
         return value
 
     def error(self, problem: str) -> MalformedReply:
-        """The error of this object, which it quotes without credentials."""
+        """Quotes this object without credentials."""
         shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))

@@ -1,9 +1,7 @@
-"""Work on many hosts at once until a point in time, and dialogs with programs on them.
+"""Works on many hosts until a common deadline, and talks with programs that print events and read lines.
 
-In come hosts and work, or programs that print events and read lines; out come results by host, with a HostError for a
-host that failed or is late. All ends at one time for all hosts, so a check takes no longer than its budget. A program
-on a host ends with its stdin, so none stays when the call goes. Events are bounded (64 KB a line, 1 MB in all), as a
-host may print without end.
+A host that failed or is late gets a HostError. A program on a host ends with its stdin, so none outlives the call.
+Events are limited to 64 KB a line and 1 MB in all.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> 
 def open_sessions(
     pool: SessionPool, hosts: Sequence[Host], until: float
 ) -> tuple[dict[str, Session], dict[str, HostError]]:
-    """The sessions that are open by then, and the errors of the other hosts."""
+    """Sessions that are open by then, and errors of the other hosts."""
     opened = {host.name: session for host in hosts if (session := pool.opened(host)) is not None}
     results = on_hosts(pool.session, [host for host in hosts if host.name not in opened], until)
     errors = {name: result for name, result in results.items() if isinstance(result, HostError)}
@@ -52,7 +50,7 @@ def open_sessions(
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:
-    """The results by host, with a HostError for a host that failed or is late; any other error is raised."""
+    """Results by host, with a HostError for failed or late ones; other errors are raised."""
     wait(futures.values(), timeout=max(0.0, until - time.monotonic()))
     results: dict[str, T | HostError] = {}
     for name, future in futures.items():
@@ -64,8 +62,6 @@ def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T
 
 
 class ScriptDialog:
-    """Programs on many hosts at once that print events, read lines, and end with their stdin."""
-
     def __init__(self, cancel: Cancel) -> None:
         self._cancel = cancel
         self._received: queue.SimpleQueue[tuple[str, Reply | HostError | None]] = queue.SimpleQueue()
@@ -75,7 +71,7 @@ class ScriptDialog:
 
     @property
     def running(self) -> frozenset[str]:
-        """The hosts whose program has not ended as far as is known."""
+        """Hosts whose program has not ended as far as is known."""
         return frozenset(self._running)
 
     def start(self, name: str, session: Session, command: Command, *, timeout: float, stdin: bytes = b"") -> None:
@@ -90,9 +86,9 @@ class ScriptDialog:
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        """The next event of any host, its HostError if it is lost, or None when its program has ended.
+        """Next event of any host, its HostError, or None if its program ended.
 
-        None instead of a tuple when the time is up, the check is cancelled, or no program runs any more.
+        None instead of a tuple: time is up, the check is cancelled, or no program runs.
         """
         while self._running and not self._cancel.thrown:
             left = until - time.monotonic()
@@ -110,7 +106,7 @@ class ScriptDialog:
         return None
 
     def end(self, until: float) -> None:
-        """Close every stdin, so that the programs end."""
+        """Close every stdin, so that the programs exit."""
         for stdin in self._stdin.values():
             stdin.end()
         while self.receive(until) is not None:

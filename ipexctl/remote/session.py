@@ -1,9 +1,8 @@
-"""A session: one open connection to a host, local or over ssh; and the ways to feed a command's stdin.
+"""A session: one open connection to a host, local or over ssh; and ways to feed a command's stdin.
 
-Every command goes through `Session.run`: a command and a sink in, an `Ended` out. It raises a HostError if the
-connection is lost, the time is up or the call is cancelled; in the last two cases all processes of the command were
-ended before. Without --timeout a step may take as long as it works, but not be silent for an hour: then a disk hangs.
-Output that is collected is bounded (16 MB), as a login script may print without end.
+`Session.run` raises a HostError if the connection is lost, or on timeout or cancellation, after ending the command's
+processes. Without --timeout a step may take any time but not be silent for an hour: then a disk hangs. Collected output
+is limited to 16 MB, because a login script may print endlessly.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
 
 MAX_OUTPUT: Final = 16 << 20
-"""Bytes of output that are collected of one command."""
+"""Collected bytes of one command's output."""
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
 
 
 class Readable(Protocol):
-    """The stdin of a command. `read` returns any number of bytes, and none at the end."""
+    """Stdin of a command; `read` returns no bytes at the end."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
 
 class Ended(NamedTuple):
-    """The exit code of a command, 128+N if signal N ended it, and that signal's name."""
+    """Exit code, 128+N for signal N, and the signal's name."""
 
     code: int
     signal: str | None = None
@@ -57,7 +56,7 @@ class Ended(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """A command's exit code and its complete output, for output that is known to be short."""
+    """Exit code and complete output, for output known to be short."""
 
     ended: Ended
     stdout: bytes
@@ -65,7 +64,7 @@ class Captured(NamedTuple):
 
 
 class OutputCollector:
-    """A sink for output that is known to be short. Raises a HostError when a host sends more than MAX_OUTPUT."""
+    """Sink for short output. Raises a HostError beyond MAX_OUTPUT."""
 
     def __init__(self) -> None:
         self._data: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
@@ -73,7 +72,7 @@ class OutputCollector:
     def sink(self, stream: StreamName, data: bytes) -> None:
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
-            collected.clear()  # the error keeps its frames, and these this collector, until the command ends
+            collected.clear()  # the error's traceback keeps this collector until the command ends
             raise HostError(f"it sends more than {MAX_OUTPUT >> 20} MB on {stream}", "does a login script there print?")
         collected += data
 
@@ -91,14 +90,14 @@ class Session(ABC):
 
     host: Host
     on_command: Callable[[Command, float], None] | None = None
-    """Called for each command that ended, with the seconds it took."""
+    """Called for each finished command with its seconds."""
     has_proxy = False
-    """The connection goes through a program on the control machine."""
+    """True if a program on the control machine carries the connection."""
 
     @property
     @abstractmethod
     def server_key(self) -> tuple[str, bytes] | None:
-        """The verified host key of this connection: its type and its bytes. None without ssh."""
+        """Type and bytes of the verified host key; None without ssh."""
 
     def run(
         self,
@@ -111,12 +110,11 @@ class Session(ABC):
         deadline: Deadline | None = None,
         silence: float | None = None,
     ) -> Ended:
-        """Run a command in the account's home and forward its output in pieces as they come.
+        """Run a command in the account's home and forward its output as it comes.
 
-        Raises HostError if the connection is lost, the time is up or the command is cancelled; in the last two
-        cases all processes the command has started are ended first. `deadline` replaces `timeout` and `cancel`; the
-        sink may change it. Without `timeout`, `silence` limits the seconds in which the command neither prints nor
-        reads.
+        Raises HostError if the connection is lost, or on timeout or cancellation, after ending the command's processes.
+        `deadline` replaces `timeout` and `cancel`; the sink may change it. Without `timeout`, `silence` limits the
+        seconds in which the command neither prints nor reads.
         """
         started = time.monotonic()
         if deadline is None and timeout is None and silence is not None:
@@ -150,7 +148,7 @@ def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -
 
 
 class _WatchedStdin:
-    """A stdin of which each piece that the host takes restarts the deadline."""
+    """Restarts the deadline whenever the host takes input."""
 
     def __init__(self, deadline: Deadline, stdin: Readable) -> None:
         self._deadline, self._stdin = deadline, stdin
@@ -162,7 +160,7 @@ class _WatchedStdin:
 
 
 class Wakeup:
-    """A pipe that ends a wait on file descriptors from another thread."""
+    """A pipe to end a wait on file descriptors from another thread."""
 
     def __enter__(self) -> Wakeup:
         self.reader, self._writer = os.pipe()
@@ -192,7 +190,7 @@ def copy_stdin(
     end: Callable[[], None],
     errors: tuple[type[Exception], ...],
 ) -> None:
-    """Copy stdin to a command in a thread. If the command stops reading early, its exit code explains the rest."""
+    """Feed stdin in a thread. If the command stops reading early, its exit code explains the rest."""
 
     def copy() -> None:
         with suppress(ValueError, *errors):
@@ -212,7 +210,7 @@ def capture(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Captured:
-    """Run a command of ipexctl and collect its output."""
+    """Run a command and collect its output."""
     output = OutputCollector()
     ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
     return Captured(ended, output.stdout, output.stderr)
@@ -223,7 +221,7 @@ def chunks_of(stream: Readable) -> Iterator[bytes]:
 
 
 class ChunkStream:
-    """Chunks as a stream. An error ends the stream early and is kept: the host only sees the end."""
+    """Chunks as a stream. An error ends it early and is kept: the host only sees the end."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -242,7 +240,7 @@ class ChunkStream:
 
 
 class StdinQueue:
-    """`send` adds a line, `end` closes the stream; `read` blocks until there is one."""
+    """`send` adds a line, `end` closes; `read` blocks."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -1,7 +1,6 @@
-"""One session per host, shared by all steps of a command.
+"""One session per host, shared by all steps of a command and closed at its end.
 
-In comes a host; out goes its `Session`, which `connector.py` opens when a step first needs it. The pool closes all at
-the end. What opens and closes sessions itself, such as a fetch, borrows one (`lend`).
+Callers that open and close sessions themselves, such as a fetch, borrow one (`lend`).
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ T = TypeVar("T")
 
 
 class SessionPool:
-    """Opens a host's session when a step first needs it, reuses it, and closes all sessions at the end.
-
-    It connects only once to a host that could not be reached.
-    """
+    """Opens a session on first use. An unreachable host is tried only once."""
 
     def __init__(self, connector: Connector, cancel: Cancel, *, forks: int) -> None:
         self.cancel = cancel
@@ -51,7 +47,7 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close the sessions that are open now. Only where a proxy's program is waited for, threads save time."""
+        """Close open sessions. Threads save time only where a proxy's program is waited for."""
 
         def close(session: Session) -> None:
             with contextlib.suppress(OSError, EOFError):
@@ -66,7 +62,7 @@ class SessionPool:
             pass
 
     def session(self, host: Host) -> Session:
-        """The host's session; raises HostError if it can't be opened. All threads get the same one."""
+        """Raises HostError if it can't be opened. All threads get the same one."""
         with self._lock:
             opening = self._opening.setdefault(host.name, threading.Lock())
         with opening:
@@ -81,11 +77,11 @@ class SessionPool:
             return self._sessions[host.name]
 
     def opened(self, host: Host) -> Session | None:
-        """The host's session if it is open; never waits."""
+        """The host's session if open; never waits."""
         return self._sessions.get(host.name)
 
     def warm(self, hosts: Sequence[Host]) -> None:
-        """Start to open their sessions and return. `session` raises the error of one that fails."""
+        """Start opening sessions and return. `session` raises errors."""
 
         def open_all() -> None:
             for _ in fan_out(hosts, self.session, forks=self.forks, cancel=self.cancel):
@@ -95,32 +91,31 @@ class SessionPool:
         self.connector.load(hosts)
 
     def detach(self, host: Host) -> Session | None:
-        """Remove the host's session, if there is one, from the pool; the caller closes it."""
+        """Take the host's session out of the pool; the caller closes it."""
         return self._sessions.pop(host.name, None)
 
     def forget(self, host: Host) -> None:
-        """Connect anew for the next step: the connection was lost, or could not be made."""
+        """Reconnect at the next step: the connection was lost or failed."""
         self._unreachable.pop(host.name, None)
         if (lost := self.detach(host)) is not None:
             with contextlib.suppress(OSError, EOFError):
                 lost.close()
 
     def attach(self, session: Session) -> None:
-        """Take back a session that was detached."""
         if self._sessions.setdefault(session.host.name, session) is not session:
             session.close()
 
     def lend(self, host: Host, cancel: Cancel) -> Session:
-        """The pool's session or, if it was lost, a new one, for a caller that opens and closes sessions itself."""
+        """The pool's session, or a new one if lost, for a caller that opens and closes sessions."""
         return LentSession(self, self.detach(host) or self.connector.open(host, cancel))
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
-        """Run one step on many hosts at once and yield each host's outcome as it comes."""
+        """Run a step on many hosts at once; yields outcomes as they come."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
 
 
 class LentSession(Session):
-    """A session of the pool, which gets it back at its end unless a command on it did not end by itself."""
+    """Returns to the pool at its end, unless a command on it did not finish."""
 
     def __init__(self, pool: SessionPool, session: Session) -> None:
         self._pool = pool
@@ -136,7 +131,7 @@ class LentSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
-        self._is_lost = True  # until the command has ended: `close` may be called meanwhile
+        self._is_lost = True  # until the command ends: `close` may be called meanwhile
         ended = self._session._run(command, sink, stdin, deadline)
         self._is_lost = False
         return ended

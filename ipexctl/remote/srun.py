@@ -1,15 +1,12 @@
-"""A session over srun: one step of Slurm on a node of the allocation, kept open for the call, in which commands run.
+"""A session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
-In comes a host that is a node of the allocation; out goes a session like the one over ssh: the same commands, time
-limits and cancellation, and the same errors. `srun --overlap` starts the agent's `step.serve` there, which has the
-protocol; this is the control machine's end. The step has all CPUs and the memory of the job on that node, and takes
-none from other steps. Slurm accounts for what runs in it and ends it with the job.
+`srun --overlap` starts the agent's `step.serve` there, which has the protocol. The step has all CPUs and the job's
+memory on that node and takes none from other steps; Slurm accounts for it and ends it with the job. It ends with srun's
+stdin, even if this process is killed. Only a session that stays leaves its step to a run's supervisor.
 
-The step ends with srun's stdin, also when this process is killed: a closed pipe needs no cleanup. Only a session that
-stays leaves its step to the supervisor of a run, which goes on after the call. `StepServer` is the
-one port to which the commands' connections come, of all nodes of a call. What srun's own streams carry crosses the
-network in clear: the agent, and names of commands. All else goes through TLS to that port, with a certificate made for
-the call; its fingerprint and the token that clients prove reach a node sealed by munge (docs/security.md).
+Commands connect to the one port of `StepServer`, from all nodes. srun's own streams cross the network in clear: the
+agent, and names of commands. All else uses TLS with a certificate made for the call; its fingerprint and the clients'
+token reach a node encrypted by munge (docs/security.md).
 """
 
 from __future__ import annotations
@@ -69,33 +66,33 @@ if TYPE_CHECKING:
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
-"""Ports that are tried, of those that nodes can connect to."""
+"""Ports to try, of those that nodes can connect to."""
 _MAX_EVENT: Final = 1 << 16
-"""Bytes of an event of a step."""
+"""Bytes of a step's event."""
 _MAX_EVENTS: Final = 100
-"""Events of a step that nobody has read yet: there are two for each command."""
+"""Unread events of a step; there are two per command."""
 _CLOSE_TIME: Final = 5.0
 """Seconds for a step to end after its stdin."""
 _SILENCE: Final = (15, 5, 3, 30)
-"""A node that does not answer for 30 seconds is lost, as over ssh."""
+"""A node silent for 30 seconds is lost, as over ssh."""
 _READ: Final = 1 << 18
 _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
-"""Variables by which a node finds the agent's Python."""
+"""Variables with which a node finds the agent's Python."""
 _CONNECTION_ERRORS: Final = (OSError, FrameError)
 _WOKEN: Final = "woken"
 
 
 def srun_argv(node: str, script: str, job: str = "") -> list[str]:
-    """The line that starts a script on a node, in a step beside all others. `job`: its number (default: the call's)."""
-    # The environment of the call may have secrets, and crosses the network in clear: a step gets it by TLS.
+    """Starts a script in a step that shares a node. `job`: its number (default: the call's)."""
+    # The call's environment may have secrets, and crosses the network in clear: a step gets it by TLS.
     return [*step_argv(node, job), f"--export={_EXPORTED}", "/bin/sh", "-c", script]
 
 
 class StepServer:
-    """The port of the control machine to which commands in steps connect, for all sessions of a call."""
+    """The control machine's port for commands in steps, shared by all sessions of a call."""
 
     def __init__(self, ports: range | None = None) -> None:
-        """`ports`: those that nodes can connect to; None: any. Raises a HostError if none of them is free."""
+        """`ports`: reachable from nodes; None: any. Raises a HostError if none is free."""
         self.token = secrets.token_hex(32)
         context, self.fingerprint = make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
@@ -113,7 +110,7 @@ class StepServer:
 
     @contextlib.contextmanager
     def expecting(self, name: str, on_connection: Callable[[socket.socket], object]) -> Iterator[None]:
-        """Pass the connection of that command on, if it comes within the block."""
+        """Pass that command's connection on, if it comes within the block."""
         with self._lock:
             self._waiting[name] = on_connection
         try:
@@ -136,12 +133,12 @@ class StepServer:
 
 
 def srun_ports() -> range | None:
-    """The ports to which nodes of this cluster can connect, where its configuration limits those of srun."""
+    """Ports nodes can connect to, if the cluster limits srun's."""
     return read_port_range(ask(["scontrol", "show", "config"]))
 
 
 def read_port_range(config: str) -> range | None:
-    """SrunPortRange of `scontrol show config`; None if it is 0-0, which is any port."""
+    """SrunPortRange of `scontrol show config`; None if it is 0-0, any port."""
     found = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
     if found is None or not 0 < int(found[1]) <= int(found[2]) <= _MOST_PORTS:
         return None
@@ -150,7 +147,7 @@ def read_port_range(config: str) -> range | None:
 
 @dataclass(frozen=True)
 class _Port:
-    """What a port needs to prove and to encrypt its connections."""
+    """What a port needs to prove and encrypt its connections."""
 
     on_connection: Callable[[str, socket.socket], None]
     token: str
@@ -177,7 +174,7 @@ class _StepPort(AuthenticatingServer):
         self._port = port
 
     def handle(self, conn: socket.socket) -> None:
-        # Its own descriptor: that of `conn` is closed after this method.
+        # Its own descriptor: `conn`'s is closed after this method.
         own = socket.socket(fileno=os.dup(conn.fileno()))
         own.setblocking(True)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -186,7 +183,7 @@ class _StepPort(AuthenticatingServer):
         encrypted = encrypt(own, self._port.context, seconds=REPLY_TIME)
         message = read_line(encrypted, REPLY_TIME, limit=256)
         encrypted.settimeout(None)
-        # Once more, within the encrypted connection: another program may have taken over the one that proved it.
+        # Again, inside the encrypted connection: another program may have taken over the one that proved it.
         if not hmac.compare_digest(str(message["token"]).encode(), self._port.token.encode()):
             encrypted.close()
             return
@@ -194,19 +191,19 @@ class _StepPort(AuthenticatingServer):
 
 
 class SrunSession(Session):
-    """One step on one node; each command runs in it, several at a time."""
+    """One step on one node; runs several commands at a time."""
 
     server_key = None
     has_proxy = True
-    """srun's end is waited for at the close."""
+    """srun's end is awaited at the close."""
 
     def __init__(
         self, host: Host, server: StepServer, deadline: Deadline, *, job: str = "", stays: bool = False
     ) -> None:
         """Start the step and wait until it takes commands; raises a HostError.
 
-        `job`: the number of the job, where the call is not in it. `stays`: the step lasts as long as a daemon that a
-        command has started in it, as Slurm ends with a step all that it has started.
+        `job`: the number, if the call is not in the job. `stays`: the step lasts as long as a daemon that a command
+        started in it, because Slurm ends with a step everything it started.
         """
         self.host = host
         self._job, self._stays = job, stays
@@ -216,12 +213,12 @@ class SrunSession(Session):
         self._writing = threading.Lock()
         self._count = 0
         self._waiting: dict[str, queue.SimpleQueue[Any]] = {}
-        """What a command waits for: a connection, an event of the step, or None at the step's end."""
+        """A command's connection, events of the step, or None at the step's end."""
         self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._errors: deque[str] = deque(maxlen=20)
         self._is_over = False
         self._lifeline = contextlib.ExitStack()
-        """A connection from the step: its end is the session's, also where srun was killed."""
+        """A connection from the step that ends with the session, even if srun is killed."""
         self._lifeline.enter_context(server.expecting(self._name, self._on_lifeline))
         try:
             self._srun = self._start()
@@ -242,7 +239,7 @@ class SrunSession(Session):
             raise
 
     def _on_lifeline(self, conn: socket.socket) -> None:
-        """The step's first connection: it gets the variables of the call."""
+        """The step's first connection gets the call's variables."""
         conn.sendall(encode_environment(environment_of_srun(os.environ)))
         self._lifeline.enter_context(conn)
 
@@ -381,7 +378,6 @@ class SrunSession(Session):
                 self._waiting.pop(name, None)
 
     def _connection(self, events: queue.SimpleQueue[Any], deadline: Deadline) -> socket.socket:
-        """The connection of a command."""
         with deadline.cancel.waking(lambda: events.put(_WOKEN)):
             while True:
                 try:
@@ -458,12 +454,12 @@ class SrunSession(Session):
         return "; its processes may still be running there"
 
     def close(self) -> None:
-        """End the step, with all that still runs in it; one that stays ends its commands, and goes on for daemons."""
+        """End the step with everything in it; a staying one ends its commands and keeps its daemons."""
         self._lifeline.close()
         with contextlib.suppress(OSError, ValueError):
             assert self._srun.stdin is not None
             self._srun.stdin.close()
-        if self._stays:  # it ends by itself, when nothing is left that has to go on
+        if self._stays:  # it ends by itself once no daemon is left
             return
         try:
             self._srun.wait(_CLOSE_TIME)
@@ -471,7 +467,7 @@ class SrunSession(Session):
             self._kill()
 
     def _kill(self) -> None:
-        """End srun, and by it the step: at its first SIGTERM it ends the tasks and waits for them."""
+        """End srun and its step: at the first SIGTERM it ends the tasks and waits for them."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(OSError):
                 os.killpg(self._srun.pid, number)

@@ -1,12 +1,8 @@
 """A session over ssh: one connection with one channel per command, tuned for short commands and long output.
 
-In comes an authenticated connection (`handshake.py`); each command gets a channel, its output goes to a sink, and its
-end is an exit code or a signal. A command is over when its status has arrived and both streams are read, which may come
-in any order. If sshd opens no further channel (MaxSessions), the command waits for one that ends.
-
-A host that is silent may be dead: after half of the 30 s that TCP takes, a keepalive must be answered, which also
-finds a frozen host and one behind a bastion. On cancellation the command's processes are ended over the same
-connection.
+A command is over when its status has arrived and both streams are read, in any order. If sshd opens no further channel
+(MaxSessions), the command waits for another's end. After 15 s of silence, half of what TCP takes, sshd must answer a
+keepalive, which also finds a frozen host and one behind a bastion.
 """
 
 from __future__ import annotations
@@ -39,9 +35,9 @@ if TYPE_CHECKING:
 
 _READ = 1 << 20
 _RETRY_INTERVAL = 0.1
-"""Seconds between two tries to open a channel while others are open."""
+"""Seconds between attempts to open a channel while others are open."""
 _TRIES_ALONE = 3
-"""Tries while no other channel is open: another thread may be about to open one."""
+"""Attempts without another open channel: another thread may be about to open one."""
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -50,8 +46,6 @@ class _NoChannel(HostError):
 
 
 class SshSession(Session):
-    """One connection to one host; each command runs in its own channel."""
-
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
         self.host = host
         self._connection = connection
@@ -59,7 +53,7 @@ class SshSession(Session):
         self.has_proxy = isinstance(self._transport.sock, ProxySocket)
         self._commands_changed = threading.Condition()
         self._running = 0
-        """The number of commands that are running."""
+        """Number of running commands."""
         self._ended_count = 0
 
     @property
@@ -106,7 +100,7 @@ class SshSession(Session):
                 self._commands_changed.notify_all()
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Start the command in a new channel. If sshd allows no more (MaxSessions), wait until one has ended."""
+        """Start the command in a new channel. If sshd allows no more (MaxSessions), wait for another's end."""
         tries_alone = 0
         while True:
             ended = self._ended_count
@@ -130,8 +124,8 @@ class SshSession(Session):
     def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
         """Open the channel and run the command. If sshd doesn't answer in time, the connection is closed.
 
-        Neither request has a time limit of its own. A command that was sent may run before sshd has answered. So a
-        cancelled call waits a moment for the answer: only then its processes can be ended over this connection.
+        Neither request has a time limit of its own. A sent command may run before sshd answers, so a cancelled call
+        waits a moment for the answer: only then can its processes be ended over this connection.
         """
         limit = Deadline(deadline.left(limits.DEAD_AFTER), deadline.cancel)
         channel = None
@@ -159,7 +153,7 @@ class SshSession(Session):
         overtime: Deadline | None = None
         with deadline.cancel.waking(reader.wake.set):
             while True:
-                reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status arrives
+                reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status
                 if deadline.cancelled:
                     raise Cancelled("stopped")
                 overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
@@ -192,7 +186,7 @@ class SshSession(Session):
         )
 
     def _end_processes(self, reader: _OutputReader) -> str:
-        """End the command's processes on the host; returns the end of the error message if some survive."""
+        """End the command's processes; returns the end of the error message if some survive."""
         nonce = secrets.token_hex(8)
         fence = FenceFilter(nonce)
         line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
@@ -222,7 +216,7 @@ class SshSession(Session):
 
 
 class _Pipe:
-    """The output of a channel in the pieces in which it came; paramiko copies each into an array and out of it."""
+    """A channel's output in pieces as received; paramiko copies each into an array and out of it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -245,7 +239,7 @@ class _Pipe:
         return bool(self._pieces)
 
     def read(self, nbytes: int, timeout: float | None = None) -> bytes:
-        """All that has come. The channel's window limits it: more comes when this was read."""
+        """All received data, limited by the channel's window."""
         del nbytes, timeout
         with self._lock:
             pieces, self._pieces = self._pieces, []
@@ -256,7 +250,7 @@ class _Pipe:
 
 
 class _OutputReader:
-    """Reads stdout and stderr of one channel behind their fences; `wake` is set by every event of the channel."""
+    """Reads a channel's stdout and stderr after their fences; any event of the channel sets `wake`."""
 
     def __init__(self, channel: paramiko.Channel, sink: Callable[[StreamName, bytes], None], nonce: str) -> None:
         self.channel = channel
@@ -282,13 +276,13 @@ class _OutputReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether the command has ended: its streams may end long before, so the exit status must have arrived too."""
+        """True once the exit status has arrived too: streams may end long before the command."""
         channel = self.channel
         over = channel.closed or (channel.eof_received and channel.status_event.is_set())
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def forward_output(self) -> bool:
-        """Forward the data that has arrived; False if there was none."""
+        """Forward received data; False without any."""
         channel, has_data = self.channel, False
         if channel.recv_ready():
             has_data = True
@@ -302,14 +296,14 @@ class _OutputReader:
 
 
 class _Keepalive:
-    """Checks that sshd of a silent host still answers: TCP can't detect a frozen host or one behind a bastion."""
+    """Checks that a silent host's sshd answers: TCP can't detect a frozen host or one behind a bastion."""
 
     def __init__(self, transport: paramiko.Transport) -> None:
         self._transport = transport
         self._sent_at: float | None = None
 
     def check(self) -> None:
-        """Send a request unless one is unanswered; raise if one has been unanswered for too long."""
+        """Send a request unless one is pending; raise if one is pending too long."""
         if self._sent_at is None:
             self._sent_at = time.monotonic()
             threading.Thread(target=self._send_request, name="keepalive", daemon=True).start()

@@ -1,10 +1,8 @@
-"""The address and the login of a host, from the user's ssh config.
+"""Address and login of a host, from the user's ssh config.
 
-In come a host and the files of the config; out goes an `Endpoint` with everything that a connection needs, or
-Unreachable. OpenSSH itself evaluates the config (`ssh -G`), so Include, Match and canonical names work as in ssh;
-without OpenSSH, paramiko's parser has to do. `ssh -G` takes a process a host, so hosts that no `Host` line tells apart
-share one call, of which only the name is replaced; where a `Match` or an unusual Include may tell them apart, each has
-its own.
+OpenSSH evaluates it (`ssh -G`), so Include, Match and canonical names work; without OpenSSH, paramiko's parser has to
+do. Each `ssh -G` is a process, so hosts that no `Host` line tells apart share a call with only the name replaced; where
+a `Match` or unusual Include may tell them apart, each has its own.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 PARAMIKO_LOCK = threading.Lock()
-"""Held while paramiko is imported: two threads that begin at once see its modules half imported."""
+"""Held while paramiko is imported: two threads starting at once would see half-imported modules."""
 _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",
@@ -82,31 +80,31 @@ class Endpoint(NamedTuple):
     required_rsa_size: int = 0
     revoked_keys: tuple[Path, ...] = ()
     name: str = ""
-    """The host's, in the call."""
+    """The host's name in the call."""
 
     @property
     def key_name(self) -> str:
-        """The host's name in known_hosts, in lower case because a hashed name is compared exactly."""
+        """Name in known_hosts, in lower case because hashed names are compared exactly."""
         return self.bare_name if self.port == 22 or self.key_alias else f"[{self.bare_name}]:{self.port}"
 
     @property
     def bare_name(self) -> str:
-        """The host's name in known_hosts, without a port."""
+        """Name in known_hosts without a port."""
         return (self.key_alias or self.hostname).lower()
 
 
 class Resolver:
-    """Runs `ssh -G` once for each group of hosts that no line of the ssh config distinguishes."""
+    """Runs `ssh -G` once per group of hosts that no line of the config distinguishes."""
 
     def __init__(self) -> None:
         self.ssh = shutil.which("ssh")
-        """The path of the control machine's OpenSSH client, or None."""
+        """Path of the control machine's ssh, or None."""
         self._lock = threading.Lock()
         self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
         self._groups: dict[object, _HostGroup] = {}
 
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
-        """The host's endpoint; raises Unreachable if ssh fails or takes more than `timeout` seconds."""
+        """Raises Unreachable if ssh fails or takes more than `timeout` seconds."""
         if not self.ssh:
             return endpoint(_query_paramiko(host), host, os.environ)
 
@@ -160,7 +158,7 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """Run a program; returns exit code, stdout and stderr. Its background processes may keep stderr open: a file."""
+    """Returns exit code, stdout and stderr, a file, because background processes may keep it open."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -176,13 +174,13 @@ def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
 
 
 class _HostGroup:
-    """Hosts with equal settings: the first runs `ssh -G`, the others wait for its output and insert their name."""
+    """Hosts with equal settings: the first runs `ssh -G`, the others insert their name in its output."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queried: tuple[str, dict[str, list[str]], Endpoint] | None = None
         self._only_hostname = False
-        """Whether the endpoints of these hosts differ in `hostname` only."""
+        """True if these hosts' endpoints differ only in `hostname`."""
         self._refusal: Unreachable | None = None
 
     def endpoint_for(self, host: Host, query: Callable[[Host], dict[str, list[str]]]) -> Endpoint:
@@ -206,7 +204,7 @@ class _HostGroup:
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """The settings of `other`, made from those of `name`; None if the name occurs in more than `hostname`."""
+    """Settings of `other`, made from those of `name`; None if the name occurs in more than `hostname`."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
@@ -235,7 +233,7 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
         try:
             text = read_regular(file, SSH_CONFIG).decode(errors="surrogateescape")
         except OSError:
-            continue  # ssh itself says what is wrong, and has a time limit
+            continue  # ssh itself reports what is wrong, and has a time limit
         for line in text.splitlines():
             found = _LINE.match(line)
             keyword, rest = (found[1].lower(), found[2]) if found else ("", "")
@@ -262,7 +260,7 @@ def _included(rest: str, file: Path) -> list[Path]:
 
 @cache
 def ssh_home() -> Path:
-    """The directory of ssh's `~/.ssh`: the account's home, also if $HOME differs (under sudo, in a container)."""
+    """Directory of ssh's `~/.ssh`: the account's home, even if $HOME differs (sudo, containers)."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -281,7 +279,7 @@ def manual_command(host: Host) -> str:
 
 
 def parse_ssh_g(text: str) -> dict[str, list[str]]:
-    """Parse the output of `ssh -G`: `keyword value` lines, some keywords more than once."""
+    """Parse `keyword value` lines; some keywords repeat."""
     settings: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.partition(" ")
@@ -290,7 +288,7 @@ def parse_ssh_g(text: str) -> dict[str, list[str]]:
 
 
 def _query_paramiko(host: Host) -> dict[str, list[str]]:
-    """The settings without OpenSSH: paramiko's parser, and OpenSSH's defaults for missing keywords."""
+    """Settings from paramiko's parser, with OpenSSH's defaults."""
     with PARAMIKO_LOCK:
         import paramiko
 
@@ -319,8 +317,6 @@ def _query_paramiko(host: Host) -> dict[str, list[str]]:
 
 
 def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping[str, str]) -> Endpoint:
-    """The endpoint for the settings that `ssh -G` printed."""
-
     def first(key: str, default: str = "") -> str:
         values = settings.get(key)
         return values[0] if values else default
@@ -410,7 +406,7 @@ def _agent(configured: str, expand: Callable[[str], str], environ: Mapping[str, 
 
 
 def _token_expander(name: str, hostname: str, port: int, user: str, alias: str | None) -> Callable[[str], str]:
-    """A function that expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
+    """Expands ssh's percent tokens and the tilde, which `ssh -G` prints unexpanded."""
     local_name = socket.gethostname()
     values = {
         "%": "%",

@@ -1,4 +1,4 @@
-"""Imports the modules for sessions over ssh: paramiko and fabric, without what ipexctl uses nothing of."""
+"""Imports paramiko and fabric without modules that ipexctl does not use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipexctl.remote.ssh_config import PARAMIKO_LOCK
 
 
 def _version(name: str) -> str:
-    """The version of a package, by the name of its directory of metadata."""
+    """Version of a package, by the name of its metadata directory."""
     for directory in getattr(sys.modules.get(name), "__path__", ()):
         for metadata in Path(directory).parent.glob(f"{name}-*.dist-info"):
             return metadata.name.removeprefix(f"{name}-").removesuffix(".dist-info")
@@ -23,10 +23,10 @@ _UNUSED: Final[dict[str, dict[str, object]]] = {
     "invoke.vendor.yaml": {},
     "importlib.metadata": {"version": _version},
 }
-"""Modules that invoke imports for its MockContext and its own config files, and paramiko for its version, with the
-names that they import from them.
+"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, with the imported
+names.
 
-They are a third of the time of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata email.
+They take a third of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata email.
 """
 
 
@@ -36,7 +36,7 @@ def import_ssh() -> None:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:
             _import()
-        except (ImportError, AttributeError):  # of a version of invoke or paramiko that needs more
+        except (ImportError, AttributeError):  # a version of invoke or paramiko that needs more
             _remove(placeholders)
             _import()
         finally:

@@ -1,11 +1,7 @@
 """TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds.
 
-In come a name, a port and a deadline; out goes a `TunedSocket`, or Unreachable that says whether the name, the route,
-the port or the time was at fault. All addresses of a name are tried. The resolver knows neither time limit nor
-cancellation, so it runs in a thread that may be left behind.
-
-The socket reads ahead and acknowledges its first reads at once: Linux delays an acknowledgement by up to 40 ms, which a
-handshake pays at each turn.
+All addresses of a name are tried. Unreachable says whether name, route, port or time was at fault. The resolver knows
+neither time limit nor cancellation, so it runs in a thread that may be left behind.
 """
 
 from __future__ import annotations
@@ -25,17 +21,17 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 _POLL_INTERVAL = 0.2
-"""Seconds between two checks for cancellation during a connect."""
+"""Seconds between checks for cancellation during a connect."""
 
 _READ_AHEAD = 1 << 17
-"""Bytes of a read: four of the largest packets of ssh."""
+"""Bytes of a read: four of ssh's largest packets."""
 
 _QUICK_ACKS = 96
-"""The number of reads that are acknowledged at once: the handshake and the first commands."""
+"""Reads acknowledged at once: the handshake and the first commands."""
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:
-    """Connect, trying every address of the name; raises Unreachable with a fix."""
+    """Try every address of the name; raises Unreachable with a fix."""
     infos = _addresses(hostname, port, family, deadline)
     error: OSError = OSError("no address")
     for index, (address_family, _, _, _, address) in enumerate(infos):
@@ -49,7 +45,7 @@ def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = sock
 
 
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
-    """Resolve the name. The resolver knows neither time limit nor cancellation, so it runs in a thread."""
+    """Runs the resolver in a thread."""
     with contextlib.suppress(OSError, UnicodeError):
         # Bytes: for text Python imports its codec of international names.
         return socket.getaddrinfo(hostname.encode("ascii"), port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
@@ -127,13 +123,11 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
 
 
 class TunedSocket(socket.socket):
-    """A socket for the small messages of ssh: it reads ahead, and acknowledges its first reads at once.
+    """A socket for ssh's small messages: reads ahead, and acknowledges its first reads at once.
 
-    paramiko reads a message in two or three pieces, and Python calls poll before each of them on a socket with a time
-    limit. A call releases the interpreter lock, which the threads of the other hosts wait for.
-
-    Linux delays an acknowledgement by up to 40 ms to send it along with data; a handshake pays that at every turn.
-    The kernel resets the option, so it is set again after each of the first reads.
+    paramiko reads a message in two or three pieces, and with a timeout Python polls before each, releasing the
+    interpreter lock that other hosts' threads wait for. Linux delays an acknowledgement by up to 40 ms, which a
+    handshake pays at every turn. The kernel resets the option, so it is set again after each of the first reads.
     """
 
     _left = _QUICK_ACKS
@@ -142,12 +136,12 @@ class TunedSocket(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self._buffer = memoryview(bytearray(_READ_AHEAD))
         self._ahead = self._buffer[:0]
-        """Data that was received and not read yet."""
+        """Received data not read yet."""
 
     def settimeout(self, seconds: float | None) -> None:
-        """Let the kernel keep the time limit of a read or write."""
+        """Let the kernel enforce the time limit of reads and writes."""
         limit = struct.pack("@ll", *divmod(round((seconds or 0) * 1_000_000), 1_000_000))
-        with contextlib.suppress(OSError):  # macOS refuses it for a connection that has ended; the next read says so
+        with contextlib.suppress(OSError):  # macOS refuses it for a closed connection; the next read reports that
             self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
