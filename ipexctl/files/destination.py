@@ -450,7 +450,7 @@ def _open_to_append(directory: GuardedDirectory, name: bytes, at: int) -> int:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """False if another account may have made the file, or chosen it with a link: it could read and change the content."""
+    """False if another account may have made the file, or linked it here: it could read and change the content."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
 
 

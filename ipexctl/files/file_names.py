@@ -35,7 +35,7 @@ class NameRules(NamedTuple):
 
 
 def find_equal(paths: Mapping[int, str], rules: NameRules) -> dict[int, str]:
-    """Numbers of paths that would overwrite an earlier one, or lie below such a directory, with the earlier path. Pure."""
+    """Numbers of paths that would overwrite an earlier one, or lie below such a directory, with that earlier path."""
     found: dict[int, str] = {}
     first: dict[str, str] = {}
     for number, path in paths.items():

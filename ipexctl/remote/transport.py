@@ -1,9 +1,8 @@
-"""paramiko's side of one ssh connection, with four changes that many hosts at once need; see `Transport`.
+"""paramiko's side of an ssh connection, with four changes for many hosts at once; see `Transport`.
 
-In comes a connected socket; out goes a transport for `handshake.py`, which adds algorithms, host key and login.
-paramiko has no hook for any of these changes, so this is the one module that overrides methods of it which are private
-(`_send_message`, `_parse_channel_open_success`, `_parse_debug`, `_log`, `_channel_handler_table`). A new version of
-paramiko can break them without notice: `tests/unit/remote/test_handshake.py` plays each of them.
+paramiko has no hooks for these, so this one module overrides its private methods (`_send_message`,
+`_parse_channel_open_success`, `_parse_debug`, `_log`, `_channel_handler_table`). A new version can break them without
+notice: `tests/unit/remote/test_handshake.py` covers each.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import socket
 
 _LONG_WAIT: Final = 5.0
-"""Seconds between two looks whether a connection is still active; its end wakes those that wait for an answer."""
+"""Seconds between keepalive checks. A dead connection wakes every waiting caller."""
 _CHANNEL_MESSAGES: Final = frozenset(
     {
         MSG_CHANNEL_WINDOW_ADJUST,
@@ -37,14 +36,14 @@ _CHANNEL_MESSAGES: Final = frozenset(
         MSG_CHANNEL_REQUEST,
     }
 )
-"""The messages that name a channel of the server in their first field."""
+"""Messages whose first field is a channel of the server."""
 
 
 class ClosedChannels:
-    """The server's channels that were closed from this side, and whose numbers it has not used again.
+    """Server channels closed from this side, with numbers not reused yet.
 
-    The thread that feeds stdin may be late, and sshd ends the whole connection, with all its other commands, when it
-    gets a message for a channel that it no longer knows. A channel is
+    The thread that feeds stdin may be late, and sshd ends the connection, with all its commands, on a message for an
+    unknown channel. A channel is
 
         open    → closed, when the close message is sent
         closed  → open, when the server opens a channel with this number: it reuses numbers that are free
@@ -54,7 +53,7 @@ class ClosedChannels:
         self._numbers: set[int] = set()
 
     def may_send(self, kind: int, channel: int) -> bool:
-        """Whether the message may be sent; a close message is the last one that may."""
+        """False after the close message, the last one allowed."""
         if kind not in _CHANNEL_MESSAGES:
             return True
         if channel in self._numbers:
@@ -68,7 +67,7 @@ class ClosedChannels:
 
 
 def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """Set `ended_by` of a channel whose command was ended by a signal, which paramiko drops; wake who waits for it."""
+    """Set `ended_by` of a channel whose command a signal ended, which paramiko drops; wake its waiter."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -81,7 +80,7 @@ def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) ->
 
 
 class Transport(paramiko.Transport):
-    """A connection that records exit signals, sends nothing to closed channels, does not poll and writes no log."""
+    """Records exit signals, sends nothing to closed channels, does not poll and writes no log."""
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
@@ -95,7 +94,7 @@ class Transport(paramiko.Transport):
     # No message to a closed channel.
 
     def _send_message(self, data: paramiko.Message) -> None:
-        """Never called by two threads at once: paramiko holds a lock, except during key exchange."""
+        """paramiko's lock serialises this, except during key exchange."""
         with data.packet.getbuffer() as packed:
             kind, channel = packed[0], int.from_bytes(packed[1:5], "big")
         if self._closed_channels.may_send(kind, channel):
@@ -111,10 +110,10 @@ class Transport(paramiko.Transport):
     # No polling.
 
     _active_check_timeout = 1.0
-    """Seconds between two checks whether it was closed. paramiko's 0.1 s are a tenth of a core with 128 idle hosts."""
+    """Seconds between checks for a close. paramiko's 0.1 s take a tenth of a core with 128 idle hosts."""
 
     def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
-        """Wait for the end of the negotiation. paramiko itself looks ten times a second whether it has come."""
+        """Wait for the end of the negotiation; paramiko itself polls ten times a second."""
         del event, timeout
         negotiated = threading.Event()
         super().start_client(negotiated)
@@ -126,7 +125,7 @@ class Transport(paramiko.Transport):
     # No log.
 
     def _log(self, level: int, msg: str | list[str], *args: object) -> None:
-        """Write no log: nobody reads it, and paramiko formats 35 messages for each connection."""
+        """Nobody reads the log, and paramiko formats 35 messages per connection."""
 
     def _parse_debug(self, message: paramiko.Message) -> None:
         """Ignore sshd's debug messages: paramiko formats them byte by byte for a log that is off."""
@@ -134,4 +133,4 @@ class Transport(paramiko.Transport):
 
 class _Packetizer(Packetizer):
     def start_handshake(self, timeout: float) -> None:
-        """Start no timer, which is a thread: the deadline covers the handshake, and may be later than these 15 s."""
+        """Start no timer thread: the deadline covers the handshake, and may be later than these 15 s."""

@@ -1,8 +1,7 @@
 """`ipexctl lab`: a cluster of real SSH hosts on one machine, for tests and fault injection.
 
-Each command turns its options into one call of `labs.py`, and `view.py` prints what came of it. `up` prints the path of
-the hostfile to stdout, so that it can be used in another command. SIGTERM and SIGHUP end `up` like Ctrl-C: the
-unfinished lab is removed. `ssh` replaces this process by ssh, which takes over the terminal.
+`up` prints the hostfile's path to stdout, for use in another command. SIGTERM and SIGHUP remove an unfinished lab like
+Ctrl-C. `ssh` replaces this process.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def _lab_names() -> list[str]:
 
 
 def _hosts_of_labs(ctx: typer.Context) -> list[str]:
-    """The hosts of the labs of this machine; with their lab where several have that name."""
+    """Hosts of this machine's labs; with the lab if its name is ambiguous."""
     chosen = ctx.params.get("lab")
     hosts = [host for lab in labs.list_labs() if chosen in (None, lab.name) for host in lab.hosts]
     count = Counter(host.name for host in hosts)
@@ -49,7 +48,7 @@ def _faults() -> list[str]:
 
 
 def _active_faults(ctx: typer.Context) -> list[str]:
-    """Those of the host that is typed before."""
+    """Faults of the host typed before."""
     try:
         return list(labs.find_host(ctx.params.get("name") or "", ctx.params.get("lab")).faults)
     except UserError:

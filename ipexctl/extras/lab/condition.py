@@ -1,9 +1,7 @@
-"""Decides in which condition a lab of this machine is, and which labs a call of `down` removes. Pure.
+"""Decides a lab's condition, and which labs `down` removes. Pure.
 
-In: each lab's name, its record if it can be read, and whether the process at work on it is gone. Out: one word for
-`lab list`, and the names for `down`. A lab that `up` completed stays until it is named or is the only one, unless it is
-temporary: then it belongs to the process that made it. Rule: without a name, `down` removes remains only if the process
-that made them is known to be gone (pid and start time), and nothing that a living process still holds.
+A complete lab stays until named, unless it is the only one; a temporary lab belongs to the process that made it.
+Without a name, `down` removes remains only if their maker is known to be gone (pid and start time).
 """
 
 from __future__ import annotations
@@ -19,19 +17,17 @@ if TYPE_CHECKING:
     from ipexctl.extras.lab.state import Lab
 
 Condition = Literal["up", "busy", "cut-short", "abandoned", "unreadable"]
-"""up: complete; busy: `up` or `down` is at work on it; cut-short: that process did not finish; abandoned: temporary,
-and its process is gone; unreadable: no record of this version."""
+"""busy: `up` or `down` is at work; cut-short: that process did not finish; abandoned: temporary, its process is gone;
+unreadable: no record of this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLab:
-    """A lab of this machine, in any condition."""
-
     name: str
     lab: Lab | None
-    """None: there is no record, or it can't be read."""
+    """None without a readable record."""
     maker_is_gone: bool = False
-    """False also where nobody can know: the record names no process, or one of another machine."""
+    """False if unknown: the record names no process, or another machine's."""
 
     @property
     def condition(self) -> Condition:
@@ -43,19 +39,19 @@ class FoundLab:
 
     @property
     def is_remains(self) -> bool:
-        """Nobody needs it any more, and this is known."""
+        """True if it is known that nobody needs it."""
         return self.maker_is_gone and self.condition in ("cut-short", "abandoned")
 
     @property
     def holder(self) -> int | None:
-        """The pid of the living process that the lab belongs to."""
+        """Pid of the living process that owns the lab."""
         if self.lab is None or self.lab.maker is None or self.maker_is_gone:
             return None
         return self.lab.maker.pid if self.lab.temporary or not self.lab.ready else None
 
 
 def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: bool) -> tuple[str, ...]:
-    """The labs that a call of `down` means; an unknown name, or no name where that is needed, is a user error."""
+    """Labs that `down` means; an unknown or missing name is a user error."""
     names = sorted(lab.name for lab in found)
     if name is not None:
         if remove_all:

@@ -1,8 +1,7 @@
-"""/proc/cpuinfo and /sys/devices/system of a CPU profile, rendered and written for hosts that mount them.
+"""Writes /proc/cpuinfo and /sys/devices/system of a CPU profile, in the kernel's order and format, for hosts to mount.
 
-In comes a `CpuProfile`; out goes a tree of files and links as that kernel would show it, in the order and format that
-programs parse. Files that many CPUs share are written once and linked to, as a host of 256 CPUs has thousands. The
-memory is this machine's own, divided among the nodes. Programs that ask the kernel for the architecture get a wrapper.
+CPUs share identical files by links, because a host of 256 CPUs has thousands. The memory is this machine's, divided
+among the nodes. Programs that ask the kernel for the architecture get a wrapper.
 """
 
 from __future__ import annotations
@@ -87,14 +86,14 @@ _SAME_SOCKET: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Files and symbolic links below /sys/devices/system."""
+    """Below /sys/devices/system."""
 
     files: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
 
 
 def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
-    """The whole tree; this machine's real memory is divided among the nodes."""
+    """This machine's real memory is divided among the nodes."""
     tree = Tree()
     all_cpus = cpus(cpu_profile)
     _system_files(tree, cpu_profile)
@@ -105,7 +104,7 @@ def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
 
 
 def cpu_mask(numbers: Collection[int], width: int) -> str:
-    """The numbers as a kernel mask: groups of 32 bits in hex, the highest first, all padded but the first."""
+    """As a kernel mask: groups of 32 bits in hex, highest first, all but the first padded."""
     bits = sum(1 << number for number in numbers)
     digits = -(-width // 4)
     text = f"{bits:0{digits}x}"
@@ -170,7 +169,7 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
 def _sets(
     cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], key: Callable[[CpuSpec], Key]
 ) -> dict[Key, tuple[str, str]]:
-    """The CPUs of each key, as the kernel's list and mask."""
+    """The CPUs of each key, as kernel list and mask."""
     found: defaultdict[Key, list[int]] = defaultdict(list)
     for cpu in all_cpus:
         found[key(cpu)].append(cpu.number)
@@ -243,7 +242,7 @@ def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
 
 
 def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
-    """Wrappers of programs that read the architecture from the kernel, to print the profile's; none on x86."""
+    """Wrappers that make programs print the profile's architecture; none on x86."""
     if cpu_profile.arch != ARM:
         return {}
     text = """#!/bin/sh
@@ -254,7 +253,7 @@ def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
 
 
 def write_profiles(lab: Lab) -> None:
-    """Write each CPU profile of the lab once, for all hosts that use it."""
+    """Write each CPU profile once, for all hosts that use it."""
     for name in sorted({host.cpu_profile for host in lab.nodes if host.cpu_profile}):
         _write_profile(profile_directory(lab, name), name)
 

@@ -1,8 +1,7 @@
-"""The CPU profiles that a lab's host can imitate, with their flags. Data and look-up; `cpu_files.py` renders them.
+"""CPU profiles that a lab's host can imitate, from Sandy Bridge to Granite Rapids, Genoa and Graviton 3.
 
-In comes a name; out goes a `CpuProfile`, from Sandy Bridge to Granite Rapids, Genoa and Graviton 3. Each generation's
-flags are those of the one before, plus and minus what has changed, so a difference can be read here. They are what
-Linux prints: AMX-FP16 has no flag, so Granite Rapids differs from Emerald Rapids by its model alone.
+Each generation's flags are the previous ones plus and minus changes, as Linux prints them: AMX-FP16 has no flag, so
+Granite Rapids differs from Emerald Rapids only by its model.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp sve
 
 
 def _flags(text: str) -> str:
-    """Each flag once, without those that the text takes back: `-mpx`."""
+    """Each flag once; `-mpx` removes one."""
     removed = {flag.removeprefix("-") for flag in text.split() if flag.startswith("-")}
     return " ".join(flag for flag in dict.fromkeys(text.split()) if flag.removeprefix("-") not in removed)
 
@@ -81,7 +80,7 @@ ARM: Final = "aarch64"
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
-    """One machine: the identity of its CPU, and the layout of its cores and memory."""
+    """Identity of the CPU, layout of cores and memory."""
 
     name: str
     model_name: str
@@ -90,14 +89,14 @@ class CpuProfile:
     stepping: int
     sockets: int
     cores: int
-    """Cores per socket."""
+    """Per socket."""
     mhz: int
     l2: int
     """KB per core."""
     l3: int
-    """KB, shared by `l3_cores` cores, or by all of a socket."""
+    """KB, shared by `l3_cores` cores, or by a socket."""
     known_for: str
-    """Features it has or lacks that matter to a training job."""
+    """Features it has or lacks that matter for training."""
     flags: str
     numa_per_socket: int = 1
     threads: int = 2
@@ -107,14 +106,14 @@ class CpuProfile:
     l1i: int = 32
     l3_cores: int = 0
     far: int = 21
-    """The NUMA distance to the other socket."""
+    """NUMA distance to the other socket."""
     address_sizes: str = "46 bits physical, 48 bits virtual"
     cpuid_level: int = 22
     microcode: str = "0x1"
 
     @property
     def virtual(self) -> bool:
-        """A virtual machine, which has no control over its clock."""
+        """A virtual machine, without control over its clock."""
         return "hypervisor" in self.flags.split()
 
     @property
@@ -196,8 +195,6 @@ def find_cpu_profile(name: str) -> CpuProfile:
 
 @dataclass(frozen=True, slots=True)
 class CpuSpec:
-    """One logical CPU."""
-
     number: int
     socket: int
     core: int
@@ -207,7 +204,7 @@ class CpuSpec:
 
 
 def cpus(cpu_profile: CpuProfile) -> tuple[CpuSpec, ...]:
-    """All CPUs, numbered as on Linux: the first thread of every core, socket after socket, then the second threads."""
+    """Numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
     result: list[CpuSpec] = []
     per_node = cpu_profile.cores // cpu_profile.numa_per_socket
     for thread in range(cpu_profile.threads):

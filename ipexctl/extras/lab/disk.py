@@ -1,4 +1,4 @@
-"""The filesystems of a lab's hosts: sparse images, so a full disk of 16 GB uses no real space."""
+"""Filesystems of a lab's hosts: sparse images, so a full disk of 16 GB uses no real space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZE: Final = 16 << 30
 
 
 def can_mount_images() -> bool:
-    """True if images can be mounted; most containers can't, and a tmpfs is used instead."""
+    """False in most containers, where a tmpfs replaces images."""
     return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
 
 
@@ -39,13 +39,13 @@ def shared_home(lab: Lab) -> Path:
 
 
 def make_shared_home(lab: Lab) -> Path:
-    """Make the home that all nodes share, and mount it on this machine until all nodes have mounted it."""
+    """Make the home that all nodes share; mounted here until all nodes have mounted it."""
     home = shared_home(lab)
     home.mkdir()
     if can_mount_images():
         image = lab.dir / "home.img"
         _format(image)
-        with suppress(system.CommandError):  # a plain directory is shared as well, but can't be filled
+        with suppress(system.CommandError):  # a plain directory can be shared too, but not filled
             system.run(["mount", "-o", "loop,noatime", str(image), str(home)])
             (home / "lost+found").rmdir()
     if Path("/etc/skel").is_dir():
@@ -61,7 +61,7 @@ def make_shared_home(lab: Lab) -> Path:
 
 
 def unmount_shared_home(lab: Lab) -> None:
-    """Unmount the shared home on this machine; the hosts' own mounts keep it alive, and a crash leaves none behind."""
+    """Unmount it here; the hosts' own mounts keep it alive, and a crash leaves none behind."""
     home = shared_home(lab)
     if home.is_mount():
         system.run(["umount", str(home)])

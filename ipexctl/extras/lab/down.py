@@ -1,9 +1,8 @@
-"""Remove labs, including the remains of labs whose creation was interrupted.
+"""Removes labs, including the remains of an interrupted creation.
 
-In come a name, all, or nothing; out goes what was removed. Any state must do: a lab may have a record, only namespaces,
-or only an uplink, so each kind of remains is searched for by its name. The record goes last: a removal that is
-interrupted is still listed, and can be repeated. What is busy is tried again, as the kernel releases a loop device
-only after the unmount. Only what carries a lab's name is touched.
+Each kind of remains is searched by the lab's name: there may be a record, only namespaces, or only an uplink. The
+record goes last, so an interrupted removal is still listed. Busy things are retried: a loop device is released only
+after the unmount.
 """
 
 from __future__ import annotations
@@ -29,21 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemovedLabs:
-    """The labs and the number of hosts that `down` removed."""
-
     labs: tuple[str, ...]
     hosts: int = 0
 
 
 def labs_left() -> Iterator[FileGroup]:
-    """What `ipexctl uninstall` names among the files that stay on the control machine."""
+    """What `ipexctl uninstall` lists as remaining on the control machine."""
     if labs := state.directories() if os.access(state.LABS, os.R_OK) else ():
         fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab {labs[0]}"
         yield FileGroup("labs", len(labs), 0, str(state.LABS), fix)
 
 
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
-    """Remove the named lab, the only one, or all labs; without a name, also the remains of crashed ones."""
+    """Remove the named lab, the only one, or all; without a name, also remains of crashed ones."""
     system.require()
     found = find_labs()
     names = labs_to_remove(found, name, remove_all=remove_all)
@@ -57,13 +54,13 @@ def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
 
 
 def remove_abandoned() -> RemovedLabs:
-    """Remove temporary labs whose process is known to be gone, half made or complete, and nothing else."""
+    """Remove only temporary labs whose process is known to be gone."""
     names = [item.name for item in find_labs() if item.is_remains and item.lab and item.lab.temporary]
     return _remove_each(names, unless_changed=names)
 
 
 def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> RemovedLabs:
-    """`unless_changed`: labs that are removed as remains; meanwhile, another may have that name."""
+    """`unless_changed`: labs removed as remains; another lab may have taken the name."""
     removed, hosts = [], 0
     for name in names:
         with lab_lock(name):
@@ -74,27 +71,27 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
 
 
 def find_labs() -> tuple[FoundLab, ...]:
-    """All labs of this machine, also those half made, and those of which only namespaces are left."""
+    """Including half-made labs, and those with only namespaces left."""
     state.require_readable()
     return tuple(state.find(name) for name in sorted(known_labs()))
 
 
 def known_labs() -> set[str]:
-    """Names of labs that have a directory, and of those that only have namespaces left."""
+    """Labs with a directory, or with only namespaces left."""
     return {*state.directories(), *labs_of(system.namespaces())}
 
 
 def labs_of(namespaces: Collection[str]) -> set[str]:
-    """The labs of these namespaces: `ipx-my-lab-node1` → `my-lab`; no host's name has a dash."""
+    """`ipx-my-lab-node1` → `my-lab`; no host's name has a dash."""
     lab_names = (name.removeprefix(state.NETNS_PREFIX) for name in namespaces if name.startswith(state.NETNS_PREFIX))
     return {name.rsplit("-", 1)[0] for name in lab_names if "-" in name}
 
 
 def remove(name: str) -> int:
-    """Remove everything of one lab, in any state; return the number of hosts it had."""
+    """Remove a lab in any state; returns its number of hosts."""
     lab = state.load(name)
     if lab:
-        with suppress(OSError):  # a full disk: a removal that is cut short is then no remains
+        with suppress(OSError):  # a full disk: an interrupted removal then leaves no remains
             state.save(replace(lab, ready=False, maker=own_identity()))
     prefix = f"{state.NETNS_PREFIX}{name}-"
     hosts = 0
@@ -124,7 +121,7 @@ def remove(name: str) -> int:
 
 
 def _remove_directory(directory: Path) -> None:
-    """Remove a lab's directory; its record goes last, so that an interrupted removal stays in `lab list`."""
+    """The record goes last, so that an interrupted removal stays in `lab list`."""
     with suppress(OSError):
         for path in sorted(directory.iterdir(), key=lambda path: path.name == state.RECORD):
             if path.is_dir() and not path.is_symlink():
@@ -140,7 +137,7 @@ def mounts_below(mountinfo: str, directory: str) -> list[str]:
 
 
 def _release_loops(directory: Path) -> None:
-    """Wait until the kernel releases the lab's loop devices, which happens shortly after the last unmount."""
+    """Wait for the kernel to release the loop devices, shortly after the last unmount."""
     deadline = time.monotonic() + 5
     while True:
         loops = []
@@ -157,11 +154,11 @@ def _release_loops(directory: Path) -> None:
 
 
 def _sweep_links() -> None:
-    """Delete uplinks that belong to no lab: its record was removed by hand."""
+    """Delete uplinks of labs whose record was removed by hand."""
     found = find_labs()
     claimed = {lab.lab.uplink for lab in found if lab.lab}
     if len(claimed) < len(found):
-        return  # a lab whose record can't be read may own any of them
+        return  # a lab with an unreadable record may own any of them
     for link in system.links():
         number = link.removeprefix(state.LINK_PREFIX)
         if number != link and number.isdigit() and link not in claimed:

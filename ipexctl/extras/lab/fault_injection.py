@@ -1,8 +1,7 @@
-"""Inject faults into a lab's hosts, and remove them. `faults.py` defines the faults.
+"""Injects faults of `faults.py` into a lab's hosts, and removes them.
 
-In come the name of a host and a fault with its arguments; out goes the host as it is recorded then. A fault is recorded
-before its script runs, so that `mend` can undo it after a crash; breaking twice changes nothing, and mending takes the
-last fault first. The record on disk counts, and not the value of the caller, which may be older.
+A fault is recorded before its script runs, so that `mend` can undo it after a crash. Breaking twice changes nothing;
+mending takes the last fault first. The record on disk counts, because the caller's value may be older.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 
 
 def find_host(name: str, lab: str | None = None) -> LabHost:
-    """The host of that name: `node1` of $IPEXCTL_HOSTFILE's lab or the only lab that has it, else `LAB/node1`."""
+    """`node1` of $IPEXCTL_HOSTFILE's lab or the only lab that has it, else `LAB/node1`."""
     if "/" in name:
         prefix, name = name.split("/", 1)
         lab = lab or prefix
@@ -36,7 +35,6 @@ def find_host(name: str, lab: str | None = None) -> LabHost:
 
 
 def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost:
-    """`find_host` among these labs."""
     if not labs:
         raise UserError("there is no lab on this machine", fix="ipexctl lab up")
     candidates = [candidate for candidate in labs if lab is None or candidate.name == lab]
@@ -53,12 +51,11 @@ def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost
 
 
 def ssh_argv(host: LabHost, command: Sequence[str] = ()) -> list[str]:
-    """The argv of `ssh` that logs in to the host."""
     return ["ssh", "-F", str(state.LABS / host.lab / "ssh_config"), host.name, *command]
 
 
 def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
-    """Inject a fault; repeating it changes nothing, other arguments replace the previous ones."""
+    """Inject a fault; repeating changes nothing, other arguments replace the previous ones."""
     system.require()
     definition = find_fault(fault)
     values = read_arguments(definition, args)
@@ -78,7 +75,7 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
 
 
 def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] = ()) -> Lab:
-    """The lab with a fault on a host that does not have it; the caller holds the lab's lock."""
+    """The caller holds the lab's lock."""
     # Recorded first, so that `mend` can undo it after a crash.
     broken = replace(host, faults={**host.faults, definition.name: values})
     lab = lab.with_host(broken)
@@ -94,7 +91,7 @@ def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] =
 
 
 def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
-    """Remove one fault, or with None all, the last one first; a fault that is not active is no error."""
+    """Remove one fault, or with None all, last one first; an inactive fault is no error."""
     system.require()
     only = find_fault(fault) if fault is not None else None
     with lab_lock(host.lab):
@@ -106,7 +103,7 @@ def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
 
 
 def _reload(host: LabHost) -> tuple[Lab, LabHost]:
-    """The lab and host as recorded on disk: the caller's values may be older than another change."""
+    """Lab and host as on disk: the caller's values may be older."""
     lab = state.load(host.lab)
     current = lab.host(host.name) if lab else None
     if lab is None or current is None:

@@ -1,9 +1,6 @@
-"""A lab's files for its user (hostfile, ssh_config …), and a host's own files under /etc. Pure.
+"""A lab's files for its user (hostfile, ssh_config …), and each host's own /etc. Pure.
 
-In comes a `Lab`; out come texts. A host has the machine's programs and an /etc of its own: system accounts, one login
-account, and no password. The hostfile has paths relative to itself, so the directory can be moved; the ssh_config has
-absolute ones, so it works from any directory. /etc/hosts lacks Debian's 127.0.1.1 line, which would send a rendezvous
-to the loopback.
+A host has the machine's programs, system accounts, one login account, and no password.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def hostfile(lab: Lab) -> str:
-    """One line for each node that ssh reaches. Paths are relative to the hostfile, so the directory can be moved."""
+    """One line per node reached by ssh. Relative paths, so the directory can be moved."""
     lines = []
     for host in lab.hosts[:1] if lab.slurm else lab.hosts:
         internal = f" internal={host.internal}" if host.internal else ""
@@ -29,7 +26,7 @@ def hostfile(lab: Lab) -> str:
 
 
 def ssh_config(lab: Lab) -> str:
-    """For `ssh -F ssh_config node1`. Paths are absolute, so it works from any directory."""
+    """For `ssh -F ssh_config node1`. Absolute paths, so it works from any directory."""
     sections = []
     for host in lab.nodes:
         lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
@@ -48,7 +45,7 @@ def ssh_config(lab: Lab) -> str:
 
 
 def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:
-    """One line for each host, with its name and all its addresses; `keys` maps names to public keys."""
+    """One line per host with its name and addresses; `keys`: name → public key."""
     return "".join(
         f"{','.join(dict.fromkeys(_names(host)))} {' '.join(keys[host.name].split()[:2])}\n" for host in lab.nodes
     )
@@ -60,7 +57,7 @@ def _names(host: LabHost) -> list[str]:
 
 
 def inventory(lab: Lab) -> str:
-    """An Ansible inventory of the nodes."""
+    """An Ansible inventory."""
     lines = ["[nodes]"]
     lines += [f"{host.name} ansible_host={host.address} ansible_user={host.user}" for host in lab.hosts]
     options = f"-o UserKnownHostsFile={lab.known_hosts} -o IdentitiesOnly=yes"
@@ -77,13 +74,13 @@ def inventory(lab: Lab) -> str:
 
 
 UID: Final = 1000
-"""The same for every account name: on a shared home the files must belong to all of them."""
+"""The same for every account name: files in a shared home must belong to all of them."""
 _FIRST_USER_UID, _NOBODY_UID = 1000, 65534
 _SHELL: Final = "/bin/bash"
 
 
 def passwd(machine: str, host: LabHost) -> str:
-    """/etc/passwd: the machine's system accounts and the host's login account, but no other users."""
+    """The machine's system accounts and the login account, but no other users."""
     lines = [line for line in machine.splitlines() if _is_system(line) and not line.startswith("root:")]
     lines.insert(0, f"root:x:0:0:root:/root:{_SHELL}")
     if not any(line.startswith("sshd:") for line in lines):
@@ -101,7 +98,7 @@ def group(machine: str, host: LabHost) -> str:
 
 
 def shadow(passwd_text: str) -> str:
-    """/etc/shadow without passwords: `*`, because sshd treats `!` as a locked account."""
+    """`*` as passwords, because sshd treats `!` as a locked account."""
     return join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
 
 
@@ -113,10 +110,10 @@ def _is_system(line: str) -> bool:
 
 
 def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
-    """/etc/hosts. Without Debian's `127.0.1.1 NAME` line: it sends a rendezvous to the loopback.
+    """Without Debian's `127.0.1.1 NAME`: it sends a rendezvous to the loopback.
 
     torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`. glibc does not find the IPv4 line for it, and
-    torch warns about every connection. The name of that line is another one: node2 keeps its one address.
+    torch warns about every connection. That line has another name, so node2 keeps its one address.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)

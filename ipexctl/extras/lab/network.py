@@ -1,7 +1,7 @@
 """A lab's network as commands for `ip -batch`. Pure; `up` runs them.
 
-The bridges have a namespace of their own: this machine gets one link, and its firewall,
-which drops bridged packets on a Docker host, does not see traffic between the nodes.
+The bridges have their own namespace: this machine gets one link, and its firewall, which drops bridged packets on a
+Docker host, does not see traffic between the nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def namespaces(lab: Lab) -> str:
 
 
 def uplink(lab: Lab, *, v6: bool) -> str:
-    """Commands for this machine's namespace."""
+    """For this machine's namespace."""
     link = lab.uplink
     commands = [
         f"link add {link} type veth peer name {_UPLINK} netns {lab.switch}",
@@ -37,7 +37,7 @@ def uplink(lab: Lab, *, v6: bool) -> str:
 
 
 def switch(lab: Lab) -> str:
-    """Commands for the switch's namespace: the bridges, and a link to every host."""
+    """For the switch's namespace: bridges, and a link to every host."""
     commands = [f"link add {bridge} type bridge" for bridge in (FRONT, INNER)]
     commands += [f"link set {bridge} up" for bridge in (FRONT, INNER)]
     commands.append(f"link set {_UPLINK} master {FRONT} up")
@@ -55,7 +55,7 @@ def switch(lab: Lab) -> str:
 
 
 def links(host: LabHost) -> tuple[tuple[str, str], ...]:
-    """The links of a host: (interface in the host, bridge)."""
+    """(interface in the host, bridge)"""
     if host.behind_bastion:
         return (("eth0", INNER),)
     if host.internal:
@@ -68,12 +68,12 @@ def interfaces(host: LabHost) -> tuple[str, ...]:
 
 
 def port_name(host: LabHost, interface: str) -> str:
-    """The name of the switch's end of a host's link: at most 15 characters, such as `node400-eth1`."""
+    """The switch's end of a host's link: at most 15 characters, such as `node400-eth1`."""
     return f"{host.name}-{interface}"
 
 
 def host_network(host: LabHost, *, v6: bool) -> str:
-    """Commands for the host's namespace."""
+    """For the host's namespace."""
     addresses = [host.address, *([host.internal] if host.internal else [])]
     commands = ["link set lo up"]
     for (interface, _), address in zip(links(host), addresses, strict=True):

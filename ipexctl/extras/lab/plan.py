@@ -1,9 +1,7 @@
-"""The specification of a lab, checked, and its names, addresses and accounts. Pure.
+"""Checks a lab's specification and makes its names, addresses and accounts. Pure.
 
-In come a `LabSpec`, the names in use and this machine's routes; out goes a `Lab`, complete before anything is made. A
-lab has a front and an inner network, a /23 each of 10.77 and 10.78 that no route overlaps, which bounds it to 400
-hosts. Names are short, as those of namespaces are made from them. What cannot work is refused here: root and another
-account in one shared home, or a home in a directory of the system.
+A lab has a front and an inner network, each a /23 of 10.77 and 10.78 without overlapping routes, hence at most 400
+hosts. What can't work is refused: root and another account in one shared home, or a home in a system directory.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 _PER_BLOCK: Final = 200
 """Addresses .11 to .210 of each /24."""
 MAX_HOSTS: Final = 2 * _PER_BLOCK
-"""A network is a /23; more sshd processes than one machine is likely to run."""
+"""Two /24; more sshd processes than one machine is likely to run."""
 
 _LAB_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -33,33 +31,32 @@ _HOME_PARENT = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """A lab to be made. A tuple with fewer entries than hosts is repeated."""
+    """A tuple with fewer entries than hosts is repeated."""
 
     hosts: int = LAB_HOSTS
     name: str | None = None
     """`None`: the first free of lab, lab2, lab3 …"""
     cpus: tuple[str, ...] = ()
-    """CPU profiles in the order of the hosts; empty: the real CPU of this machine."""
+    """CPU profiles by host; empty for this machine's real CPU."""
     shared_home: bool = False
-    """The user's home is one filesystem on all nodes, as on NFS."""
+    """One filesystem as home on all nodes, as on NFS."""
     bastion: bool = False
-    """A bastion host; the nodes have no address that this machine can reach."""
+    """A bastion host; this machine can't reach the nodes directly."""
     internal: bool = False
-    """A second network between the nodes; over the first one they reach only this machine."""
+    """A second network between the nodes; over the first they reach only this machine."""
     names: bool = True
     """The nodes resolve each other's names."""
     users: tuple[str, ...] = (LAB_USER,)
-    """Login accounts of the hosts; may be `root`."""
+    """Login accounts; may be `root`."""
     homes: tuple[str, ...] = (LAB_HOMES,)
     """Parent directories of the accounts' homes."""
     slurm: bool = False
-    """A Slurm: the first host is its controller and login host, the others are compute nodes without sshd."""
+    """The first host is Slurm's controller and login host, the others are compute nodes without sshd."""
     temporary: bool = False
-    """It belongs to the process that makes it: when that has ended, anybody's `down` may remove the lab."""
+    """Once the process that made it has exited, anybody's `down` may remove it."""
 
 
 def check(spec: LabSpec) -> None:
-    """Refuse a spec that can't be made."""
     if not 1 <= spec.hosts <= MAX_HOSTS:
         raise UserError(f"a lab has 1 to {MAX_HOSTS} hosts, not {spec.hosts}", fix="--hosts 3")
     if spec.name is not None:
@@ -103,7 +100,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that can't be used in the names of namespaces and directories."""
+    """Names become part of namespaces and directories."""
     if not _LAB_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} cannot be a lab's name",
@@ -114,7 +111,7 @@ def check_name(name: str) -> None:
 BASTION: Final = "bastion"
 PREFIX: Final = 23
 PREFIX_V6: Final = 31
-"""Of the IPv6 networks, whose second group is the third number of the IPv4 address."""
+"""IPv6 networks; the second group is the third number of the IPv4 address."""
 _FRONT = "10.77"
 _INNER = "10.78"
 _FIRST_NODE = 11
@@ -128,7 +125,7 @@ def front_gateway(block: int) -> str:
 
 
 def ipv6(address: str) -> str:
-    """The IPv6 address for a lab's IPv4 address: 10.77.3.11 → fd77:3::11."""
+    """10.77.3.11 → fd77:3::11."""
     _, net, block, number = address.split(".")
     return f"fd{net}:{block}::{number}"
 
@@ -148,7 +145,7 @@ def free_name(taken: Collection[str], requested: str | None = None) -> str:
 
 
 def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
-    """The first even K whose two /23 networks no lab uses and no route of this machine overlaps."""
+    """First even K whose two /23 networks no lab uses and no route overlaps."""
     networks = [_network(route) for route in routes]
     occupied = [network for network in networks if network is not None and network.prefixlen >= _MIN_PREFIX]
     for block in range(2, 255, 2):
@@ -171,7 +168,6 @@ def _network(route: str) -> ipaddress.IPv4Network | None:
 
 
 def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
-    """The lab of this spec, with all names and addresses."""
     hosts = tuple(_node(spec, name, block, index) for index in range(spec.hosts))
     bastion = None
     if spec.bastion:

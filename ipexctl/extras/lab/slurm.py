@@ -1,12 +1,9 @@
-"""A Slurm on a lab's hosts: the first is its controller and login host, the others are compute nodes without sshd.
+"""A Slurm on a lab's hosts: the first is controller and login host, the others compute nodes without sshd.
 
-In comes a `Lab` whose hosts are up; the nodes of its Slurm are idle when `start` returns. The programs are those of
-Debian. Where the machine lacks them, their packages are downloaded and unpacked in the hosts only: installed on the
-machine they would change what `doctor` finds there. munge proves who calls, as on a real cluster. ipexctl itself is
-in each host, too, for a job's script runs on any of them.
-
-A host has neither systemd nor a cgroup of its own (/sys is read-only), so processes are tracked by `linuxproc`, from
-parent to child: a daemon that leaves its parents outlives its step here, and would not under proctrack/cgroup.
+Debian's programs; missing packages are downloaded and unpacked only in the hosts, because installed they would change
+what `doctor` finds. munge proves who calls, as on a real cluster. ipexctl is in each host, because job scripts run on
+any. Without systemd and own cgroups (/sys is read-only), `linuxproc` tracks processes from parent to child: a daemon
+that leaves its parents outlives its step here, and would not under proctrack/cgroup.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ PROGRAMS: Final = {
 """Program → its Debian package."""
 SCRIPT: Final = Path(__file__).with_name("slurm.sh")
 _SHARED_TREES: Final = ("/usr/", "/opt/")
-"""The directories of the machine's programs, which hosts see."""
+"""Directories of the machine's programs that hosts see."""
 
 
 def configuration(lab: Lab, cores: int) -> str:
@@ -82,7 +79,7 @@ CGROUP_CONF: Final = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
-    """The parts of a Slurm lab's host that other hosts lack."""
+    """What a Slurm lab's hosts have in addition."""
 
     files: Mapping[str, str]
     """Below /etc."""
@@ -91,7 +88,7 @@ class HostParts:
 
 
 def prepare(lab: Lab) -> HostParts:
-    """The files and variables of the hosts. Packages that the machine lacks are downloaded; the key is the lab's."""
+    """Downloads missing packages; the key is the lab's."""
     packages = lab.dir / "packages"
     texts = {
         "slurm/slurm.conf": configuration(lab, len(os.sched_getaffinity(0))),
@@ -103,7 +100,7 @@ def prepare(lab: Lab) -> HostParts:
 
 
 def download_packages(directory: Path) -> bool:
-    """Download the programs of Slurm that the machine lacks, for the hosts; False if it has all."""
+    """Download Slurm's programs for the hosts; False if the machine has all."""
     absent = [name for name in PROGRAMS if system.find(name) is None]
     if not absent:
         return False
@@ -121,7 +118,7 @@ def download_packages(directory: Path) -> bool:
 
 
 def _own_python() -> dict[str, str]:
-    """The interpreter of ipexctl and its packages, for `node.sh`; none if hosts don't see them."""
+    """ipexctl's interpreter and packages for `node.sh`; empty if hosts don't see them."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     candidates = (Path(sys.executable).resolve(), Path("/usr/bin", version))
     python = next((path for path in candidates if str(path).startswith(_SHARED_TREES) and path.exists()), None)

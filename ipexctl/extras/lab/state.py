@@ -1,8 +1,7 @@
-"""A lab as made: its hosts, its files, its record lab.json, and its locks.
+"""A lab's record lab.json, its hosts, files and locks.
 
-In comes a `Lab` or a name; out go lab.json, and the `Lab` in it: None where it is missing or can't be read. The rule:
-lab.json is written before anything is made, and removed last: `down` and `list` find what a crash leaves behind. It
-names the process at work on the lab, so that others can tell whether that has ended.
+lab.json is written before anything is made and removed last, so `down` and `list` find what a crash leaves. It names
+the process at work on the lab.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 LABS: Final = Path("/var/lib/ipexctl/labs")
 SWITCH: Final = "switch"
-"""The namespace of a lab's bridges; no host may have this name."""
+"""Namespace of a lab's bridges; no host may have this name."""
 NETNS_PREFIX: Final = "ipx-"
 LINK_PREFIX: Final = "ipx"
 RECORD: Final = "lab.json"
@@ -37,20 +36,18 @@ _FORMAT: Final = 1
 
 
 def netns_name(lab: str, node: str) -> str:
-    """Deterministic, so that `ip netns pids` finds a host's processes even if lab.json is lost."""
+    """Deterministic, so that `ip netns pids` finds a host's processes even without lab.json."""
     return f"{NETNS_PREFIX}{lab}-{node}"
 
 
 @dataclass(frozen=True, slots=True)
 class LabHost:
-    """One host of a lab."""
-
     lab: str
     name: str
     address: str
-    """The address that the control machine connects to; through the bastion if there is one."""
+    """Address for the control machine; through the bastion if there is one."""
     internal: str | None
-    """Its address on the second network, if the lab has one."""
+    """Address on the second network, if any."""
     user: str
     home: str
     cpu_profile: str | None = None
@@ -69,30 +66,28 @@ class LabHost:
 
     @property
     def peer_address(self) -> str:
-        """The address that the other nodes use."""
+        """Address for the other nodes."""
         return self.internal or self.address
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """One lab of this machine."""
-
     name: str
     block: int
     """The even K in 10.77.K.0/23 and 10.78.K.0/23."""
     hosts: tuple[LabHost, ...]
-    """The nodes, in the hostfile's order, without the bastion."""
+    """In hostfile order, without the bastion."""
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True
     slurm: bool = False
-    """The first host is the controller and login host of a Slurm, the others are its compute nodes."""
+    """The first host is Slurm's controller and login host, the others its compute nodes."""
     ready: bool = False
-    """False until it is completely made, and again when its removal begins."""
+    """False while it is being made or removed."""
     maker: ProcessIdentity | None = None
-    """The process that makes or removes it, or did. None: recorded by an older version."""
+    """Process that makes or removes it, or did. None in older records."""
     temporary: bool = False
-    """It belongs to its maker: when that has ended, the lab is remains."""
+    """The lab is remains once its maker has exited."""
 
     @property
     def dir(self) -> Path:
@@ -120,7 +115,7 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[LabHost, ...]:
-        """All hosts, the bastion first if there is one."""
+        """Bastion first, if there is one."""
         return (self.bastion, *self.hosts) if self.bastion else self.hosts
 
     @property
@@ -136,7 +131,6 @@ class Lab:
         return next((host for host in self.nodes if host.name == name), None)
 
     def with_host(self, changed: LabHost) -> Lab:
-        """This lab with the host of the same name replaced."""
         if self.bastion and self.bastion.name == changed.name:
             return replace(self, bastion=changed)
         return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
@@ -161,7 +155,7 @@ FIELD_DECODERS: Final = {"LabHost": _decode_host}
 
 
 def from_json(text: str) -> Lab:
-    """Parse the output of `to_json`; raises ValueError for anything else."""
+    """Parse the output of `to_json`; raises ValueError."""
     data = as_object(parse_json(text))
     if data.get("format") != _FORMAT:
         raise ValueError("not a lab.json of this version")
@@ -173,7 +167,7 @@ def save(lab: Lab) -> None:
 
 
 def load(name: str) -> Lab | None:
-    """The lab of that name; None if there is none or its record can't be read."""
+    """None without a readable record."""
     try:
         return from_json((LABS / name / RECORD).read_text())
     except (OSError, ValueError):
@@ -197,13 +191,13 @@ def load_all() -> tuple[Lab, ...]:
 
 
 def find(name: str) -> FoundLab:
-    """The lab of that name in any condition, also without a record."""
+    """In any condition, even without a record."""
     lab = load(name)
     return FoundLab(name, lab, maker_is_gone=lab is not None and lab.maker is not None and lab.maker.is_gone)
 
 
 def directories() -> tuple[str, ...]:
-    """The names of all state directories, readable or not."""
+    """Names of all state directories, readable or not."""
     try:
         return tuple(sorted(path.name for path in LABS.iterdir() if path.is_dir()))
     except FileNotFoundError:
@@ -215,7 +209,7 @@ _MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
 
 @contextmanager
 def machine_lock() -> Iterator[None]:
-    """Held while a name and a block are chosen and recorded."""
+    """Held while a name and block are chosen and recorded."""
     with _MACHINE_LOCK.open("w") as file:
         _acquire(file, "another lab is being planned, for too long now")
         yield

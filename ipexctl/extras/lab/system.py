@@ -1,8 +1,7 @@
 """This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires.
 
-In come argv and names; out come output, pids, or an error with the command that installs what is missing. Every program
-that is started ends with this process: an `ip` of a killed `up` would go on beside the `down` that removes the remains.
-Processes are found by their network namespace and never by name, so only those of a lab are killed.
+Programs end with this process: an `ip` of a killed `up` would race the `down` that removes the remains. Processes are
+found by network namespace, never by name, so only a lab's are killed.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ _NETNS = Path("/run/netns")
 
 
 def require() -> None:
-    """Refuse if a lab can't be made on this machine."""
     message, fix = missing(
         platform=sys.platform,
         uid=os.geteuid() if hasattr(os, "geteuid") else -1,
@@ -56,7 +54,7 @@ def require() -> None:
 
 
 def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
-    """The reason why a lab can't be made, and its fix; two empty strings if it can."""
+    """Why a lab can't be made, and the fix; empty strings if it can."""
     if platform != "linux":
         return "a lab needs Linux: it is made of network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
@@ -73,13 +71,13 @@ def find(program: str) -> str | None:
 
 
 class CommandError(Exception):
-    """A program of this machine failed; the message holds its output."""
+    """A program failed; the message holds its output."""
 
 
 def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
-    """Run a program and return its stdout; raises CommandError if its exit code is not 0.
+    """Returns stdout; raises CommandError unless it exits with 0.
 
-    It ends with this process: an `ip -batch` of a killed `up` would go on beside the `down` that removes the remains.
+    It ends with this process: an `ip -batch` of a killed `up` would race the `down` that removes the remains.
     """
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
     try:
@@ -126,7 +124,7 @@ def namespaces() -> tuple[str, ...]:
 
 
 def routes() -> tuple[str, ...]:
-    """The destinations of all IPv4 routes of this machine, in all tables."""
+    """Destinations of all IPv4 routes, in all tables."""
     lines = run(["ip", "-4", "route", "show", "table", "all"]).splitlines()
     kinds = {"local", "broadcast", "unreachable", "blackhole", "prohibit", "throw", "unicast"}
     destinations = []
@@ -139,7 +137,7 @@ def routes() -> tuple[str, ...]:
 
 
 def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """The pids of all processes in these namespaces, in one pass over /proc."""
+    """Pids of all processes in these namespaces, in one pass over /proc."""
     inodes: dict[tuple[int, int], str] = {}
     for name in names:
         try:
@@ -153,7 +151,7 @@ def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
             continue
         try:
             info = (entry / "ns/net").stat()
-        except OSError:  # the process ended meanwhile
+        except OSError:  # the process exited meanwhile
             continue
         name = inodes.get((info.st_dev, info.st_ino), "")
         if name:
@@ -162,7 +160,7 @@ def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
 
 
 def init_of(netns: str) -> int | None:
-    """The pid of a host's first process, as seen from this machine."""
+    """A host's first process, as seen from this machine."""
     for pid in in_namespaces([netns])[netns]:
         with suppress(OSError):
             if pid != 1 and innermost_pid(Path(f"/proc/{pid}/status").read_text()) == 1:
@@ -171,7 +169,7 @@ def init_of(netns: str) -> int | None:
 
 
 def innermost_pid(status: str) -> int | None:
-    """The pid in the innermost namespace: the last number of NSpid in /proc/PID/status."""
+    """Pid in the innermost namespace: the last NSpid in /proc/PID/status."""
     for line in status.splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -179,7 +177,7 @@ def innermost_pid(status: str) -> int | None:
 
 
 def kill_all(names: Collection[str]) -> bool:
-    """Kill all processes in these namespaces; True when none is left, False after 15 seconds."""
+    """Kill all processes in these namespaces; False if some are left after 15 seconds."""
     deadline = time.monotonic() + 15
     while True:
         pids = [pid for group in in_namespaces(names).values() for pid in group]
@@ -199,7 +197,7 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
-    """Run a script as root of the host; raises CommandError with its output if it fails."""
+    """Run a script as the host's root; raises CommandError with its output."""
     pid = init_of(host.netns)
     if pid is None:
         raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")

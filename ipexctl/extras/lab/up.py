@@ -1,9 +1,7 @@
-"""Make a lab: record the plan, then network, disks and hosts; remove everything on failure.
+"""Makes a lab: records the plan, then network, disks and hosts; removes everything on failure.
 
-In comes a `LabSpec`; out goes a `Lab` whose hosts all answer with sshd's banner; only then compute nodes of a Slurm
-lose their sshd. The record is written before anything is made, so that `down` finds the rest after a crash; a failure
-or a signal removes all at once, and a second signal is ignored meanwhile. Hosts start in parallel, each as no child of
-this process: Ctrl-C must not reach them.
+All hosts answer with sshd's banner; only then a Slurm's compute nodes lose their sshd. A failure or signal removes all,
+ignoring a second signal. Hosts start in parallel, not as children of this process: Ctrl-C must not reach them.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(spec: LabSpec) -> Lab:
-    """Make a lab and return it when every host's sshd replies; a failure or interrupt removes everything."""
+    """Returns when every host's sshd replies; a failure or interrupt removes everything."""
     system.require()
     check(spec)
     with _reserved(spec) as lab:
@@ -53,7 +51,7 @@ def up(spec: LabSpec) -> Lab:
 
 @contextmanager
 def _reserved(spec: LabSpec) -> Iterator[Lab]:
-    """Reserve a free name and block, recorded on disk before anything is made; removed on any error."""
+    """Record a free name and block before anything is made; removed on any error."""
     with ExitStack() as held:
         with machine_lock():
             lab = replace(_plan(spec), maker=own_identity())
@@ -71,7 +69,7 @@ def _reserved(spec: LabSpec) -> Iterator[Lab]:
 
 @contextmanager
 def _ignore_signals() -> Iterator[None]:
-    """Ignore a second signal during the cleanup; signal handlers can only be set in the main thread."""
+    """Ignore a second signal during cleanup; handlers can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -128,9 +126,9 @@ def _make(lab: Lab) -> Lab:
 
 
 class _Starts:
-    """The hosts that are being started: none begins after `close`, which returns when none is under way.
+    """Hosts being started: none begins after `close`, which waits for those under way.
 
-    The pool cannot tell: an interrupt in `submit` leaves a thread that it does not know, and that works on.
+    The pool can't tell: an interrupt in `submit` leaves a running thread that it does not know.
     """
 
     def __init__(self) -> None:
@@ -170,7 +168,7 @@ def _start(
     v6: bool,
     is_closed: Callable[[], bool],
 ) -> None:
-    """Write a host's files, start it, and wait until its sshd replies."""
+    """Write a host's files, start it, and wait for its sshd."""
     _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
     disk.make_image(host)
     environment = {
@@ -199,7 +197,7 @@ def _start(
 
 
 def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *, timeout: float) -> bytes:
-    """Start a program that keeps running; return its first line, or what arrived before the timeout."""
+    """Start a program that keeps running; returns its first line, or what arrived before the timeout."""
     line = b""
     deadline = time.monotonic() + timeout
     with subprocess.Popen(
@@ -247,7 +245,7 @@ def _last_lines(log: Path) -> str:
 
 
 def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
-    """Wait until sshd sends its banner, or nobody waits any more."""
+    """Wait for sshd's banner, or until nobody waits any more."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if is_closed():

@@ -1,9 +1,7 @@
-"""Output of the lab commands: the files of a new lab, the list of labs, the active faults.
+"""Output of the lab commands: a new lab's files, the list of labs, active faults.
 
-In: the values that `lab/` returns; out: lines or a JSON document. Only the path of a new lab's hostfile goes to stdout,
-so that `"$(ipexctl lab up)"` can be an argument. Equal hosts of a lab share one row. A lab that is not complete is
-shown with what became of it and the command that removes it. JSON names (`costumes`) are older than the words of today,
-and stay.
+Only a new lab's hostfile path goes to stdout, so that `"$(ipexctl lab up)"` works. Equal hosts share a row. JSON names
+(`costumes`) are older than today's words, and stay.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 
 
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
-    """Print the hostfile's path to stdout; the other paths and the next command to stderr."""
+    """The hostfile's path to stdout; other paths and the next command to stderr."""
     if json:
         print_json({"schema": "ipexctl.lab-up/1", "lab": _as_json(lab)})
         return
@@ -79,7 +77,7 @@ def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
 
 
 def condition_text(found: FoundLab) -> tuple[str, str]:
-    """What a user needs to know about a lab besides its hosts, and what to type; empty for a complete lab."""
+    """What to know about a lab besides its hosts, and what to type; empty for a complete lab."""
     down = f"ipexctl lab down {shlex.quote(found.name)}"
     if found.condition == "busy":
         return f"process {found.holder} is making or removing it", ""
@@ -126,7 +124,7 @@ def show_mended(before: LabHost, after: LabHost) -> None:
 
 
 def _rows(found: FoundLab) -> list[tuple[str, ...]]:
-    """One row per group of equal hosts of a lab, in the order of the first host of each group."""
+    """One row per group of equal hosts, ordered by their first."""
     lab = found.lab
     if lab is None:
         return [(found.name, *[""] * 6)]

@@ -1,8 +1,6 @@
-"""Names of Ansible that playbooks do not have here, each with its replacement, and the facts they have. Data only.
+"""Ansible names that playbooks do not have here, each with its replacement, and supported facts; for error messages.
 
-In comes a keyword, an option, a module or a fact that is not known; out goes what to write instead. Everything here is
-for an error message: it changes nothing that a playbook does. A module that is added to `modules/` must leave this
-list.
+A module added to `modules/` must leave this list.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ HINTS: Final = {
     "inventory_dir": "playbook_dir, or here",
     "role_path": "playbook_dir",
 }
-"""The text for a fact that has no value here."""
+"""Texts for facts without a value here."""
 
 UNSUPPORTED: Final = {
     "roles": "put the role's tasks in a file: include_tasks: FILE",
@@ -95,8 +93,7 @@ NOT_OPTIONS: Final = {
     "content_encoding": "take it out",
     "resume": "fewer: true, and play it again: the script continues from its checkpoint on the hosts that answer",
 }
-"""Options of Ansible's modules that the modules of the same name here do not have, and one of `ipexctl run`, which
-takes the words of a command line."""
+"""Options of Ansible's modules that the modules here lack, and one of `ipexctl run`, which takes command-line words."""
 
 NOT_MODULES: Final = {
     "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",

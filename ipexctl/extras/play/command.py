@@ -1,11 +1,7 @@
-"""`ipexctl play`: run a playbook on the hosts, in three steps.
+"""`ipexctl play`: runs a playbook on the hosts.
 
-`play_command` reads the options. `_prepare` reads and checks everything that no host has to be asked for: playbook,
-variables, templates, tags, hosts, projects. `_run` opens the sessions and starts the engine. Out go the lines of the
-tasks while they run, the report at the end, and the exit code of the worst host.
-
-The rule: a mistake in the playbook is an error before any host is touched, and all mistakes are told at once. With
---list-tasks and --syntax-check no host is touched at all, and a playbook can be checked where its hosts are not known.
+All mistakes of a playbook are reported at once, before any host is touched. --list-tasks and --syntax-check touch no
+host, and work where a playbook's hosts are unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _playbooks() -> list[str]:
-    """For Tab: the playbooks of ipexctl, and YAML files in the current directory; the shell completes other paths."""
+    """For Tab: ipexctl's playbooks, and YAML files in the current directory."""
     from ipexctl.extras.play.playbook_file import shipped
 
     try:
@@ -119,14 +115,14 @@ def play_command(
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPlay:
-    """A playbook that was checked completely, and what its tasks get."""
+    """A checked playbook and what its tasks get."""
 
     ready: Prepared
     all_hosts: tuple[Host, ...]
-    """Those that templates may name; --limit leaves them out of the plays only."""
+    """Hosts that templates may name; --limit only leaves them out of plays."""
     limited: tuple[Host, ...]
     extra: list[dict[str, Any]]
-    """The variables of -e, which override all others."""
+    """Variables of -e, which override all others."""
     vars_dirs: VarsDirs
     cwd: Path
 
@@ -141,7 +137,7 @@ def _prepare(
     local: bool,
     is_listing: bool,
 ) -> _PreparedPlay:
-    """Read and check everything that no host has to be asked for; all errors of the playbook are raised at once."""
+    """Check everything that needs no host; all errors are raised at once."""
     from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.play.playbook_file import templates_in
     from ipexctl.extras.play.prepare import check_facts, check_projects, load_playbook, prepare, unknown_tags
@@ -153,7 +149,7 @@ def _prepare(
     variables = _extra_variables(extra, cwd, templater)
     all_hosts, limited = _choose_hosts(targets, is_listing=is_listing)
     vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
-    # They may be those of other playbooks, for Ansible: a lookup counts when a task uses its variable.
+    # They may be for Ansible's playbooks: a lookup counts when a task uses its variable.
     errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
     of_files = [values for files in vars_dirs.values() for values in files]
     layers = (*variables, *of_files, *(host.vars for host in all_hosts))
@@ -167,7 +163,7 @@ def _prepare(
 
 
 def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
-    """All hosts, and those that --limit leaves. A listing needs no hosts, but those that are named must be valid."""
+    """All hosts, and those left by --limit. A listing needs no hosts, but named ones must be valid."""
     from ipexctl.cli.hosts import choose_hosts
 
     limited = choose_hosts(targets)
@@ -187,7 +183,7 @@ def _run(
     step: bool,
     quiet: bool,
 ) -> tuple[PlayReport, Interrupt]:
-    """Run the tasks on the hosts; the report names the file of failed hosts, if there are any."""
+    """Run the tasks; the report names the file of failed hosts, if any."""
     from ipexctl.cli.hosts import session_pool
     from ipexctl.extras.play.play_context import PlayContext
 
@@ -218,7 +214,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
-    """Directories to search for group_vars/ and host_vars/: that of the inventory, then that of the playbook."""
+    """Where to search group_vars/ and host_vars/: next to the inventory, then next to the playbook."""
     from ipexctl.cli.hosts import select
 
     hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
@@ -231,7 +227,7 @@ def _split_names(values: Sequence[str] | None) -> frozenset[str]:
 
 
 def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) -> list[dict[str, Any]]:
-    """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
+    """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones win."""
 
     from ipexctl.extras.play.playbook_file import templates_in
     from ipexctl.extras.play.read import read_variables

@@ -1,9 +1,7 @@
-"""Run a playbook: play after play, each task on all hosts before the next; a host that fails leaves the play.
+"""Runs a playbook in Ansible's order: each task on all hosts before the next; a failed host leaves the play.
 
-In come a `Prepared` playbook and the context of the call; out goes a `PlayReport`. The order is Ansible's: batches of
-`serial`, blocks with rescue and always, handlers at the end or at a flush. All state that changes during a run is in
-`Engine`; `task_runner.py` runs one task on its hosts. Secrets are masked here, in the one place through which every
-result passes.
+`Engine` holds all changing state; `task_runner.py` runs one task. Every result passes `Engine.end`, which masks
+secrets.
 """
 
 from __future__ import annotations
@@ -35,17 +33,14 @@ GATHER: Final = "gather facts"
 
 
 class Engine:
-    """One run of a playbook; holds all state that changes during the run."""
-
     def __init__(self, ready: Prepared, context: PlayContext, confirm: Callable[[Task], str] | None = None) -> None:
         self.context = context
         self.counts = {host.name: Counts() for host in context.hosts}
         self.unreachable_hosts: set[str] = set()
-        """Unreachable hosts."""
         self.failed_hosts: set[str] = set()
-        """Hosts that failed and were not rescued."""
+        """Failed and not rescued."""
         self.departed: dict[str, str] = {}
-        """Host → why it left the play; a rescued host is removed."""
+        """Host → why it left the play; rescued hosts are removed."""
         self.reports: list[TaskReport] = []
         self._ready = ready
         self._confirm = confirm
@@ -53,7 +48,7 @@ class Engine:
         self._unrescued: set[str] = set()
         """Hosts counted as failed and not rescued so far."""
         self._play_hosts: set[str] = set()
-        """All hosts of this play, or of its current `serial` batch."""
+        """All hosts of this play or `serial` batch."""
         self._notified: dict[str, set[str]] = {}
         self._play: Play = ready.playbook.plays[0]
         self._ended = False
@@ -114,7 +109,7 @@ class Engine:
             self._ended = True
 
     def missing(self, hosts: Sequence[str]) -> dict[str, str]:
-        """Hosts of this play that have left it, with the reason; `hosts` are those still in it."""
+        """Hosts that left this play, with reasons; `hosts` are still in it."""
         return {name: reason for name, reason in self.departed.items() if name in self._play_hosts - set(hosts)}
 
     def _remaining(self, names: Sequence[str]) -> list[str]:
@@ -154,7 +149,7 @@ class Engine:
         self.finish(report)
 
     def _handlers(self, play: Play, hosts: Sequence[str]) -> set[str]:
-        """Run the handlers notified since the last call; return the hosts that failed."""
+        """Run handlers notified since the last call; returns the failed hosts."""
         failed: set[str] = set()
         for handler in play.handlers:
             notified: set[str] = set()
@@ -173,7 +168,7 @@ class Engine:
     # Steps
 
     def _steps(self, steps: Sequence[Step], hosts: Sequence[str]) -> set[str]:
-        """Run each step on all hosts still in the play; return the hosts that failed."""
+        """Run each step on all hosts still in the play; returns the failed hosts."""
         failed: set[str] = set()
         for step in steps:
             alive = [name for name in hosts if name not in failed | self.unreachable_hosts]
@@ -221,7 +216,7 @@ class Engine:
         return failed
 
     def _name(self, task: Task, host: str) -> str:
-        """The task's name, filled for the first host; the raw template where it can't be filled, and with no_log."""
+        """The task's name, filled for the first host; the raw template if that fails, or with no_log."""
         if isinstance(task.name, str) or task.inherited.no_log:
             return task.called
         local = [(values, True) for values in task.inherited.vars]
@@ -271,7 +266,7 @@ class Engine:
 
 
 def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:
-    """The hosts in groups of `serial` sizes: counts or percentages; the last size is used for all further groups."""
+    """Hosts in groups of `serial`: counts or percentages; the last size repeats."""
     groups: list[Sequence[Host]] = []
     start = 0
     while start < len(hosts):

@@ -1,8 +1,7 @@
-"""The keywords of plays, blocks and tasks, and the reading of those that tasks inherit: when, tags, vars, become …
+"""Keywords of plays, blocks and tasks, and how tasks inherit them.
 
-In come entries of a YAML file; out come values, or an error at the keyword with the nearest known one. Keywords that
-add up (`when`, `tags`, `vars`, `environment`) are put behind those of the play and the blocks; of the others the
-nearest counts. A value that decides what is run must be known before anything runs, so it can't be a template.
+`when`, `tags`, `vars` and `environment` add up; of the others the nearest counts. Values that decide what runs can't be
+templates. Errors name the nearest known keyword.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.extras.play.playbook_file import PlaybookFile
 
     KeywordReader = Callable[[PlaybookFile, Entry], Any]
-    """Reads the value of one keyword."""
 
 RESERVED: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
@@ -33,7 +31,7 @@ RESERVED: Final = frozenset(
 
 
 def known_value(option: Option) -> KeywordReader:
-    """Reads a value that must be known before anything runs, so it can't be a template."""
+    """Reads a value that must be known before anything runs, so not a template."""
 
     def read_known(file: PlaybookFile, entry: Entry) -> Any:
         value = file.value(entry.value)
@@ -57,14 +55,14 @@ def text(file: PlaybookFile, entry: Entry) -> str | Templated:
 
 
 def name_of(file: PlaybookFile, entry: Entry) -> str:
-    """The name of a variable, as in `register` and `loop_var`."""
+    """A variable's name, as in `register` and `loop_var`."""
     text(file, entry)
     check_variable(file, entry.value)
     return str(entry.value.value)
 
 
 def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
-    """A text or a list of texts, none of them a template."""
+    """A text or list of texts without templates."""
     nodes = file.listed(entry.value)
     for node in nodes:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
@@ -83,7 +81,7 @@ def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
 
 
 def condition(file: PlaybookFile, node: YamlNode) -> Templated:
-    """One expression; `"{{ x }}"` is read as `x`."""
+    """`"{{ x }}"` is read as `x`."""
     template = replace(file.template(node), kind="expr")
     bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
     if bare:
@@ -97,7 +95,7 @@ def condition(file: PlaybookFile, node: YamlNode) -> Templated:
 
 
 def truth(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...] | bool:
-    """The value of `changed_when` or `failed_when`: a bool or conditions."""
+    """Value of `changed_when` or `failed_when`: a bool or conditions."""
     if entry.value.id == "scalar" and isinstance(value := file.value(entry.value), bool):
         return value
     return conditions(file, entry)
@@ -147,7 +145,7 @@ _ADDED: Final[Mapping[str, KeywordReader]] = {
     "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
     "environment": _environment,
 }
-"""Keywords whose values come behind those of the play and the blocks; those of the others replace them."""
+"""Keywords added to those of play and blocks; others replace them."""
 _INHERITED: Final[Mapping[str, KeywordReader]] = {
     **_ADDED,
     **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),
@@ -167,7 +165,7 @@ OF_TASKS: Final[Mapping[str, KeywordReader]] = {
     "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),
     "listen": plain_texts,
 }
-"""Keywords that only a task has, besides its loop and the options of its module."""
+"""Keywords of tasks only, besides the loop and module options."""
 TASK: Final = frozenset([*_INHERITED, *OF_TASKS, "loop", "with_items", "loop_control", "args"])
 BLOCK: Final = frozenset([*_INHERITED, "name", "block", "rescue", "always", "any_errors_fatal"])
 INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
@@ -202,7 +200,7 @@ def report_unknown(
 def read_keywords(
     file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, KeywordReader]
 ) -> dict[str, Any]:
-    """The values of the keywords that have a reader; a value that can't be read is reported and left out."""
+    """Values of keywords with a reader; unreadable ones are reported and left out."""
     values = {}
     for key, entry in entries.items():
         if key in readers:
@@ -212,6 +210,6 @@ def read_keywords(
 
 
 def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
-    """The keywords of these entries, combined with those inherited from `above`."""
+    """Combine these entries with the inherited keywords."""
     values = read_keywords(file, entries, _INHERITED)
     return replace(above, **{key: getattr(above, key) + v if key in _ADDED else v for key, v in values.items()})

@@ -31,13 +31,13 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _forms(secrets: frozenset[str]) -> Sequence[str]:
-    """The forms of these secrets, the longest first."""
+    """Longest first."""
     return sorted({form for secret in secrets for form in _forms_of(secret)}, key=len, reverse=True)
 
 
 @lru_cache(maxsize=4096)
 def _forms_of(secret: str) -> frozenset[str]:
-    """The forms in which a secret or a line of it may be printed: as it is, quoted, encoded, in upper or lower case."""
+    """Forms in which a secret or its lines may be printed: plain, quoted, encoded, upper or lower case."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE]
     cases = (str, str.upper, str.lower, str.capitalize, str.title)
     texts = {case(text) for text in (secret, secret.strip(), *lines) for case in cases}
@@ -46,7 +46,7 @@ def _forms_of(secret: str) -> frozenset[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """As a word of sh, in JSON, as a regular expression, as Python prints it, in HTML; without quotes around it."""
+    """As in sh, JSON, regular expressions, Python and HTML; without surrounding quotes."""
     yield from (text.replace("'", "'\"'\"'"), text.replace("'", "'\\''"))
     yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     yield from (re.escape(text), repr(text)[1:-1])
@@ -83,7 +83,6 @@ def masked_value(value: Any, secrets: set[str]) -> Any:
 
 
 def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
-    """The result without secrets."""
     if no_log:
         kept = {key: result.data[key] for key in ("rc", "attempts") if key in result.data}
         reason = "no_log: its output is not shown" if result.reason or result.is_failure else ""
@@ -97,7 +96,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
 
 
 def secrets_in(result: Result, loop_var: str = "item") -> set[str]:
-    """The values of a task with no_log: its output and each line of it, the variables it set, the items of its loop."""
+    """Secrets of a task with no_log: output and its lines, variables it set, loop items."""
     values: list[object] = []
     items = result.data.get("results")
     for data in (result.data, *(items if isinstance(items, list) else ())):

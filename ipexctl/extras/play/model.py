@@ -1,8 +1,7 @@
-"""The model of a playbook: plays, tasks and blocks, with templates that are not filled yet. Frozen.
+"""The model of a playbook: plays, tasks and blocks, with unfilled templates. Frozen.
 
-`read.py` makes it from files, `prepare.py` and `engine.py` read it. Everything that can be an error of the playbook has
-been reported when the model exists: keywords and options are known and of their types, as far as no template is in
-them. Each value keeps its position for errors that come later. A file that is included twice gives two tasks.
+`read.py` makes it from files and reports all errors; `prepare.py` and `engine.py` read it. Values keep their position
+for later errors. A file that is included twice gives two tasks.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One option of a module, as written in the playbook."""
-
     value: Value
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedKeywords:
-    """Keywords that a play or block sets for all its tasks, and a task for itself."""
+    """Keywords that a play or block sets for its tasks, and a task for itself."""
 
     when: tuple[Templated, ...] = ()
     tags: tuple[str, ...] = ()
@@ -56,7 +53,7 @@ class Loop:
     index_var: str | None = None
     pause: float = 0.0
     is_flattened: bool = False
-    """with_items: the items of a list in the list are items themselves, as in Ansible."""
+    """True for with_items: nested lists are flattened, as in Ansible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +64,23 @@ class Task:
     position: Position
     inherited: InheritedKeywords
     base: Path
-    """Base directory of relative paths on the control machine."""
+    """For relative paths on the control machine."""
     loop: Loop | None = None
     register: str | None = None
     until: tuple[Templated, ...] = ()
     retries: int | None = None
-    """Without `until`: until it does not fail."""
+    """Without `until`: retry until it succeeds."""
     delay: float = 5.0
     changed_when: tuple[Templated, ...] | bool | None = None
     failed_when: tuple[Templated, ...] | bool | None = None
     notify: tuple[tuple[str, Position], ...] = ()
     listen: tuple[str, ...] = ()
     file: Templated | None = None
-    """The text of the file that a template task fills."""
+    """Text of a template task's file."""
 
     @property
     def called(self) -> str:
-        """The name, templates not filled."""
+        """Name with unfilled templates."""
         return self.name if isinstance(self.name, str) else self.name.text
 
     @property
@@ -110,7 +107,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """`meta: flush_handlers`: run the notified handlers now, not at the end of the play."""
+    """`meta: flush_handlers`: run notified handlers now, not at the end of the play."""
 
 
 Step = Task | Block | Flush
@@ -130,16 +127,16 @@ class Play:
     """None: only if a task uses facts."""
     any_errors_fatal: bool = False
     serial: tuple[int | str, ...] = ()
-    """Hosts at a time: counts and percentages. Empty: all hosts at once."""
+    """Hosts at a time: counts and percentages. Empty: all at once."""
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """All tasks in the order of the file, including those of `rescue` and `always`."""
+        """In file order, including `rescue` and `always`."""
         return (task for task, _ in parts_of(self.steps))
 
     @property
     def all_tasks(self) -> tuple[Task, ...]:
-        """The tasks, and the handlers."""
+        """Including handlers."""
         return (*self.tasks, *self.handlers)
 
 
@@ -147,7 +144,7 @@ class Play:
 class Playbook:
     path: Path
     shown: str
-    """The path as the user typed it, for messages."""
+    """Path as the user typed it, for messages."""
     plays: tuple[Play, ...]
 
     @property

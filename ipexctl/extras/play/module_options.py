@@ -1,8 +1,7 @@
-"""The module of a task and its options as written: a mapping, inline, under `args:` or as `name=value` words.
+"""A task's module and options as written: a mapping, inline, under `args:` or as `name=value` words.
 
-In come the entries of a task; out come `Arg`s by their option's own name, each with its position. A task has one
-module, and each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their
-blanks. Options in a command's own line (`creates=` in it) are refused, as they would be words of the command.
+Each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their blanks. A
+command's own line must not contain options (`creates=`): they would be its words.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def strip_prefix(key: str) -> str:
 
 
 def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]) -> Entry | None:
-    """The entry of the module; a key that is neither a module nor a keyword is an error. None: there is no other."""
+    """Entry of the module, or None; a key that is neither module nor keyword is an error."""
     modules = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) in KNOWN]
     unknown = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) not in KNOWN]
     for entry in unknown:
@@ -84,7 +83,7 @@ def default_name(module_entry: Entry, spec: Spec) -> str:
 
 
 def read_options(file: PlaybookFile, spec: Spec, module_entry: Entry, more: Entry | None) -> dict[str, Arg]:
-    """The options in the module's value and under `args:`."""
+    """Options in the module's value and under `args:`."""
     args: dict[str, Arg] = {}
     node = module_entry.value
     if node.id == "mapping":
@@ -151,7 +150,7 @@ def _refuse_inline_args(file: PlaybookFile, module_entry: Entry) -> None:
 
 
 def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Arg]:
-    """`copy: src=a dest=b`: options as `name=value`, quoted if they contain blanks."""
+    """`copy: src=a dest=b`, quoted if they contain blanks."""
     template = file.template(module_entry.value)
     if re.search("[\"']", _WORD.sub("", template.text)):
         raise file.error(module_entry.value, "a quote is never closed")
@@ -179,7 +178,7 @@ def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Ar
 
 
 def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
-    """The text of the file of a template task. Raises an error if copy or template cannot send what `src` names."""
+    """Text of a template task's file. Raises if copy or template can't send `src`."""
     if isinstance(arg.value, Templated):
         if module == "template":
             raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")

@@ -1,8 +1,7 @@
-"""The options of a module with their types; values known before the run are checked before anything runs.
+"""Module options with types; values known before the run are checked before anything runs.
 
-In come `Arg`s of a playbook or filled values; out come Python values, or a `BadOption` whose message continues the
-option's name. Conversion is Ansible's, so `yes` is true and a mode is read from the text as written: YAML reads 644 and
-0644 as two numbers, but both are the same mode. Also here: where a path on the control machine is searched.
+Conversion is Ansible's: `yes` is true, and a mode is read from the text, because YAML reads 644 and 0644 as two
+numbers. A `BadOption` message continues the option's name.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
 Where = Literal["host", "control", "all"]
-"""On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
+"""On each host; on the control machine without a host; on all hosts of the play in one call."""
 
 TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 FALSE: Final = frozenset({"no", "false", "off", "0", "n"})
 OMIT: Final = "\x00omit"
-"""The value of `default(omit)`: the option counts as not given."""
+"""Value of `default(omit)`: the option counts as not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +49,25 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The declaration of a module. Its implementation is imported when it runs."""
+    """Declares a module. Its implementation is imported when it runs."""
 
     name: str
     where: Where
     options: Mapping[str, Option] = field(hash=False)
     free: str | None = None
-    """The option that a plain text or list sets."""
+    """Option that a plain text or list sets."""
     any_option: bool = False
     """Option names are free: set_fact."""
     one_of: tuple[str, ...] = ()
     """Exactly one of these options is required."""
     becomes: bool = False
-    """Whether it supports `become`."""
+    """Supports `become`."""
     once: bool = False
-    """Runs once, not for each host."""
+    """Runs once, not per host."""
     is_cluster_job: bool = False
-    """One job on all hosts of the play: refused if a host is missing or if options differ between hosts."""
+    """One job on all hosts: refused if a host is missing or options differ between hosts."""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
-    """Returns the problem of a combination of options whose single values are valid."""
+    """Returns the problem of a combination of valid options."""
 
     def option(self, name: str) -> str | None:
         if name in self.options:
@@ -77,7 +76,7 @@ class Spec:
 
 
 class BadOption(Exception):
-    """A value that the option does not accept; the message continues a sentence that begins with the option's name."""
+    """The message continues a sentence that begins with the option's name."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
@@ -86,7 +85,7 @@ class BadOption(Exception):
 
 
 def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> Iterator[FileError]:
-    """The errors of the options, with their positions. Templates are checked when they are filled."""
+    """Option errors with positions. Templates are checked when filled."""
     for name, option in spec.options.items():
         if option.required and name not in args:
             yield position.error(f"{called} needs {quoted(name)}, {_KINDS[option.kind][0]}")
@@ -107,7 +106,7 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Posit
 
 
 def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
-    """All options: those of the playbook converted, the others with their defaults. Raises BadOption."""
+    """All options, converted or with their defaults. Raises BadOption."""
     if spec.any_option:
         return dict(values)
     options: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
@@ -126,7 +125,7 @@ def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def filled_environment(layers: Sequence[object]) -> dict[str, str]:
-    """The variables of `environment` after templates are filled; later mappings win. Raises BadOption."""
+    """Variables of `environment` from filled templates; later mappings win. Raises BadOption."""
     variables: dict[str, str] = {}
     for layer in layers:
         if not isinstance(layer, dict):
@@ -146,7 +145,7 @@ def filled_environment(layers: Sequence[object]) -> dict[str, str]:
 
 
 def converted(option: Option, value: Value) -> Any:
-    """The value converted to the option's type; raises BadOption."""
+    """Raises BadOption."""
     result = _KINDS[option.kind][1](value)
     if option.choices and result not in option.choices:
         choices = f"one of {', '.join(option.choices)}"
@@ -228,7 +227,7 @@ def _dict(value: Value) -> dict[str, Any]:
 
 
 def _mode(value: Value) -> int:
-    """Read from the text as written: YAML reads 644 and 0644 as two numbers, but both are the same mode."""
+    """From the text as written: YAML reads 644 and 0644 as two numbers, but both are the same mode."""
     text = value if isinstance(value, str) else f"0{value:o}" if type(value) is int else ""
     if re.fullmatch(r"(0o?)?[0-7]{3,4}", text):
         return int(text.removeprefix("0o"), 8)
@@ -257,16 +256,16 @@ _KINDS: Final[Mapping[OptionKind, tuple[str, Callable[[Value], Any]]]] = {
     "any": ("a value", lambda value: value),
     "exprs": ("a condition, or a list of them", lambda value: value if isinstance(value, list) else [value]),
 }
-"""For each kind its name in messages, and the function that converts to it."""
+"""Kind → name in messages, and converter."""
 
 
 def local_path(base: Path, text: str) -> Path:
-    """A path on the control machine, relative to the playbook's directory."""
+    """Relative to the playbook's directory."""
     return base / expanded(text)
 
 
 def source_path(module: str, base: Path, text: str) -> Path:
-    """The path of `src`, searched as Ansible does: in files/ or templates/ beside the playbook, then beside it."""
+    """Path of `src`, searched like Ansible: in files/ or templates/ next to the playbook, then next to it."""
     inner = base / ("templates" if module == "template" else "files") / text
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
 
@@ -277,7 +276,7 @@ TOO_LARGE_FIX: Final = (
 
 
 def check_copied(path: Path) -> None:
-    """Raise an OSError if copy cannot send this file or directory; TooLargeError if it is too large. Reads nothing."""
+    """Raise an OSError if copy can't send this, TooLargeError if it is too large. Reads nothing."""
     sizes: Iterable[int]
     if not path.is_dir():
         number = open_regular(path)
@@ -296,7 +295,7 @@ def check_copied(path: Path) -> None:
 
 
 def script_argv(base: Path, line: str) -> list[str]:
-    """`train.py --epochs 3`: the script and its arguments; an existing path with spaces is one word."""
+    """`train.py --epochs 3`: script and arguments; an existing path with spaces is one word."""
     from ipexctl.sync.root import path_problem
 
     if not path_problem(local_path(base, line), "file"):

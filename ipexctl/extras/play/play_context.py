@@ -1,11 +1,7 @@
-"""Context shared by all modules of one call: sessions to the hosts, the call's options, the event callback.
+"""Context shared by all modules of one call: sessions, options, event callback, and what tasks tell later ones.
 
-The engine makes one `PlayContext`; the task runner and every module read from it. Besides the options it holds what
-tasks tell later ones: findings of doctor that are fixed, and variables whose values --check does not know. The rule for
-sessions: one connection to a host for the whole call, and one task at a time on it, as several may be delegated to one
-host. What opens and closes sessions itself, such as a run, borrows one
-(`SessionPool.lend`); it comes back to the pool,
-unless a command on it did not end by itself.
+One connection to a host for the call, and one task at a time on it, because several may be delegated to one host.
+Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.lend`).
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the call, besides the playbook and the hosts."""
+    """Call options besides playbook and hosts."""
 
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -55,7 +51,7 @@ class Options:
     diff: bool = False
     verbose: int = 0
     local: bool = False
-    """Whether tasks may be delegated to the control machine."""
+    """True if tasks may be delegated to the control machine."""
     vars_dirs: VarsDirs = field(default_factory=dict)
     extra: Sequence[Mapping[str, Any]] = ()
     """Variables of -e; later ones win."""
@@ -68,14 +64,14 @@ class PlayContext:
     options: Options
     watch: PlayWatch
     hosts: Sequence[Host]
-    """The hosts of the call; the first is node0."""
+    """The first is node0."""
     all_hosts: Sequence[Host]
-    """All hosts of the hostfile, also those that --limit excludes."""
+    """Including those excluded by --limit."""
     cwd: Path
     fixed: set[str] = field(default_factory=set)
-    """Ids of doctor findings that earlier tasks have fixed, or would have fixed without --check."""
+    """Ids of doctor findings that earlier tasks fixed, or would have fixed without --check."""
     not_run: set[tuple[str, str]] = field(default_factory=set)
-    """Hosts and variables registered there by a task that --check did not run: their values are not known."""
+    """Hosts and variables registered there by a task that --check did not run: values unknown."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     @property
@@ -84,15 +80,15 @@ class PlayContext:
 
     @contextmanager
     def session(self, host: Host) -> Iterator[Session]:
-        """The host's session, locked: several tasks may be delegated to one host at the same time."""
+        """The host's session, locked against other tasks delegated to it."""
         with self._locks.setdefault(host.name, threading.Lock()):  # setdefault is atomic
             yield self.pool.session(host)
 
     def opened(self, call: Call, hosts: Sequence[Host]) -> OpenHosts:
-        """The hosts of a task as the functions of `api/` take them."""
+        """A task's hosts for functions of `api/`."""
         return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, call.timeout)
 
     def sleep(self, seconds: float) -> None:
-        """Return early when the call is cancelled."""
+        """Returns early on cancellation."""
         with suppress(Cancelled):
             self.cancel.sleep(seconds)

@@ -1,8 +1,7 @@
-"""The YAML files of a playbook, found and read; values, templates and errors keep their position in the file.
+"""A playbook's YAML files, found and read; values, templates and errors keep their position.
 
-In comes a name; out comes a `PlaybookFile`, whose nodes become values as Ansible reads them, with texts that have
-braces as `Templated`. A name without a path is first a file, then a playbook that ships with ipexctl. Errors are
-collected and not raised, so that a user sees all mistakes of a file at once.
+A name without a path is first a file, then a playbook that ships with ipexctl. Errors are collected, so that a user
+sees all mistakes of a file at once.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from ipexctl.hosts.source import SourceFile
 
 _CHECKOUT: Final = Path(__file__).parents[3] / "playbooks"
-"""The playbooks of a source checkout; an installed package has them inside."""
+"""In a source checkout; an installed package has them inside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Line and column, both counted from 1."""
+    """Line and column, from 1."""
 
     source: SourceFile
     line: int
@@ -48,17 +47,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """A text of the playbook that Jinja evaluates."""
+    """A text that Jinja evaluates."""
 
     text: str
     position: Position
     body: int = 0
-    """Lines between its position and the first line of the text: 1 for `|` and `>`."""
+    """Lines between its position and its first line: 1 for `|` and `>`."""
     kind: Literal["text", "expr", "file"] = "text"
     """A text that is a single `{{ … }}` yields that value; an expression always yields a value, a file always text."""
 
     def spot(self, line: int | None, word: str | None) -> Position:
-        """The best known position of a word in a line of the text."""
+        """Best known position of a word in a line of the text."""
         source, first = self.position.source, self.position.line
         number = min(first + self.body + max((line or 1) - 1, 0), max(len(source.lines), 1))
         column = self.position.column if number == first else 1
@@ -89,14 +88,14 @@ def templates_in(value: Value) -> list[Templated]:
 
 
 def shipped() -> dict[str, Path]:
-    """The playbooks that come with ipexctl, by name."""
+    """Playbooks that ship with ipexctl, by name."""
     packaged = Path(__file__).parents[2] / "playbooks"
     directory = packaged if packaged.is_dir() else _CHECKOUT
     return {path.stem: path for path in sorted(directory.glob("*.yml"))}
 
 
 def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
-    """The path of a file or of a shipped playbook, and its name in messages."""
+    """Path of a file or shipped playbook, and its name in messages."""
     path = cwd / expanded(name)
     try:
         is_file = path.is_file()
@@ -117,7 +116,7 @@ def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
 def read_file(
     path: Path, shown: str | None = None, *, at: Position | None = None, errors: list[FileError] | None = None
 ) -> PlaybookFile:
-    """Read a YAML file; `at` is the position in another file that names it, `errors` the list for its errors."""
+    """`at`: where another file names it; `errors`: the list to extend."""
     if shown is None:
         is_beside = at is not None and path.is_relative_to(at.source.base)
         shown = str(Path(at.source.path).parent / path.relative_to(at.source.base)) if at and is_beside else str(path)
@@ -139,11 +138,11 @@ _MAX_DIGITS: Final = 300
 
 
 class PlaybookFile(YamlTree):
-    """One YAML file: its nodes as values, and errors with line and column."""
+    """One YAML file: nodes as values, and errors with line and column."""
 
     def __init__(self, text: str, path: str, base: Path, errors: list[FileError] | None = None) -> None:
         self.errors = [] if errors is None else errors
-        """What is wrong with the playbook so far; the files of one playbook share the list."""
+        """The files of one playbook share the list."""
         super().__init__(text, path, base)
 
     def position(self, node: YamlNode) -> Position:
@@ -154,7 +153,7 @@ class PlaybookFile(YamlTree):
         return Position(self.source, line, column).error(what, fix=fix)
 
     def report(self, node: YamlNode, what: str, *, fix: str = "") -> None:
-        """Record an error; what comes after it is read all the same."""
+        """Record an error; reading continues."""
         self.errors.append(self.error(node, what, fix=fix))
 
     @contextmanager
@@ -166,7 +165,7 @@ class PlaybookFile(YamlTree):
             self.errors.append(error)
 
     def listed(self, node: YamlNode) -> list[YamlNode]:
-        """The nodes of a list, or the node itself if it is none."""
+        """Nodes of a list, or the node itself."""
         return self.items(node) if node.id == "sequence" else [node]
 
     def value(self, node: YamlNode, depth: int = 0) -> Value:

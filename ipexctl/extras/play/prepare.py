@@ -1,8 +1,7 @@
-"""Preparation before any host is touched: read the playbook, check templates and files, select hosts and tasks.
+"""Prepares a playbook before any host is touched: reads it, checks templates and files, selects hosts and tasks.
 
-In come a name, the hosts of the call and the selection of tags; out goes a `Prepared`, or all errors at once, each
-with its position. What is checked here can't fail in the middle of a play: syntax of templates, unsupported facts,
-hosts that plays and tasks name, projects of sync and run. What depends on a variable is checked by the module itself.
+All errors are reported at once. Template syntax, facts, named hosts and projects of sync and run can't fail later; what
+depends on a variable is checked by the module.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 class Prepared:
     playbook: Playbook
     hosts: Mapping[int, tuple[Host, ...]]
-    """The hosts of each play by its number, after --limit."""
+    """Play number → its hosts, after --limit."""
     tasks: frozenset[int]
     chosen: int
-    """Number of selected tasks, without handlers."""
+    """Selected tasks, without handlers."""
 
 
 def load_playbook(name: str, cwd: Path, templater: Templater) -> Playbook:
-    """Read the playbook and check the syntax of every template. Raises all errors at once."""
+    """Check every template's syntax. Raises all errors at once."""
     path, shown = find_playbook(name, cwd)
     playbook, errors = read_playbook(path, shown)
     raise_all(errors + templater.check(_templates(playbook)), shown)
@@ -58,7 +57,7 @@ def load_playbook(name: str, cwd: Path, templater: Templater) -> Playbook:
 
 
 def check_facts(playbook: Playbook, templater: Templater, given: Iterable[str]) -> list[FileError]:
-    """Uses of Ansible facts that are not supported, unless a variable of that name is set."""
+    """Uses of unsupported Ansible facts, unless a variable of that name is set."""
     defined = set(given).union(*(values for play in playbook.plays for values in (play.vars, *play.file_vars)))
     for task in playbook.all_tasks:
         defined = defined.union(*task.inherited.vars, [task.register or ""], task.args if task.spec.any_option else ())
@@ -75,7 +74,7 @@ def prepare(
     *,
     local: bool = False,
 ) -> tuple[Prepared, list[FileError]]:
-    """Select hosts and tasks. `limited` are the hosts after --limit; `all_hosts` is empty if no hosts are given.
+    """Select hosts and tasks. `limited`: hosts after --limit; `all_hosts` is empty if none are given.
 
     The errors are plays and tasks that name other hosts.
     """
@@ -98,9 +97,9 @@ def prepare(
 
 
 def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
-    """The selected sync and run tasks whose project is a home directory.
+    """Selected sync and run tasks whose project is a home directory.
 
-    A directory that depends on a variable is checked by the module itself; `{{ here }}` is known already.
+    A directory that depends on a variable is checked by the module; `{{ here }}` is known already.
     """
     tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
     return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
@@ -111,7 +110,7 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
     from ipexctl.sync.root import find_root, root_problem
 
     def known(name: str) -> Any:
-        """An option's value, its default, or a template whose value is not known yet."""
+        """Value or default of an option, or an unfilled template."""
         value = task.args[name].value if name in task.args else None
         if value is None:
             return task.spec.options[name].default
@@ -137,7 +136,7 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
 
 
 def _templates(playbook: Playbook) -> list[Templated]:
-    """All templates of a playbook, each once."""
+    """Each once."""
     values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
     return list({id(template): template for template in templates_in(values)}.values())
 
@@ -158,7 +157,7 @@ def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: 
 
 
 def hosts_of(pattern: str, position: Position, hosts: Sequence[Host], node0: str = "") -> tuple[Host, ...]:
-    """The matching hosts in the order of `hosts`; `node0` is the first host of the call."""
+    """Matching hosts in the order of `hosts`; `node0`: the call's first host."""
     parts = limit_parts(pattern, {known for host in hosts for known in (host.name, host.address)})
     terms = ["all" if part in ("all", "*") else (node0 or hosts[0].name) if part == "node0" else part for part in parts]
     intersected = [part.removeprefix("&") for part in terms if part.startswith("&")]
@@ -195,12 +194,12 @@ class TaskSelection:
 
 
 def _has_one(tags: frozenset[str], chosen: frozenset[str]) -> bool:
-    """Whether a task with these tags is among those that --tags or --skip-tags names."""
+    """True if --tags or --skip-tags selects these tags."""
     return bool(tags & chosen) or ("tagged" if tags else "untagged") in chosen
 
 
 def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
-    """The selected tasks by id(): a file that is included twice has two sets of tasks."""
+    """By id(): a file that is included twice has two sets of tasks."""
     tasks = [task for play in playbook.plays for task in play.tasks]
     first = 0 if choice.start_at is None else _index_of(choice.start_at, tasks)
     return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
@@ -216,7 +215,7 @@ def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, s
 
 
 def _index_of(name: str, tasks: list[Task]) -> int:
-    """The task of this name, or the first that it matches as a pattern."""
+    """Task of this name, or the first it matches as a pattern."""
     names = [task.called for task in tasks]
     matching = [name] if name in names else [found for found in names if fnmatchcase(found, name)]
     if not matching:

@@ -1,8 +1,7 @@
-"""A playbook and the files it names, read into the model; every error carries its position. No host is contacted.
+"""Reads a playbook and the files it names into the model; every error has its position.
 
-In comes a path; out come a `Playbook` and all errors in it. Reading goes on behind an error, and a task with any error
-is left out of the model, so one mistake is reported once. Files may come with a cloned repository: their number, the
-depth of their nesting and the number of tasks are limited, and a file that includes itself is an error.
+Reading continues after an error, and a task with an error is left out, so one mistake is reported once. Files may come
+with a cloned repository: their number, nesting and tasks are limited, and recursive includes are errors.
 """
 
 from __future__ import annotations
@@ -52,30 +51,30 @@ if TYPE_CHECKING:
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000
-"""Files that one playbook may name, each counted as often as it is read."""
+"""Files that one playbook may name, counted each time they are read."""
 _MAX_DEPTH: Final = 50
 
 
 def read_playbook(path: Path, shown: str) -> tuple[Playbook, list[FileError]]:
-    """All plays of a file and of the files it imports, and all errors in them; without what can't be read."""
+    """All plays of a file and its imports, without unreadable ones, and all errors."""
     reader = _PlaybookReader([path.resolve()])
     plays = reader.plays(read_file(path, shown, errors=reader.errors))
     return Playbook(path, shown, tuple(plays)), reader.errors + reader.source_errors
 
 
 def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
-    """Read a file of variables: `-e @FILE`."""
+    """A file of variables: `-e @FILE`."""
     file = read_file(path, shown)
     return variables(file, file.root, "a file of variables")
 
 
 @dataclass
 class _PlaybookReader:
-    """State of reading one playbook: the files being read, the errors, the numbers of tasks and files so far."""
+    """State while reading one playbook."""
 
     open_files: list[Path]
     errors: list[FileError] = field(default_factory=list)
-    """All errors of the playbook so far, without those of `source_errors`."""
+    """Errors of the playbook, without `source_errors`."""
     source_errors: list[FileError] = field(default_factory=list)
     """Missing files of copy and template: their tasks are read all the same."""
     task_count: int = 0
@@ -84,7 +83,6 @@ class _PlaybookReader:
     # Files
 
     def _read_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> PlaybookFile:
-        """Read the file that this node names."""
         path = _named_path(file, node, keyword)
         self.file_count += 1
         if self.file_count > MAX_FILES:
@@ -93,7 +91,7 @@ class _PlaybookReader:
 
     @contextmanager
     def _open_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> Iterator[PlaybookFile]:
-        """Read a file of tasks or plays; those it names are read meanwhile, and none may name it again."""
+        """A file of tasks or plays, which none of the files it names may name again."""
         path = _named_path(file, node, keyword).resolve()
         if path in self.open_files:
             ring = " > ".join(name.name for name in (*self.open_files[self.open_files.index(path) :], path))
@@ -258,7 +256,7 @@ class _PlaybookReader:
     def _task(
         self, file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry], above: InheritedKeywords
     ) -> tuple[Task, ...]:
-        """The task; none if anything in it is wrong."""
+        """Empty if anything in it is wrong."""
         self.task_count += 1
         if self.task_count > MAX_TASKS:
             raise file.error(node, f"more than {MAX_TASKS:,} tasks in one playbook")
@@ -299,7 +297,7 @@ class _PlaybookReader:
         return (Task(spec=spec, args=args, position=position, inherited=inherited, base=file.source.base, **values),)
 
     def _included_vars(self, file: PlaybookFile, module: Entry) -> dict[str, Arg]:
-        """The variables of include_vars, as options of set_fact."""
+        """Variables of include_vars, as options of set_fact."""
         file_node, name = module.value, None
         if file_node.id == "mapping":
             options = {entry.key: entry for entry in file.entries(file_node, module.key)}

@@ -1,9 +1,7 @@
-"""The process that fills templates: it reads values and texts as JSON lines and replies with values.
+"""The process that fills templates: reads values and texts as JSON lines, replies with values. See `templater.py`.
 
-In: layers of variables, which of them each host has, and jobs with templates and conditions; out: one reply for each
-job, the values or an error with its place in the innermost template. Playbooks and what hosts print are not trusted: a
-separate process bounds each template's memory, time and output, gives it no access to files, hosts or programs, and can
-be killed. It keeps nothing but what it was sent. `templater.py` is the other end.
+Playbooks and host output are not trusted: a separate process limits each template's memory, time and output, gives it
+no access to files, hosts or programs, and can be killed.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 MEMORY: Final = 1 << 30
 MAX_CHARACTERS: Final = 8 << 20
-"""Most characters in one reply."""
+"""Characters in one reply."""
 _FALSE_TEXTS: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
 _MAX_DEPTH: Final = 60
 _MISSING: Final = object()
@@ -41,11 +39,11 @@ _NUMBER: Final = re.compile(r"'(int|float)'")
 
 
 class _TimeUp(BaseException):
-    """Raised by the alarm at any point of the running code; a BaseException, so templates can't catch it."""
+    """Raised by the alarm anywhere; a BaseException, so templates can't catch it."""
 
 
 class Scope:
-    """One host's variables during one job. `at` is the number of the template being filled."""
+    """One host's variables during one job. `at`: number of the template being filled."""
 
     def __init__(self, worker: Worker, host: str, local: list[list[Any]]) -> None:
         self.at: int | None = None
@@ -78,7 +76,7 @@ class Scope:
         return self._filled[name]
 
     def _filled_or_undefined(self, value: Any) -> Any:
-        """The filled value; undefined if it needs an undefined variable, for `is defined` and `default`."""
+        """Undefined if it needs an undefined variable, for `is defined` and `default`."""
         outer = self.at
         try:
             return self.fill(value)
@@ -88,7 +86,7 @@ class Scope:
             return Undefined(hint=message if message.startswith("\3") else f"\3{inner}\3{message}")
 
     def _variables_of(self, host: str) -> Mapping[str, Any]:
-        """The variables of a host. Raises KeyError for any other name."""
+        """Variables of a host. Raises KeyError."""
         if host not in self._worker.hosts:
             raise KeyError(host)
         scope = Scope(self._worker, host, [])
@@ -102,7 +100,7 @@ class Scope:
         return _LazyMapping(sorted(scope.names() - {"hostvars"}), value_of)
 
     def fill(self, value: Any) -> Any:
-        """The value with all its templates filled."""
+        """The value with all templates filled."""
         if isinstance(value, dict):
             if "\0t" in value:
                 return self._template(value)
@@ -124,7 +122,7 @@ class Scope:
 
     @contextmanager
     def _inside(self, template: Mapping[str, Any]) -> Iterator[None]:
-        """Set the position for errors to this template; an error keeps the position of the innermost template."""
+        """Set the position for errors; an error keeps the innermost template's."""
         before, self.at = self.at, template["\0p"]
         self._depth += 1
         if self._depth > _MAX_DEPTH:
@@ -136,7 +134,7 @@ class Scope:
             self._depth -= 1
 
     def undefined(self, message: str) -> tuple[str, str, str | None]:
-        """For a message of Undefined: the problem, the fix, and the word to point at."""
+        """Problem, fix and word to point at for a message of Undefined."""
         if message.startswith("\3"):
             _, at, message = message.split("\3", 2)
             self.at = int(at)
@@ -156,7 +154,7 @@ class Scope:
 
 
 class _LazyMapping(Mapping[str, Any]):
-    """A mapping whose values are looked up when a template uses them."""
+    """Looks values up when a template uses them."""
 
     def __init__(self, names: Sequence[str], look_up: Callable[[str], Any]) -> None:
         self._names = names
@@ -183,7 +181,7 @@ def _fix_for_name(name: str) -> str:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON types. An undefined value, nested ones included, is an error."""
+    """As JSON types. Undefined values are an error, nested ones too."""
     if isinstance(value, Undefined):
         raise UndefinedError(value._undefined_message)
     if value is None or isinstance(value, bool | int | str):
@@ -206,7 +204,7 @@ def main() -> None:
         _, hard = resource.getrlimit(resource_id)
         try:
             resource.setrlimit(resource_id, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-        except ValueError:  # macOS limits no memory; a template's time and output have limits there, too
+        except ValueError:  # macOS limits no memory; a template's time and output have limits there too
             if is_linux():
                 raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills this process
@@ -225,7 +223,7 @@ def _time_up(number: int, frame: FrameType | None) -> None:
 
 
 class Worker:
-    """The state received so far: layers of variables, and the layers of each host."""
+    """Received layers of variables, and each host's layers."""
 
     def __init__(self) -> None:
         self.layers: dict[str, tuple[dict[str, Any], bool]] = {}
@@ -291,7 +289,7 @@ class Worker:
 
 
 def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
-    """The error and its position in the innermost template being filled."""
+    """The error and its position in the innermost template."""
     at, fix, word = scope.at, "", None
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
     if isinstance(error, _TimeUp):

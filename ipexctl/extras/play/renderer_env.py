@@ -1,9 +1,7 @@
 """The Jinja environment of playbooks: sandboxed, strict about undefined variables, with Ansible's common filters.
 
-In come a template and variables; out goes a text or a value. A playbook may come from elsewhere, so no filter reads a
-file or starts a program, attributes of Python are out of reach, and results have a limit of size. The one look-up is
-`env`, whose values count as secrets and are masked in all output. An undefined variable is an error that lists the
-names that exist.
+No filter reads a file or starts a program, Python attributes are out of reach, and results are limited in size. The one
+lookup is `env`, whose values are masked as secrets. An undefined variable's error lists the existing names.
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ _LOOKUP_FIXES: Final = {
     "template": "template: {src: FILE, dest: PATH} fills the file and sends it",
     "vars": "name the variable itself: {{ NAME }}; of another host: {{ hostvars[HOST][NAME] }}",
 }
-"""The ways to do what lookups of Ansible do that are not here."""
+"""What to use instead of Ansible's other lookups."""
 
 
 class BadTemplate(Exception):
-    """A template that would take too much memory or time, or whose result is no value that a playbook can hold."""
+    """Takes too much memory or time, or yields no value that a playbook can hold."""
 
 
 def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any]:
@@ -104,7 +102,7 @@ def extract(key: Any, container: Any, more: Any = None) -> Any:
 
 
 def _listed(name: str) -> Callable[..., list[Any]]:
-    """`map`, `select` and the like as lists, so that `| last` and `| length` work on their results."""
+    """`map`, `select` and the like as lists, so that `| last` and `| length` work."""
     lazy = JINJA_FILTERS[name]
 
     @pass_context
@@ -176,10 +174,7 @@ TESTS: Final[dict[str, Callable[..., Any]]] = {
 
 
 class Undefined(ChainableUndefined, StrictUndefined):
-    """An undefined value whose message lists the names that exist.
-
-    As in Ansible, `x.y.z | default(…)` works if x.y is undefined.
-    """
+    """An undefined value whose message lists existing names; `x.y.z | default(…)` works as in Ansible."""
 
     @property
     def _undefined_message(self) -> str:
@@ -225,7 +220,7 @@ class _LazyContext(Context):
 
 
 class Renderer:
-    """Compiles and evaluates templates; each text is compiled once."""
+    """Compiles each text once."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
@@ -247,7 +242,7 @@ class Renderer:
         self._compiled = lru_cache(_MAX_COMPILED)(self._compile)
 
     def syntax_error(self, text: str, expression: bool, *, lookups: bool) -> dict[str, Any] | None:
-        """The syntax error of a template, or None; nothing is evaluated. `lookups`: whether these are checked, too."""
+        """Syntax error of a template, or None; evaluates nothing. `lookups`: check these too."""
         try:
             tree = self._env.parse("{{ (" + text + ") }}" if expression else text)
         except TemplateSyntaxError as error:
@@ -278,7 +273,7 @@ class Renderer:
         return None
 
     def printed_name(self, text: str, names: Container[str]) -> dict[str, Any] | None:
-        """The first of these names that is printed directly, not through a filter, test or condition."""
+        """First of these names that is printed directly, not through a filter, test or condition."""
         for output in self._env.parse(text).body:
             for node in output.nodes if isinstance(output, nodes.Output) else ():
                 while isinstance(node, nodes.Getattr | nodes.Getitem):
@@ -291,7 +286,7 @@ class Renderer:
         return self._compiled(text, True)(**variables)
 
     def render(self, text: str, variables: Mapping[str, Any], *, may_be_value: bool) -> Any:
-        """The rendered text; with `may_be_value`, a text that is a single `{{ … }}` yields the value itself."""
+        """With `may_be_value`, a single `{{ … }}` yields the value itself."""
         bare = _only_expression(self._env, text) if may_be_value else None
         if bare is not None:
             return self.expression(bare, variables)
@@ -304,7 +299,7 @@ class Renderer:
         return self._env.from_string(text)
 
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
-        """The `env` lookup, the only one supported. Its values are recorded as secrets and never printed."""
+        """Only `env` is supported. Its values are secrets."""
         if kind.removeprefix(_BUILTIN) != "env":
             raise SecurityError(f"lookup({kind!r}); there is lookup('env', 'NAME')")
         values = [os.environ.get(name, default if default is not None else "") for name in names]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """One host's line of the recap; a changed task counts as ok, too."""
+    """One host's line of the recap; a changed task counts as ok too."""
 
     ok: int = 0
     changed: int = 0
@@ -48,8 +48,6 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class ItemDone:
-    """One item of a loop is done on one host."""
-
     host: str
     label: str
     result: Result
@@ -68,7 +66,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """The task is done on all hosts; `items` are those of its loop."""
+    """The task is done on all hosts; `items`: its loop's."""
 
     report: TaskReport
     items: Sequence[ItemDone]
@@ -76,7 +74,7 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """Whole lines of a rank while a run is followed, without secrets."""
+    """Complete lines of a rank in a followed run, without secrets."""
 
     rank: int
     stream: str
@@ -107,7 +105,7 @@ class PlayReport:
 def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
     """Write PLAYBOOK.retry in the user's state directory; delete it if no host failed."""
     failed = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
-    with contextlib.suppress(OSError, UserError):  # the file is a convenience: the playbook's result stands without it
+    with contextlib.suppress(OSError, UserError):  # the file is a convenience: the result stands without it
         path = state_directory() / "retry" / f"{playbook.stem}.retry"
         if failed:
             make_private_directory(path.parent)

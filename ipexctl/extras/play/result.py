@@ -1,8 +1,6 @@
-"""The call of a module on one host, its result, and the variables that templates see of the result. Pure.
+"""The call of a module on one host and its result, with `register` data under Ansible's names. Pure.
 
-A module gets a `Call` and returns a `Result`: a status, a sentence without the host's name, a fix, and data for
-`register`, under Ansible's names. Failures of a host are values, so the other hosts go on. A loop has the worst status
-of its items. Results of commands (install, trust, doctor) are converted here, in one way.
+Failures of a host are values, so the other hosts continue. A loop has the worst status of its items.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ TaskStatus = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`reason` is a sentence without the host's name; `data` holds further values for `register`."""
+    """`reason`: a sentence without the host's name; `data`: further values for `register`."""
 
     status: TaskStatus
     reason: str = ""
@@ -34,11 +32,11 @@ class Result:
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     diff: str = ""
     message: str = ""
-    """Text to show on success, such as the message of debug."""
+    """Shown on success, such as debug's message."""
     not_run: bool = False
-    """Not run because of --check: `changed_when`, `failed_when` and `until` have no result to check."""
+    """Skipped by --check: `changed_when`, `failed_when` and `until` have nothing to check."""
     line: str = ""
-    """The line of the playbook that caused the failure; `column` is the position in it."""
+    """Playbook line that caused the failure; `column` is the position in it."""
     column: int = 0
 
     @property
@@ -47,11 +45,11 @@ class Result:
 
     @property
     def changed(self) -> bool:
-        """Whether it changed something; a command may change something before it fails."""
+        """A failed command may have changed something too."""
         return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
 
     def to_variable(self) -> dict[str, Any]:
-        """The value of `register`, under Ansible's names."""
+        """Value of `register`, under Ansible's names."""
         variable: dict[str, Any] = dict(self.data)
         variable["changed"] = self.changed
         variable["failed"] = self.status == "failed"
@@ -72,13 +70,13 @@ class Call:
 
     host: Host
     target: Host
-    """The host it runs on: `host`, unless the task is delegated."""
+    """`host`, unless the task is delegated."""
     task: Task
     args: Mapping[str, Any] = field(hash=False)
     check: bool = False
     diff: bool = False
     become: str | None = None
-    """The account to become; None: the login account."""
+    """None for the login account."""
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
 
@@ -87,7 +85,6 @@ _ORDER: tuple[TaskStatus, ...] = ("skipped", "ok", "changed", "failed", "unreach
 
 
 def combine_items(results: Sequence[Result], items: Sequence[object], var: str) -> Result:
-    """The result of a loop: its worst status, and all results."""
     worst: TaskStatus = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
     failure = next((result for result in results if result.status == worst and result.is_failure), None)
     entries = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
@@ -102,7 +99,7 @@ def combine_items(results: Sequence[Result], items: Sequence[object], var: str) 
 
 
 def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context: int = 2) -> str:
-    """As `diff -u` prints it; a new file is compared with /dev/null."""
+    """Like `diff -u`; a new file is compared with /dev/null."""
     import difflib
 
     names = ("/dev/null", name) if is_new else (f"{name} (before)", f"{name} (after)")
@@ -119,17 +116,15 @@ def failed_by(error: UserError) -> Result:
 
 
 def host_result(done: HostResult, **data: object) -> Result:
-    """The result that a command had on a host."""
     return Result(done.status, done.reason, done.fix, data)
 
 
 def failed_host(failure: HostError | HostResult | HostReport) -> Result:
-    """The result of a host that a command could not work on."""
     return Result("unreachable" if failure.status == "unreachable" else "failed", failure.reason, failure.fix)
 
 
 def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> Result | None:
-    """The refusal, or None. `missing` maps each host that left the play to the reason."""
+    """The refusal, or None. `missing`: host that left the play → reason."""
     if missing and not calls[0].args.get("fewer"):
         remaining = fold([call.host.name for call in calls])
         return failed(

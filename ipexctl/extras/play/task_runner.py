@@ -1,9 +1,7 @@
-"""Run one task on all its hosts: fill conditions and options, call the module, check the result, retry.
+"""Runs one task on all its hosts: fill conditions and options, call the module, check the result, retry.
 
-In come the engine, a task and hosts; out goes the set of hosts that failed, and the engine has a result for each. The
-order is Ansible's: `when` before the options, so a host that is skipped needs no variables; then the module, on each
-host by itself or once for all of the same options, as its `where` says; then changed_when, failed_when and until. With
---check a task whose condition needs a result that no earlier task has made is reported as such.
+The order is Ansible's: `when` before the options, so skipped hosts need no variables; then the module; then
+changed_when, failed_when and until. With --check, a condition that needs a result no task made is reported.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class TaskRunner:
         self.items_done: list[ItemDone] = []
 
     def run(self) -> set[str]:
-        """Run the task; return the hosts that failed."""
+        """Returns the failed hosts."""
         task = self._task
         names = self._names[:1] if task.inherited.run_once else self._names
         hosts = [host for name in names if (host := self._engine.host(name)) is not None]
@@ -88,7 +86,7 @@ class TaskRunner:
     # Prepare the calls
 
     def _create_items(self, hosts: Sequence[Host]) -> None:
-        """Create one item for each host, or one for each item of its loop."""
+        """One item per host, or per item of its loop."""
         loop = self._task.loop
         if loop is None:
             for host in hosts:
@@ -146,7 +144,7 @@ class TaskRunner:
                 self._prepare(work_item, answer)
 
     def _skip(self, host: Host, condition: str) -> Result:
-        """The result where a condition does not hold; it names registered results that --check has none of."""
+        """Result for a false condition; names registered results that --check lacks."""
         words = dict.fromkeys(_WORD.findall(condition))
         unknown = [word for word in words if (host.name, word) in self._context.not_run]
         note = f" (--check did not run the task that registers {', '.join(unknown)})" if unknown else ""
@@ -202,7 +200,7 @@ class TaskRunner:
     # Run the calls
 
     def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
-        """Call the module; retry where `until` does not hold or, without one, it failed, up to `retries` times."""
+        """Call the module; retry up to `retries` times until `until` holds or, without one, it succeeds."""
         task = self._task
         pending = list(work_items)
         retries = (_RETRIES if task.until else 0) if task.retries is None else task.retries
@@ -259,7 +257,7 @@ class TaskRunner:
                     work_item.result = failed_host(done.error)
 
     def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
-        """One call for all hosts with the same options; items of a loop one after the other."""
+        """One call for all hosts with the same options; loop items one after the other."""
         run = runner(self._task.spec.name)
         groups: dict[tuple[int, str], list[_WorkItem]] = {}
         for work_item in work_items:
@@ -282,7 +280,7 @@ class TaskRunner:
                 work_item.result = done if isinstance(done, Result) else done[work_item.host.name]
 
     def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
-        """Apply `changed_when`, `failed_when` and `until`; return the items to retry."""
+        """Apply `changed_when`, `failed_when` and `until`; returns the items to retry."""
         task = self._task
         conditions = {"until": task.until, "changed_when": task.changed_when, "failed_when": task.failed_when}
         queries = {name: value for name, value in conditions.items() if isinstance(value, tuple) and value}

@@ -1,8 +1,7 @@
-"""Templates filled in a separate process (`renderer.py`), which is killed and restarted if it does not reply.
+"""Fills templates in a separate process (`renderer.py`), killed after 8 s without a reply and restarted.
 
-In come layers of variables, hosts and jobs; out come filled values or errors with positions. A template is a program
-that may come from elsewhere: one that takes all memory or never ends takes down that process and not the call, after 8
-s. A restarted process is sent all variables again. It is started early, as it loads jinja2 while this one reads files.
+A template is a program that may come from elsewhere: one that takes all memory or never ends must not end the call. The
+process starts early, because it loads jinja2 while this one reads files.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.extras
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Conditions and values to fill for one host; values are filled only if the conditions hold."""
+    """Values are filled only if the conditions hold."""
 
     host: str
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class Job:
     truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
     """Further conditions."""
     local: Sequence[tuple[Mapping[str, Value], bool]] = ()
-    """Variables of this job only, and whether they may hold templates; those with templates have lower precedence."""
+    """Variables of this job only, and whether they may hold templates; those with templates are weaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +46,13 @@ class Filled:
     held: bool
     values: Mapping[str, Any] = field(default_factory=dict)
     truths: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-    """Whether these conditions hold; those after the first that does not are not evaluated."""
+    """Whether these hold; not evaluated after the first that does not."""
     by: str = ""
     """The condition that did not hold."""
 
 
 class Templater:
-    """Starts the process on first use or by `start`; a restarted process is sent all variables again."""
+    """Starts the process on first use or by `start`; a restarted one gets all variables again."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
@@ -70,7 +69,6 @@ class Templater:
         self._kill()
 
     def start(self) -> None:
-        """Start the process if it is not running."""
         if self._process is not None:
             return
         root = str(Path(__file__).parents[3])
@@ -90,7 +88,7 @@ class Templater:
             self._write(_encode({"op": "add", "name": name, "values": values}))
 
     def layer(self, name: str, values: Mapping[str, Value], *, templated: bool) -> None:
-        """Set a layer of variables; a second call with the same name replaces it."""
+        """Set or replace a layer of variables."""
         self._send(
             ("layer", name), {"op": "layer", "name": name, "values": self._packed(values), "templated": templated}
         )
@@ -102,14 +100,14 @@ class Templater:
             self._write(_encode({"op": "add", "name": name, "values": values}))
 
     def host(self, name: str, layers: Sequence[str]) -> None:
-        """Set a host's layers, the strongest last.
+        """Set a host's layers, strongest last.
 
         `@weak` marks the position of a job's variables with templates, `@strong` of those without.
         """
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
     def check(self, templates: Iterable[Templated], *, lookups: bool = True) -> list[FileError]:
-        """The syntax errors of templates; with `lookups`, also the lookups that are not supported."""
+        """Syntax errors; with `lookups`, also unsupported lookups."""
         return [
             template.spot(problem["line"], problem.get("word")).error(
                 f"Jinja: {problem['what']}",
@@ -119,7 +117,7 @@ class Templater:
         ]
 
     def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:
-        """The templates that print one of these names, which are never set, each with its hint."""
+        """Templates that print one of these never-set names, with its hint."""
         suspects = [
             template
             for template in templates
@@ -131,7 +129,7 @@ class Templater:
         ]
 
     def _problems(self, op: str, templates: Sequence[Templated], **more: object) -> Iterator[tuple[Templated, Any]]:
-        """The templates in which the process finds a problem."""
+        """Templates in which the process finds a problem."""
         if not templates:
             return
         texts = [[template.text, template.kind] for template in templates]
@@ -144,7 +142,7 @@ class Templater:
                 yield template, problem
 
     def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
-        """The reply for each job, or its first error; jobs without templates are not sent to the process."""
+        """Reply or first error of each job; jobs without templates are not sent."""
         return [self._fill(job) if _templates_of(job) else Filled(True, dict(job.values)) for job in jobs]
 
     def _fill(self, job: Job) -> Filled | FileError:
@@ -189,7 +187,7 @@ class Templater:
             process.stdin.flush()
 
     def _ask(self, message: Mapping[str, object]) -> Any:
-        """The reply of the process; None if it took too long or has ended, and it is started anew for the next."""
+        """None if the process took too long or exited; it restarts for the next call."""
         self.start()
         self._write(_encode(message))
         process = self._process

@@ -1,8 +1,6 @@
 """Variables of a playbook: group_vars/ and host_vars/, the inventory, the play and the call, sent to the templater.
 
-In come directories and hosts; out go layers, the strongest last. `send_play_variables` has the precedence, which is
-Ansible's, in one place. A vault is refused: secrets come from the environment of the call. Values of an inventory are
-converted as Ansible does, since `port=22` is a number there.
+`send_play_variables` has the precedence, Ansible's. A vault is refused: secrets come from the call's environment.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
     VarsDirs = Mapping[str, Sequence[Mapping[str, Value]]]
-    """`group_vars/GROUP` or `host_vars/HOST` → the variables of its files, the stronger files last."""
+    """`group_vars/GROUP` or `host_vars/HOST` → variables of its files, stronger files last."""
 
 _SUFFIXES: Final = (".yml", ".yaml", ".json", "")
 _VAULT: Final = b"$ANSIBLE_VAULT"
 
 
 def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDirs:
-    """Read the directories in order; later ones, such as the playbook's, win over earlier ones."""
+    """Later directories, such as the playbook's, win."""
     parents = list(dict.fromkeys(directory.resolve() for directory in directories))
     groups = dict.fromkeys(["all", *(group for host in hosts for group in host.groups)])
     dirs = {}
@@ -110,7 +108,7 @@ def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
 
 
 def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
-    """Send the play's variables and each host's list of layers; later layers win."""
+    """Send the play's variables and each host's layers; later ones win."""
     templater = context.templater
     templater.layer("play", play.vars, templated=True)
     for index, values in enumerate(play.file_vars):
@@ -131,7 +129,7 @@ def _layers(name: str, dirs: VarsDirs) -> list[str]:
 
 
 def _of_inventory(host: str, name: str, text: str) -> Any:
-    """An inventory's value, converted as Ansible does: numbers, booleans, lists and mappings are not texts."""
+    """Convert like Ansible: numbers, booleans, lists and mappings are not texts."""
     if "{{" in text or "{%" in text:
         return Templated(text, Position(SourceFile(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
     if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
@@ -144,7 +142,7 @@ def _of_inventory(host: str, name: str, text: str) -> Any:
 
 
 def _listed(text: str) -> Any:
-    """Lists and mappings of a YAML inventory are JSON here, those of an INI file are Python literals."""
+    """Lists and mappings are JSON from a YAML inventory, Python literals from an INI file."""
     for parse in (parse_json, ast.literal_eval):
         try:
             value = parse(text)
@@ -156,7 +154,7 @@ def _listed(text: str) -> Any:
 
 
 def ansible_facts(facts: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """The most used facts of Ansible, under its names."""
+    """Ansible's most used facts, under its names."""
     system, memory, account = facts["system"], facts["memory"], facts["account"]
     hostname = str(facts["network"]["hostname"] or host)
     distro = str(system["distro_id"] or "")

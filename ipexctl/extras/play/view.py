@@ -1,9 +1,8 @@
-"""Output of `ipexctl play`: each task with its results, the recap, questions of --step, or JSON.
+"""Output of `ipexctl play`: tasks with results, recap, questions of --step, or JSON.
 
-In: `PlayEvent`s of the engine, from any thread, and at the end a `PlayReport`; out: Ansible's familiar PLAY, TASK and
-RECAP, where hosts with equal results share one line. Results of a task are printed together when its last host is done,
-so that lines of tasks are never mixed; output of ranks is printed as it comes. Failures go to stderr with reason, fix
-and the line of the playbook. With --json stdout has the document alone. Text of hosts and playbooks is made printable.
+Hosts with equal results share a line. A task's results are printed together after its last host, so tasks never mix;
+rank output is printed as it comes. Failures go to stderr with reason, fix and playbook line. --json leaves stdout to
+the document.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LINES: Final = 20
 
 
 class PlayView:
-    """Shows events from any thread; the hosts of a task are shown together when all are done."""
+    """Takes events from any thread."""
 
     def __init__(
         self, *, json: bool = False, quiet: bool = False, verbose: int = 0, no_color: bool = False, diff: bool = False
@@ -78,7 +77,7 @@ class PlayView:
                 self._rank(event)
 
     def ask(self, name: str) -> str:
-        """Ask for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
+        """For --step: `yes`, `no`, or `all` for this and the remaining tasks."""
         with self._lock:
             while True:
                 sys.stderr.write(f"TASK [{printable(name)}]: run it? (y/n/c) ")
@@ -113,7 +112,6 @@ class PlayView:
             self._headed = True
 
     def _finish(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
-        """Print the results of a task, hosts with equal results on one line."""
         if not self._quiet and report.hosts:
             self._head()
         for names, item in _folded(items) if self._shows else ():
@@ -196,11 +194,11 @@ class PlayView:
 
     def _print(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()  # lines on stderr that come later are not shown before it
+        sys.stdout.flush()  # later lines on stderr must not appear before it
 
 
 def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
-    """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
+    """Loop items with their hosts; equal failures of several hosts are one line."""
     alike: dict[tuple[object, ...], list[ItemDone]] = {}
     for number, item in enumerate(items):
         key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
@@ -251,7 +249,7 @@ def as_json(report: PlayReport) -> dict[str, Any]:
 
 
 def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
-    """Print the task list of --list-tasks, or the summary of --syntax-check."""
+    """Print --list-tasks, or the summary of --syntax-check."""
     plays: list[dict[str, Any]] = []
     patterns: list[str] = []
     for number, play in enumerate(ready.playbook.plays):

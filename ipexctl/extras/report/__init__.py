@@ -1,1 +1,1 @@
-"""The contents of the page of `ipexctl report`, decided from the record of a run; `html.py` draws it."""
+"""The page of `ipexctl report`, decided from the record of a run; `html.py` draws it."""

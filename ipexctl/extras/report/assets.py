@@ -1,8 +1,7 @@
-"""The style and the script of the page, as text; `html.py` puts their hashes into its security policy.
+"""The page's style and script; `html.py` puts their hashes into its security policy.
 
-The style has two sets of colours, for light and dark screens, and one for paper. Work is blue and waiting orange, which
-people who see few colours can tell apart; within each, more is further from the background. The script adds a cursor
-and zoom to drawings that are complete without it. It writes texts only, never markup, and asks for nothing.
+Colours for light, dark and paper. Work is blue and waiting orange, which colour-blind people can tell apart; more is
+further from the background. The script adds cursor and zoom to complete drawings; it writes text, never markup.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 MAX_SCRIPT: Final = 8000
-"""Bytes."""
 
 STYLE: Final = """
 :root{color-scheme:light dark;--bg:#fff;--ink:#1b1f24;--soft:#57606a;--rule:#d8dee4;--box:#f6f8fa;

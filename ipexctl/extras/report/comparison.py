@@ -1,8 +1,7 @@
-"""Two runs side by side: the settings that differ, and the change of throughput with its interval. Pure.
+"""Compares two runs: settings that differ, and the change of throughput with its interval. Pure.
 
-The windows within a run depend on one another, so each run gives the means of a few equal parts of its time; the
-interval is that of a difference of means (Welch), and there is none where a run has fewer than `MIN_PARTS` parts. It
-says how much the two runs differ; two starts of one program differ, too (docs/benchmarks.md).
+Windows within a run are correlated, so each run gives means of a few equal parts; the interval is Welch's, and there is
+none below `MIN_PARTS` parts. Two starts of one program differ too (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 PARTS: Final = 10
 MIN_PARTS: Final = 5
 _WARM_UP: Final = 0.1
-"""The share of a run's time that is left out at its start."""
+"""Share of a run's time left out at its start."""
 _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 12: 2.18, 14: 2.14, 16: 2.12}
-"""Student's t for 95 %, by degrees of freedom; of others the next lower, which is wider."""
+"""Student's t for 95 % by degrees of freedom; others use the next lower, which is wider."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """`before` or `after` is None if the run does not have it."""
+    """None if the run does not have it."""
 
     name: str
     before: str | None
@@ -36,7 +35,7 @@ class ChangedSetting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Throughput of this run divided by that of the other one, minus 1, with the bounds of 95 %."""
+    """Throughput of this run divided by the other's, minus 1, with 95 % bounds."""
 
     unit: str
     before: float
@@ -50,19 +49,18 @@ class Change:
 
 
 Incomparable = Literal["not-measured", "other-unit", "too-short"]
-"""Why there is no change: a run has no steps, its curve has another unit, or it has windows of its start only."""
+"""No steps in a run, curves of different units, or only windows of its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
     other: str
-    """The id of the run with which this one is compared."""
+    """Id of the other run."""
     settings: tuple[ChangedSetting, ...]
     change: Change | Incomparable
 
 
 def compare(page: ReportPage, other: ReportPage) -> RunComparison:
-    """How `page` differs from `other`."""
     after, before = _shown_settings(page), _shown_settings(other)
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     settings = tuple(ChangedSetting(name, before.get(name), after.get(name)) for name in names)
@@ -70,7 +68,7 @@ def compare(page: ReportPage, other: ReportPage) -> RunComparison:
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
-    """Name → value, with the facts that are choices; hidden values are equal, as nothing of them may be shown."""
+    """Name → value, with facts that are choices; hidden values count as equal."""
     values: dict[str, list[str]] = {}
     for fact in page.facts:
         if fact.label in ("Script", "Hosts", "Environment", "Stack", "Backend", "Started by", "Commit"):
@@ -97,7 +95,7 @@ def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incom
 
 
 def _parts(values: Sequence[float | None]) -> list[float]:
-    """Means of equal parts of the time from the first to the last step, without the warm-up."""
+    """Means of equal parts from first to last step, without the warm-up."""
     known = [value for value in values if value is not None]
     with_steps = [place for place, value in enumerate(known) if value]
     if not with_steps:
@@ -109,7 +107,6 @@ def _parts(values: Sequence[float | None]) -> list[float]:
 
 
 def _interval(now: Sequence[float], then: Sequence[float]) -> tuple[float, float] | None:
-    """The bounds of the difference of the means."""
     if min(len(now), len(then)) < MIN_PARTS:
         return None
     one, two = statistics.variance(now) / len(now), statistics.variance(then) / len(then)

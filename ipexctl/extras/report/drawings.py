@@ -1,9 +1,8 @@
-"""The drawings over time: phases, curves, the grid of ranks, the figures of hosts; each with its table.
+"""Drawings over time: phases, curves, the grid of ranks, host figures; each with its table.
 
-In: values of `measurements.py`. Out: SVG whose texts are escaped. All drawings have the same left and right edge, so
-that one moment stands at one place on the page; each is complete without the script, which finds in `data-` attributes
-only numbers and letters that this module has made. A curve is one path, and a level of the grid is one path for all
-ranks: that keeps the page of a thousand ranks small.
+All share left and right edges, so one moment is at one place. Each is complete without the script, which finds only
+numbers and letters in `data-` attributes. A grid level is one path for all ranks: that keeps a page of 1,000 ranks
+small.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.extras.report.phases import PhaseKind, RunPhase
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
-"""The edges of every drawing over time, in units of its view box."""
+"""Edges of every drawing over time, in view box units."""
 PLOT: Final = RIGHT - LEFT
 _AXIS: Final = 26
 _CURVE_HEIGHT: Final = 150
@@ -41,9 +40,9 @@ _NONE: Final = "."
 WORK_LEVELS: Final = 5
 WAIT_LEVELS: Final = 3
 _NUMBERED_ROW: Final = 11.5
-"""The least height of a row that has the number of its rank."""
+"""Least height of a row with its rank's number."""
 _WAITS_FROM: Final = 0.1
-"""The share of waiting from which a cell shows it in place of work."""
+"""Share of waiting from which a cell shows it instead of work."""
 _NAMES: Final[dict[PhaseKind, str]] = {
     "checks": "Checks",
     "sync": "Sync",
@@ -60,11 +59,11 @@ _NAMES: Final[dict[PhaseKind, str]] = {
 
 
 _UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint")
-"""On their colours a text has too little contrast."""
+"""Text on their colours has too little contrast."""
 
 
 def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
-    """A drawing with its heading, its readout and its table."""
+    """A drawing with heading, readout and table."""
     heading = element("h2", escaped(title), id=f"t{number}")
     readout = element("p", class_="readout")
     behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
@@ -75,17 +74,17 @@ def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup
 
 
 def wide(content: Markup, title: str) -> Markup:
-    """A table that scrolls sideways on a narrow screen, also with the keys."""
+    """Scrolls sideways on a narrow screen, also with the keys."""
     return element("div", content, class_="wide", tabindex="0", role="region", aria_label=title)
 
 
 def scrolled(content: Markup, title: str) -> Markup:
-    """A part that scrolls by itself, also with the keys."""
+    """Scrolls by itself, also with the keys."""
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> Markup:
-    """A table; its first column heads the rows."""
+    """The first column heads the rows."""
     top = element("tr", *(element("th", escaped(cell), scope="col") for cell in head))
     body = (
         element("tr", element("th", escaped(row[0]), scope="row"), *(element("td", escaped(c)) for c in row[1:]))
@@ -100,7 +99,7 @@ def _svg(height: float, label: str, *children: Markup, **data: str | float) -> M
 
 
 def _plot(top: float, height: float, *children: Markup) -> Markup:
-    """The part of a drawing that the script zooms; its own units are those of the page."""
+    """The part of a drawing that the script zooms, in page units."""
     box = f"{LEFT} 0 {PLOT} {short(height)}"
     attributes = {"preserveAspectRatio": "none", "class_": "plot", "viewBox": box}
     return element("svg", *children, x=LEFT, y=top, width=PLOT, height=height, **attributes)
@@ -114,7 +113,7 @@ def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[
 
 
 def _time_axis(span: float, top: float, bottom: float) -> Markup:
-    """Vertical lines and their times below the plot; the script writes them anew after a zoom."""
+    """Vertical lines with times below; the script rewrites them after a zoom."""
     marks = []
     for at, label in time_ticks(span):
         x = LEFT + at / span * PLOT
@@ -137,7 +136,7 @@ def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) ->
 
 
 def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
-    """A bar of the phases, one after the other, with restarts as marks and silence below."""
+    """A bar of consecutive phases, restarts as marks and silence below."""
     bar, shapes = 24.0, []
     for phase in parts:
         x, width = LEFT + phase.begin / span * PLOT, (phase.end - phase.begin) / span * PLOT
@@ -159,7 +158,7 @@ def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
 
 
 def _phase_table(parts: Sequence[RunPhase]) -> Markup:
-    """The phases with their colours, which is the legend of the bar, too."""
+    """Phases with colours, also the legend of the bar."""
     head = (element("th", escaped(cell), scope="col") for cell in ("Phase", "Begins", "Lasts", "What happens"))
     body = (
         element(
@@ -182,12 +181,12 @@ def _swatch(style: str) -> Markup:
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> Markup:
-    """The names of colours: a swatch has a class of our style."""
+    """Names of colours; a swatch has a class of our style."""
     return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
 
 
 def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0, bridged: int = 0) -> str:
-    """A line with gaps where there is no value; its points are at the middle of their columns.
+    """A line with gaps; points are at the middle of their columns.
 
     `bridged`: so many columns without a value are no gap.
     """
@@ -213,7 +212,7 @@ def _share(value: float, least: float, most: float) -> float:
 
 
 def band_path(low: Sequence[float | None], high: Sequence[float | None], most: float, height: float) -> str:
-    """The area between two curves, in the parts where both have values."""
+    """Area between two curves where both have values."""
     words, step = [], PLOT / max(1, len(low))
     for part in _runs(low, high):
         points = [(column, high[column] or 0.0) for column in part]
@@ -238,7 +237,6 @@ def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator
 
 
 def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] = ()) -> Markup:
-    """One curve with its axes."""
     known = [value for value in (*shown.values, *shown.high) if value is not None]
     ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
     most, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
@@ -283,7 +281,7 @@ def _curve_table(shown: TimeCurve) -> Markup:
 
 
 def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = ()) -> Markup:
-    """A row for each rank, a cell for each column: work in blue, waiting in orange, grey without a step."""
+    """A row per rank, a cell per column: work in blue, waiting in orange, grey without a step."""
     places, height_in_rows = _places(ranks.rows)
     row_height = min(18.0, max(1.0, 460 / height_in_rows))
     top, height = 8.0, row_height * height_in_rows
@@ -318,7 +316,7 @@ def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = 
 
 
 def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
-    """The line of each rank. A free line separates hosts that have several ranks."""
+    """Line of each rank. A free line separates hosts with several ranks."""
     hosts = len({row.host for row in rows})
     is_spaced = 1 < hosts <= len(rows) // 2
     places, at = [], 0
@@ -331,13 +329,13 @@ def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
 
 
 def _busiest(rows: Sequence[RankRow]) -> float:
-    """The share of work that only a fiftieth of the cells exceeds."""
+    """Share of work that a fiftieth of the cells exceeds."""
     used = sorted(cpu for row in rows for cpu in row.cpu if cpu is not None)
     return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
 
 
 def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[str, list[str]]:
-    """Class → the pieces of its path: runs of equal cells, as horizontal lines one unit wide."""
+    """Class → pieces of its path: runs of equal cells, as horizontal lines one unit wide."""
     styles = [f"w{n}" for n in range(WORK_LEVELS)] + [f"d{n}" for n in range(WAIT_LEVELS)] + ["idle"]
     paths: list[list[str]] = [[] for _ in styles]
     ends = [0] * len(styles)
@@ -357,7 +355,7 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
 
 
 def _levels(row: RankRow, most: float) -> Iterator[int]:
-    """The style of each cell; a rank that never steps has no time without steps."""
+    """Style of each cell; a rank that never steps has no time without steps."""
     for cpu, waits, steps in zip(row.cpu, row.waits, row.steps_per_s, strict=True):
         if steps is None and cpu is None:
             yield -1
@@ -372,7 +370,7 @@ def _levels(row: RankRow, most: float) -> Iterator[int]:
 
 
 def _encoded(row: RankRow, most: float) -> str:
-    """Two letters for each cell: the share of work and that of waiting, each in 64 steps; `.` is not known."""
+    """Two letters per cell: shares of work and waiting, in 64 steps; `.` if unknown."""
     return "".join(
         _letter(None if cpu is None else cpu / most) + _letter(waits)
         for cpu, waits in zip(row.cpu, row.waits, strict=True)
@@ -384,7 +382,7 @@ def _letter(share: float | None) -> str:
 
 
 def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
-    """The name of each host beside its ranks, as far as there is room, and the numbers of ranks in high rows."""
+    """Host names next to their ranks where there is room, and rank numbers in high rows."""
     has_numbers = row_height >= _NUMBERED_ROW
     edge = LEFT - 8 - (26 if has_numbers else 0)
     labels = host_labels((row.host for row in rows), 12 if has_numbers else 17)
@@ -434,7 +432,7 @@ class _Measure(NamedTuple):
 
 
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
-    """Two small curves for each host, on scales that all hosts share."""
+    """Two small curves per host, on shared scales."""
     measures = (
         _Measure("Memory of the ranks", "B", [shown.memory for shown in curves]),
         _Measure("Sent", "B/s", [shown.sent for shown in curves]),

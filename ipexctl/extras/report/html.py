@@ -1,10 +1,7 @@
-"""The page of a run as one HTML file.
+"""The page of a run as one HTML file, in the order of a reader's questions.
 
-In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to
-type, its last lines, the stacks of a hang, what ran where, which rank was slow, how fast, which rank waited, the
-hosts, the phases, and the plan, folded up. The rules: the file asks for nothing (`default-src 'none'`, and the hashes
-of its own style and script), every text of a host stands between tags and is escaped, none becomes a link, a hidden
-value is not in the file.
+The file loads nothing (`default-src 'none'` and hashes of its style and script). Every host's text is escaped, and none
+becomes a link. Hidden values are not in the file.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.extras.report.page import ReportPage, SettingRow
 
 GENERATOR: Final = Markup('<meta name="generator" content="ipexctl report">')
-"""By it a page is known again, which may be replaced by a newer one."""
+"""Marks a page that a newer one may replace."""
 _STATES: Final = {
     "ok": "✓ ended well",
     "failed": "✕ failed",
@@ -47,7 +44,6 @@ _FIGURES_AT: Final = 3
 
 
 def page_html(page: ReportPage) -> str:
-    """The whole file."""
     sections = [_ending(page), _last_lines(page), _stacks(page), _facts(page)]
     if page.comparison is not None:
         sections.append(_comparison(page.comparison))
@@ -58,7 +54,7 @@ def page_html(page: ReportPage) -> str:
 
 
 def document(title: str, sections: Iterable[Markup]) -> str:
-    """A whole file with these sections."""
+    """A complete file with these sections."""
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
     head = element(
         "head",
@@ -116,7 +112,7 @@ def _facts(page: ReportPage) -> Markup:
 
 
 def _slow(page: ReportPage) -> Markup:
-    """The slow ranks and links, with what was judged; nothing for a run whose ranks could not be compared."""
+    """Slow ranks and links, and what was compared; empty if the ranks could not be."""
     if page.slow is None or page.record is None:
         return joined()
     if page.slow.unjudged and not page.slow.findings and not network_text(page.slow.network):
@@ -152,7 +148,7 @@ def _drawings(page: ReportPage) -> Iterator[Markup]:
 
 
 def _plan(page: ReportPage) -> Markup:
-    """The variables with their reasons."""
+    """Variables with their reasons."""
     if not page.settings:
         return joined()
     head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Why")))

@@ -1,7 +1,6 @@
-"""The loss that a script prints, with the time at which node0 received each line, from the copy of a run.
+"""Losses that a script printed, with the time node0 received each line, from the copy of a run.
 
-`find_losses` is pure, and finds what the live view does; `read_losses` reads the output of rank 0, which prints the
-loss in nearly all scripts. Output that is too long is read from its beginning.
+Reads rank 0's output, which has the loss in nearly all scripts; too long output from its beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float]
 
 
 def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
-    """The losses that rank 0 printed, by the copy of a run; none if there is no copy."""
+    """Empty without a copy."""
     times = TimesReader(str(copy / "output.times"), 2)
     if not times.exists:
         return ()
@@ -57,7 +56,7 @@ def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
 
 
 def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
-    """The lines, each with the time at which its end was received. `steps`: time, and the size of the output then."""
+    """Lines with the time their end was received. `steps`: time, and size of the output then."""
     begin = 0
     for at, end in steps:
         last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1

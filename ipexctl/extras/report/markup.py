@@ -1,7 +1,4 @@
-"""HTML and SVG elements; `escaped` is the only way by which a text enters a page.
-
-A text of a host stands between tags alone: no element, attribute or address is made from one.
-"""
+"""HTML and SVG elements. Texts enter a page only by `escaped`, between tags, never in a name, attribute or address."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from typing import NewType
 from ipexctl.text import printable
 
 Markup = NewType("Markup", str)
-"""A piece of the page. Only this module makes one from a text."""
+"""Only this module makes one from a text."""
 
 
 def escaped(text: str) -> Markup:
-    """The text as the page shows it: nothing in it is markup, nothing obeys a terminal or turns its direction."""
+    """Neither markup nor terminal or direction codes remain."""
     return Markup(html.escape(printable(text), quote=True))
 
 
 def element(name: str, *children: Markup, **attributes: str | float) -> Markup:
-    """An element. An attribute's value is of our own making; `_` in its name is `-`, one at its end is dropped."""
+    """Attribute values are our own; `_` in a name becomes `-`, a trailing one is dropped."""
     words = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(_value(v))}"' for key, v in attributes.items())
     return Markup(f"<{name}{words}>{''.join(children)}</{name}>")
 
@@ -34,12 +31,12 @@ def _value(value: str | float) -> str:
 
 
 def short(number: float) -> str:
-    """A coordinate with at most one decimal place."""
+    """At most one decimal place."""
     return f"{number:.1f}".removesuffix(".0")
 
 
 def path_data(words: str) -> str:
-    """The data of a path: digits, signs and commands, nothing else."""
+    """Path data: digits, signs and commands, nothing else."""
     if words.strip("0123456789.-MmLlHhVvZz ,"):
         raise ValueError("not the data of a path")
     return words

@@ -1,11 +1,8 @@
-"""The measurements of a run, and their reduction to the columns of a drawing. Pure.
+"""A run's measurements, reduced to the columns of a drawing, so few that a page stays small. Pure.
 
-In: for each rank the windows of its step meter, for each host the windows of its figures, each of about 10 s. Out: a
-`RankGrid` (rank x column) and `HostCurves`, with so few columns that a page stays small however long the run was. The
-rules: a window counts in each column by the part of it that lies there, so that no column is empty between two windows
-and a rate is seconds-weighted; a column without a window has no value, which is another thing than zero; a window
-without a step, as between two attempts, counts in no rate of steps, unless steps are as rare as that; what a record
-lacks is None. This module is the one place that knows how windows arrive: `NO_MEASUREMENTS` is a run without any.
+Windows are about 10 s long. A window counts in each column by its part there. A column without a window has no value,
+not zero. A window without a step, as between attempts, counts in no step rate unless steps are that rare. Only this
+module knows how windows arrive; `NO_MEASUREMENTS` is a run without any.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
-"""Of all ranks: with more ranks, a rank has fewer columns."""
+"""Of all ranks: more ranks get fewer columns each."""
 MAX_POINTS: Final = 24_000
 """Of all curves of all hosts."""
 _MIN_COLUMNS: Final = 60
@@ -35,38 +32,38 @@ class Window(NamedTuple):
     """What one rank did in a few seconds."""
 
     start: float
-    """Seconds since the epoch, by the clock of node0."""
+    """Seconds since the epoch, by node0's clock."""
     seconds: float
     steps: float
     samples: float | None = None
-    """None where they cannot be known."""
+    """None if unknown."""
     waited: float | None = None
-    """Seconds spent waiting for data or for other ranks; None where neither is measured."""
+    """Seconds waiting for data or other ranks; None if neither is measured."""
     cpu: float | None = None
-    """Seconds of the threads that step."""
+    """Seconds of the stepping threads."""
     memory: float | None = None
     """Bytes of the rank's processes."""
 
 
 class HostWindow(NamedTuple):
-    """What was noted about one host in a few seconds."""
+    """What was measured on one host in a few seconds."""
 
     start: float
     seconds: float
     sent: float | None
-    """Bytes a second."""
+    """Bytes/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """All windows of a run. The windows of a rank or host are in the order of their time."""
+    """Windows are ordered by time."""
 
     ranks: Mapping[int, Sequence[Window]] = field(default_factory=dict, hash=False)
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
     losses: tuple[tuple[float, float], ...] = ()
     """Time and value, as a rank printed them."""
     is_metric: bool = False
-    """The samples are values that a rank printed, of the whole run: they are not summed over the ranks."""
+    """Samples come from values a rank printed for the run, so they are not summed over ranks."""
 
 
 NO_MEASUREMENTS: Final = Measurements()
@@ -75,7 +72,6 @@ NO_MEASUREMENTS: Final = Measurements()
 def measurements_of(
     ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows], losses: tuple[tuple[float, float], ...]
 ) -> Measurements:
-    """From the windows of the record."""
     by_metric = any(rates is not None and rates.by_metric for record in ranks.values() for rates in record.windows)
     return Measurements(
         {rank: windows_of(record.started, record.seconds, record.windows) for rank, record in ranks.items()},
@@ -86,7 +82,7 @@ def measurements_of(
 
 
 def windows_of(started: float, seconds: float, rates: Iterable[RankRates | None]) -> tuple[Window, ...]:
-    """The windows of a rank, which follow one another without a gap; None: nothing is known of that one."""
+    """A rank's consecutive windows; None: nothing known for that one."""
     return tuple(
         Window(
             started + number * seconds,
@@ -119,7 +115,7 @@ def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of all drawings over time."""
+    """Columns of all drawings over time."""
 
     start: float
     width: float
@@ -133,32 +129,32 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank: totals, and a value for each column."""
+    """Totals of a rank, and a value per column."""
 
     rank: int
     host: str
     steps: float
-    """About as many: a window in which steps began or ended counts as if it had them all the time."""
+    """Approximate: a window where steps began or ended counts as if it had them all the time."""
     samples: float | None
     mean_wait: float | None
-    """Share of the time spent waiting, where it is known."""
+    """Share of time, if known."""
     mean_cpu: float | None
     most_memory: float | None
     """Bytes."""
     cpu: tuple[float | None, ...]
-    """Share of the time that its thread was on a processor."""
+    """Share of time its thread was on a processor."""
     waits: tuple[float | None, ...]
-    """Share of the time spent waiting."""
+    """Share of time spent waiting."""
     steps_per_s: tuple[float | None, ...]
     samples_per_s: tuple[float | None, ...]
-    """Empty if samples are not known."""
+    """Empty if samples are unknown."""
     throughput: Throughput | None = None
-    """As its status has it."""
+    """From its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """All ranks that were measured, those of a host together."""
+    """All measured ranks, grouped by host."""
 
     columns: Columns
     rows: tuple[RankRow, ...]
@@ -166,14 +162,14 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class HostCurves:
-    """The curves of one host; an empty one was not measured."""
+    """Empty curves were not measured."""
 
     host: str
     columns: Columns
     memory: tuple[float | None, ...] = ()
-    """The sum of the host's ranks."""
+    """Sum of the host's ranks."""
     sent: tuple[float | None, ...] = ()
-    """Bytes a second, over its link."""
+    """Bytes/s over its link."""
 
 
 def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
@@ -184,7 +180,7 @@ def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
 
 
 def rank_columns(ranks: int) -> int:
-    """How many columns each of so many ranks may have."""
+    """Columns per rank."""
     return max(_MIN_COLUMNS, min(MAX_COLUMNS, MAX_CELLS // max(1, ranks)))
 
 
@@ -199,7 +195,7 @@ def rank_grid(
     end: float,
     figures: Mapping[int, Throughput | None] | None = None,
 ) -> RankGrid | None:
-    """None if no rank was measured. `hosts`: the host of each rank, in the order of the hosts."""
+    """None if no rank was measured. `hosts`: host of each rank, in host order."""
     known = [(rank, host) for rank, host in hosts.items() if measured.ranks.get(rank)]
     if not known:
         return None
@@ -264,7 +260,7 @@ def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float | 
 
 
 def host_curves(measured: Measurements, hosts: Mapping[int, str], start: float, end: float) -> tuple[HostCurves, ...]:
-    """The curves of each host that was measured, in the order of `hosts`, which has the host of each rank."""
+    """Curves of each measured host; `hosts`: host of each rank, in order."""
     known = [host for host in dict.fromkeys(hosts.values()) if measured.hosts.get(host)]
     if not known:
         return ()
@@ -289,7 +285,7 @@ def _host_curves(
 
 
 def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns) -> tuple[float | None, ...]:
-    """The mean of a value in each column, weighted by time; empty if it was never known."""
+    """Time-weighted mean in each column; empty if never known."""
     weights, sums = [0.0] * columns.count, [0.0] * columns.count
     for begin, length, value in values:
         if value is None or length <= 0:

@@ -1,9 +1,8 @@
-"""The page of a run as a value: what it says, in the order in which a reader asks. Pure.
+"""The page of a run as a value, in the order in which a reader asks. Pure; `html.py` draws it without deciding
+anything.
 
-In: the snapshot of a run, its diagnosis, its plan as in plan.json, and what was measured. Out: a `ReportPage`, from
-which `html.py` draws without deciding anything. The rules: a part that the record lacks is empty and named in
-`missing`, so that records of older versions give a page, too; a secret's value never enters the page; all texts are as
-hosts sent them, and the drawing escapes them; times are of node0's clock.
+A part that the record lacks is empty and named in `missing`, so older records give a page too. A secret's value never
+enters the page. Texts are as hosts sent them; the drawing escapes them. Times are of node0's clock.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2
-"""More values of a variable, each for some ranks, are one row."""
+"""A variable with more values, each for some ranks, is one row."""
 _BRIDGED: Final = 5
 _MAX_GROUPS: Final = 64
 _MAX_FRAMES: Final = 60
@@ -44,7 +43,7 @@ _CREDENTIAL: Final = re.compile(
     r"(?:^|_)(?:API_?KEYS?|ACCESS_KEYS?|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRETS?|TOKENS?)(?:_|$)",
     re.IGNORECASE,
 )
-"""Names of variables whose values are left out, however they were set: a page is made to be passed on."""
+"""Names of variables with hidden values, however set: a page is made to be passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,14 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """A variable of the ranks, and the reason for its value."""
+    """A rank variable and its reason."""
 
     name: str
     value: str | None
     """None: it is removed."""
     reason: str
     where: str
-    """The hosts or ranks that have it; empty: all."""
+    """Hosts or ranks that have it; empty: all."""
     is_hidden: bool = False
 
 
@@ -76,22 +75,20 @@ class StackText:
 
 @dataclass(frozen=True, slots=True)
 class TimeCurve:
-    """One value for each column; `low` and `high` are of the slowest and the fastest rank."""
+    """One value per column; `low` and `high`: slowest and fastest rank."""
 
     title: str
     unit: str
     values: tuple[float | None, ...]
     columns: Columns
     bridged: int = 0
-    """So many columns without a value are no gap: what is printed now and then."""
+    """So many columns without a value are no gap, for values printed now and then."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """All that the page of a run shows."""
-
     run: str
     state: str
     headline: str
@@ -106,7 +103,7 @@ class ReportPage:
     took: float | None = None
     """Seconds from the start of the ranks to the end."""
     measured: Throughput | None = None
-    """Of the whole run."""
+    """Of the complete run."""
     throughput: TimeCurve | None = None
     loss: TimeCurve | None = None
     grid: RankGrid | None = None
@@ -114,14 +111,14 @@ class ReportPage:
     phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
-    """Rows that are left out."""
+    """Rows left out."""
     lines: tuple[Line, ...] = ()
     whose: str = ""
     stacks: tuple[StackText, ...] = ()
     missing: tuple[str, ...] = ()
     comparison: RunComparison | None = None
     record: RunRecord | None = None
-    """For the commands of the section on slow ranks."""
+    """For the commands in the section on slow ranks."""
     slow: SlowVerdict | None = None
 
     @property
@@ -138,7 +135,7 @@ def report_page(
     plan: Mapping[str, Any],
     measured: Measurements = NO_MEASUREMENTS,
 ) -> ReportPage:
-    """Decide what the page shows. `plan`: the document of plan.json, or as much of it as there is."""
+    """`plan`: plan.json, or as much of it as exists."""
     status = snapshot.status
     before = before_start(plan)
     start = (status.started or record.started) - sum(before.values())
@@ -215,9 +212,9 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
 
 
 def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:
-    """Samples a second of all ranks where they are known, else steps a second with the range of the ranks.
+    """Samples/s of all ranks if known, else steps/s with the range of the ranks.
 
-    With `is_metric`, they are those that the lowest rank printed.
+    With `is_metric`, as the lowest rank printed them.
     """
     printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
     if is_metric and printed is not None:
@@ -242,7 +239,7 @@ def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | Non
 
 
 def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: float) -> TimeCurve | None:
-    """The mean of the printed values in each column."""
+    """Mean of the printed values in each column."""
     points = [(at, value) for at, value in measured.losses if start <= at <= end]
     if len(points) < 2:
         return None

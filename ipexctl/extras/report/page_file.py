@@ -1,6 +1,4 @@
-"""The page of a run as a file: for `ipexctl report`, for `--report FILE` of a run that was just followed, and for
-`Run.report` of a Python program. A file that is no such page is never replaced.
-"""
+"""Writes the page of a run: for `ipexctl report`, `--report FILE` and `Run.report`. Never replaces other files."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class RunPageFile:
         check_file("--report", self.path)
 
     def write(self, record: RunRecord, output: Output) -> bool:
-        """Write the page of a run that was followed. The run's exit code matters more: a failure is only reported."""
+        """The run's exit code matters more: a failure is only reported."""
         from ipexctl.cli.run_hosts import call_about_runs
         from ipexctl.extras.report.html import page_html
         from ipexctl.ui.messages import print_message
@@ -60,7 +58,7 @@ class RunPageFile:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raise a UserError, before any host is asked, for a file that can't be written."""
+    """Raise a UserError for an unwritable file before any host is asked."""
     if problem := _unwritable(path):
         raise UserError(f"{option} {path}: {problem}", fix=_FIX)
 
@@ -83,7 +81,7 @@ def _unwritable(path: Path) -> str:
 
 
 def _is_page(path: Path) -> bool:
-    """Whether the file may be replaced: it is empty, or a page of another report."""
+    """True if the file may be replaced: empty, or a page of another report."""
     from ipexctl.extras.report.html import GENERATOR
 
     with path.open("rb") as file:
@@ -94,7 +92,7 @@ def _is_page(path: Path) -> bool:
 def write_report(
     option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
 ) -> int:
-    """Write the page of a run, compared with a second run if one is named. Exits with the code of `why`."""
+    """Write the page, compared with a second run if named. Exits with the code of `why`."""
     from ipexctl.extras.report.html import page_html
     from ipexctl.extras.report.report import compared
 
@@ -106,7 +104,7 @@ def write_report(
 
 
 def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
-    """Ask node0 for what the page shows; from the copy on the control machine if it can't be reached."""
+    """Ask node0; if it is unreachable, use the control machine's copy."""
     from ipexctl.api.runs import node0_of
     from ipexctl.extras.report.report import report_of
     from ipexctl.run.registry import RunRegistry
@@ -117,7 +115,7 @@ def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) 
 
 
 def write_page(option: str, path: Path, text: str) -> None:
-    """Replace the file; only this account can read it, as the lines of a run may be private."""
+    """Only this account can read it: lines of the run may be private."""
     try:
         write_named_file(path, text.encode(), 0o600)
     except OSError as error:

@@ -1,9 +1,7 @@
-"""The phases of a run: checks, sync, start, import, warm-up, steps, the end; of each attempt anew. Pure.
+"""The phases of a run: checks, sync, start, import, warm-up, steps, the end; again for each attempt. Pure.
 
-In: the events and attempts of a snapshot, the windows that were measured, and the seconds that the start took before
-there was a record. Out: `RunPhase`s one after the other, in seconds since the beginning, with a mark for each restart;
-the last silence lies over them. The rules: a phase without a length is left out; without measured steps a script is one
-phase; a window is as long as it is, so the first step is known to about 10 s.
+Phases without a length are left out; without measured steps a script is one phase. The first step is known to about 10
+s, a window's length.
 """
 
 from __future__ import annotations
@@ -29,15 +27,13 @@ _MAX_BEFORE: Final = 7 * 86400.0
 _SHORTEST: Final = 0.05
 """Seconds of a phase that is named."""
 _MIN_WARM: Final = 6
-"""Windows without which no usual speed is known."""
+"""Windows needed to know a usual speed."""
 _WARM: Final = 0.9
-"""The part of the usual speed from which the warm-up is over."""
+"""Share of the usual speed at which the warm-up is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPhase:
-    """A part of the run's time."""
-
     kind: PhaseKind
     begin: float
     """Seconds since the start."""
@@ -46,7 +42,7 @@ class RunPhase:
 
 
 def before_start(plan: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the checks and of the sync, which were over when the run began."""
+    """Seconds of checks and sync, which were over when the run began."""
     before = as_dict(plan.get("before_start"))
     found = {name: as_number(before.get(name)) or 0.0 for name in ("checks", "sync")}
     return {name: seconds for name, seconds in found.items() if 0.0 < seconds < _MAX_BEFORE}
@@ -105,7 +101,7 @@ def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: 
 
 
 def _exchange(snapshot: RunSnapshot, begin: float, begun: float) -> float | None:
-    """When the exchange of checkpoints before the start of the ranks began: all were connected then."""
+    """When the checkpoint exchange began: all ranks were connected then."""
     if not any(begin <= at <= begun for at in _times_of(snapshot, "checkpoint")):
         return None
     return max((at for at in _times_of(snapshot, "connected") if begin <= at <= begun), default=None)
@@ -117,7 +113,7 @@ def _times_of(snapshot: RunSnapshot, name: str) -> Sequence[float]:
 
 
 def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[float, float] | None:
-    """From when to when windows with steps are, of whatever rank; None without any."""
+    """Time span of windows with steps, of any rank; None without any."""
     firsts, lasts = [], []
     for windows in measured.ranks.values():
         low = bisect_left(windows, begin, key=_start_of)
@@ -131,9 +127,9 @@ def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[fl
 
 
 def _warm_from(measured: Measurements, begin: float, end: float) -> float:
-    """When the steps have their usual speed, by the lowest measured rank: the ranks of a training step together.
+    """When the lowest measured rank reaches the usual speed: ranks of a training step together.
 
-    `begin` if they have it at once, or if there are too few windows for a usual speed.
+    `begin` if at once, or with too few windows to know.
     """
     windows = measured.ranks[min(measured.ranks)]
     low, high = bisect_left(windows, begin, key=_start_of), bisect_left(windows, end, key=_start_of)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 class RunReport(NamedTuple):
     page: ReportPage
     exit_code: int
-    """That of `why`."""
+    """Code of `why`."""
 
 
 def report_of(
     record: RunRecord, open_session: Callable[[], Session], runs: Path, cancel: Cancel, *, timeout: float
 ) -> RunReport:
-    """Query node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
+    """Query node0; if unreachable, read the copy in `runs`, the registry's directory."""
     answer = why(record, open_session, runs, cancel, timeout=timeout)
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
@@ -52,7 +52,7 @@ def report_of(
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
-    """The page of a run of which only the registry of the control machine is left."""
+    """For a run of which only the control machine's registry entry is left."""
     facts = [Fact("Script", record.script)]
     if record.hosts:
         ranks = counted(record.world_size, "rank")
@@ -71,10 +71,9 @@ def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
 
 
 def compared(page: ReportPage, other: ReportPage) -> ReportPage:
-    """The page with what differs from the other run."""
     return replace(page, comparison=compare(page, other))
 
 
 def _plan(snapshot: RunSnapshot, copy: Path) -> Mapping[str, Any]:
-    """The whole plan if it is in the copy, else the fields that node0 sends for a diagnosis."""
+    """The plan from the copy, else the fields that node0 sends for a diagnosis."""
     return read_json(copy / "plan.json") or snapshot.context.plan

@@ -25,7 +25,7 @@ def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
 
 
 def value_ticks(most: float, least: float = 0.0, count: int = 4) -> list[float]:
-    """Round marks from 0, or from below `least` if that is negative, to at least `most`."""
+    """Round marks from 0, or below a negative `least`, to at least `most`."""
     most, least = max(most, 0.0), min(least, 0.0)
     if not math.isfinite(most - least) or most - least < 1e-300:
         return [0.0, 1.0]
@@ -62,7 +62,7 @@ def _digits(value: float) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """`45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`: a time since the start."""
+    """Time since the start: `45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`."""
     whole = round(min(max(seconds, 0.0), 1e12))
     if whole < 60:
         return f"{whole} s"
@@ -74,7 +74,7 @@ def clock_text(seconds: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """`0.4 s`, `45 s`, `12 min`, `12:05 min`: how long something lasts."""
+    """Duration: `0.4 s`, `45 s`, `12 min`, `12:05 min`."""
     if 0 <= seconds < 9.95:
         return f"{seconds:.1f} s"
     text = clock_text(seconds)
@@ -90,7 +90,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def host_labels(hosts: Iterable[str], most: int) -> dict[str, str]:
-    """Name → label: without the domain that all share, and shortened; an address stays whole."""
+    """Name → label: without the common domain, and shortened; an address stays complete."""
     names = list(dict.fromkeys(hosts))
     domains = {name.partition(".")[2] for name in names}
     is_shared = len(domains) == 1 and not any(name.replace(".", "").isdigit() for name in names)

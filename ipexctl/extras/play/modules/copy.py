@@ -1,9 +1,7 @@
-"""The modules copy and template: write a file, a text or a directory of the control machine to a host.
+"""The modules copy and template: write a file, text or directory of the control machine to a host.
 
-In come a call and a session; out goes a `Result` with the diff. The host decides by the hash whether the file differs;
-one of up to 256 KB is sent along with that question, in one round trip. The scripts enter the directory above the path
-through no link of another account (`walk.sh`): as root they would write wherever such a link leads. An existing file is
-opened once and handled through that descriptor; a new one has a temporary name that must not exist yet.
+The host compares hashes; up to 256 KB are sent along in the same round trip. The scripts enter the parent directory
+through no other account's link (`walk.sh`): as root they would write wherever it leads.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 _SMALL_FILE: Final = 256 << 10
-"""A file up to this size is sent along with the check whether it differs: one round trip."""
+"""Up to this size, a file is sent along with the check whether it differs."""
 _MAX_DIFF: Final = 200_000
 _READING: Final = threading.Lock()
 
@@ -155,7 +153,7 @@ def _content(path: Path, _modified: int) -> bytes:
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
-    """Write a file. A small one is sent along with the check, and discarded if the host already has it."""
+    """Write a file. A small one is sent along with the check, and discarded if the host has it."""
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     arguments = [args["dest"], name, hashlib.sha256(data).hexdigest(), str(len(data)), mode]
@@ -189,7 +187,7 @@ def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
 
 
 def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> Result:
-    """Copy a directory; only files that differ are sent. `src/` copies its contents, `src` the directory itself."""
+    """Copy a directory; only differing files are sent. `src/` copies its contents, `src` the directory itself."""
     args = call.args
     prefix = "" if args["src"].endswith("/") else f"{source.name}/"
     try:
@@ -222,7 +220,7 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
 
 
 def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
-    """Content and mode of each file; None if they are too large."""
+    """Content and mode of each file; None if too large."""
     contents: dict[str, tuple[bytes, int]] = {}
     size = 0
     for directory, names, files in os.walk(source):
@@ -238,7 +236,7 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
 
 
 def _packed(files: dict[str, tuple[bytes, int]], directories: Sequence[str], mode: int | None) -> bytes:
-    """An archive with the files of each directory in a directory that has its number."""
+    """An archive with the files of each directory in a numbered directory."""
     numbers = {directory: number for number, directory in enumerate(directories)}
     packed, now = io.BytesIO(), int(time.time())
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:

@@ -1,9 +1,7 @@
-"""The module fetch: download a file of each host, or files of a run, to the control machine.
+"""The module fetch: downloads a host's file, or files of a run, to `dest/HOST/` as in Ansible.
 
-In comes a call; out goes a `Result`, and a file below `dest/HOST/` as in Ansible. Small files come with a script in sh,
-directories and large ones with the agent, as `ipexctl fetch` does. A file that is here already is compared by its hash
-and not sent. The host chooses neither name nor place: both are from the playbook. The mode is that of the host's file
-without what the umask takes away.
+Small files come by a shell script, directories and large ones by the agent. A file with the same hash is not sent. Name
+and place come from the playbook alone; the mode is the host's, masked by the umask.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
 
 
 def _destination(call: Call) -> Path:
-    """`dest/HOST/src` as in Ansible; with `flat`: `dest`, or a file in it if it is a directory or ends with a slash."""
+    """`dest/HOST/src`; with `flat`: `dest`, or a file in it if it is a directory or ends with a slash."""
     dest, src = call.args["dest"], call.args["src"]
     base = local_path(call.task.base, dest)
     if call.args["flat"]:
@@ -90,7 +88,7 @@ def _destination(call: Call) -> Path:
 
 
 def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Result:
-    """With the mode of the host's file, without what the umask takes away, as `ipexctl fetch` does."""
+    """With the host's mode, masked by the umask, as in `ipexctl fetch`."""
     try:
         created = write_named_file(dest, content, mode & 0o777 & ~read_umask(), make=True)
         if created is not None:
@@ -103,7 +101,7 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
 
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
-    """Fetch a directory or a large file as `ipexctl fetch` does, which needs Python on the host."""
+    """Fetch a directory or large file; needs Python on the host."""
     from ipexctl.run.fetch import order_of_host
 
     if call.check:

@@ -1,8 +1,7 @@
-"""The modules file, stat and ping: set or inspect a path of a host, and check that the host replies.
+"""The modules file, stat and ping: set or inspect a path of a host, and check that it replies.
 
-In come a call and a session; out goes a `Result` under Ansible's names. The scripts enter the directory above the path
-step by step (`walk.sh`) and work inside it, so that no account can put a link in the way between check and change. With
---check they say what they would do and do nothing. Output of a host is matched against a pattern before it is believed.
+The scripts enter the parent directory step by step (`walk.sh`) and work inside it, so no account can slip in a link
+between check and change. Output of a host is matched against a pattern.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a shell script on a host, as another account if `become` is set; it travels on stdin, so `ps` never shows it."""
+"""Runs a shell script on a host, with `become` as another account; it travels on stdin, so `ps` never shows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.session import Session
 
-# `read` consumes single bytes, so the input after the line is left for the script; head and dd may read ahead.
+# `read` consumes single bytes, leaving the input after the line to the script; head and dd may read ahead.
 _READ_SCRIPT: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
 _BECOME: Final = """\
 if [ "$(id -un)" = {user} ]; then exec /bin/sh -c {take}; fi
@@ -33,7 +33,7 @@ why=$(sudo -n -u {user} -- true 2>&1) || {{ printf '\\036become %s\\n' "$why" >&
 exec sudo -n -u {user} -- /bin/sh -c {take}
 """
 _SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
-"""The prefix of sh's own messages: the script's name and a line number, which mean nothing to the user."""
+"""sh's own prefix, its script name and a line number, means nothing to the user."""
 _FIXES: Final = {
     "permission denied": "a place this account may write to, or become: true",
     "no space": "free some space there, then run it again",
@@ -44,10 +44,10 @@ _LINK_FIX: Final = (
 )
 _REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
 WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
-"""Functions of sh for the way to a path that a task writes or removes. All such scripts begin with them."""
+"""sh functions to reach a path that a task writes or removes. All such scripts begin with them."""
 _NO_SUDO: Final = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
-"""Most bytes kept of a command's output, for each stream."""
+"""Bytes kept of a command's output, per stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,6 @@ class Completed:
     stdout: bytes
     stderr: bytes
     truncated: bool = False
-    """Whether output was dropped."""
 
     @property
     def last_error(self) -> str:
@@ -64,7 +63,7 @@ class Completed:
         return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
 
     def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> Result:
-        """The failed result of a script: its last error line as the reason, and a fix if the cause is known."""
+        """Failed result of a script: its last error line, and a fix if the cause is known."""
         if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
             owner, link, target = (field.decode(errors="replace") for field in refused.groups())
             reason = (
@@ -86,7 +85,7 @@ def run_sh(
     *,
     stdin: bytes = b"",
 ) -> Completed:
-    """Run the script with `args` as `$1` …, and `stdin` as its stdin. Raises HostError if the host is lost."""
+    """Run with `args` as `$1` …. Raises HostError if the host is lost."""
     full_script = f"set -- {shlex.join(args)}\n{script}" if args else script
     command_line = _READ_SCRIPT
     if call.become is not None:

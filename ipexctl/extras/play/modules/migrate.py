@@ -1,8 +1,6 @@
-"""The module migrate: find the lines of a project that use IPEX or the oneCCL bindings, and edit them with `apply`.
+"""The module migrate: finds a project's lines that use IPEX or the oneCCL bindings, and edits them with `apply`.
 
-In comes a directory of the control machine; out come findings, and with `apply` edited files. `RULES` has pattern,
-finding and replacement. A line whose replacement depends on other lines is only reported, and so is an import whose
-name is still used: the user decides. A line that an edit empties is deleted.
+Lines whose replacement depends on others are only reported, and so are imports that are still used.
 """
 
 from __future__ import annotations
@@ -29,14 +27,12 @@ _SKIPPED: Final = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__
 
 @dataclass(frozen=True, slots=True)
 class MigrationFinding:
-    """One line that uses IPEX or the oneCCL bindings."""
-
     path: str
     line: int
     text: str
     what: str
     new: str | None = None
-    """The replacement; empty: delete the line; None: the user has to decide."""
+    """Replacement; empty deletes the line, None leaves it to the user."""
 
 
 _PYTHON: Final = frozenset({".py"})
@@ -78,11 +74,11 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (rf"(?i)^\s*{_PACKAGES}\b.*$", "a package that is no longer made", "", frozenset({".txt"})),
     (rf"(?i){_PACKAGES}", "names a package that is no longer made", None, frozenset({".toml", ".cfg", ".sh"})),
 )
-"""Pattern, what it finds, the replacement (None: the user has to decide), and the suffixes of the files."""
+"""Pattern, finding, replacement (None: the user decides), file suffixes."""
 
 
 def scan(root: Path) -> tuple[MigrationFinding, ...]:
-    """All lines of the project that have to change, in the order of the files."""
+    """All lines that have to change, in file order."""
     findings: list[MigrationFinding] = []
     for path in _files(root):
         try:
@@ -119,7 +115,7 @@ def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
 
 
 def applied(text: str, findings: list[MigrationFinding]) -> str:
-    """The text with the safe edits applied; a line that an edit empties is deleted."""
+    """Apply the safe edits; a line that becomes empty is deleted."""
     edits = {finding.line: finding.new for finding in findings if finding.new is not None}
     lines = list(enumerate(text.split("\n"), 1))
     return "\n".join(edits.get(number, line) for number, line in lines if edits.get(number) != "")

@@ -1,9 +1,8 @@
-"""The module run: start a job on the play's hosts and follow it to its end, or detach.
+"""The module run: starts a job on the play's hosts by `api.run` and follows it, or detaches. One `Result` for all
+hosts.
 
-In comes a call for all hosts of the play; out goes one `Result`, which holds for all. `api.run` has the steps, which
-are those of `ipexctl run`. Of the ranks' output 1 MB a stream is kept for `register`. Cancelling the play stops the
-run, over a new session, as those of the pool are closed then. `creates` is looked up on node0 in the run's own tree, of
-which there may be two.
+Cancelling the play stops the run over a new session, because the pool's are closed then. `creates` is looked up on
+node0 in the run's own tree, of which there may be two.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from ipexctl.run.follow import RunUpdate
 
 _MAX_KEPT: Final = 1 << 20
-"""Most characters of the ranks' output kept for `register`, for each stream."""
+"""Characters of rank output kept for `register`, per stream."""
 
 _CREATES: Final = """\
 case $1 in '~') set -- "$HOME";; '~/'*) set -- "$HOME/${1#??}";; esac
@@ -75,7 +74,7 @@ def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Ma
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
-    """The existing path of `creates` on node0, relative to the run's working directory; empty if it does not exist."""
+    """Existing path of `creates` on node0, relative to the run's working directory, or empty."""
     tree = str(location.root)
     if call.args["sync"]:
         tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(location.root)), owner_here())}"
@@ -153,11 +152,10 @@ def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, R
 
 
 class _TaskRun(RunWatcher):
-    """Passes what happens to the view of the play, and keeps the output of the ranks for `register`."""
+    """Passes events to the play's view, and keeps rank output for `register`."""
 
     def __init__(self, context: PlayContext, call: Call, *, is_silent: bool = False) -> None:
         self.reason = ""
-        """Why the run failed."""
         self._context, self._call, self._is_silent = context, call, is_silent
         self._kept: dict[str, list[str]] = {"stdout": [], "stderr": []}
         self._sizes = {"stdout": 0, "stderr": 0}
@@ -165,7 +163,7 @@ class _TaskRun(RunWatcher):
 
     @property
     def output(self) -> dict[str, str]:
-        """Of the ranks, by stream."""
+        """Rank output by stream."""
         return {name: "".join(parts).rstrip("\n") for name, parts in self._kept.items()}
 
     def sessions(self) -> AbstractContextManager[SessionPool]:
@@ -226,7 +224,7 @@ class _TaskRun(RunWatcher):
             self._context.watch(RunOutput(rank, stream, masked(text, self._context.templater.secrets)))
 
     def _stop(self, record: RunRecord) -> None:
-        """Over a new session, as those of the pool are closed."""
+        """Over a new session, because the pool's are closed."""
         try:
             stop(record, CallWatcher(Cancel()))
         except CallError as error:

@@ -1,8 +1,7 @@
-"""The declarations of all modules: options, types, defaults, combinations that are refused. Data.
+"""Declarations of all modules: options, types, defaults, refused combinations. Data.
 
-`SPECS` has each module below the name of the file that implements it. What is known before a run is checked by these
-declarations (`options.py`), before any host is touched. A function here gets the options that were given and returns
-why they cannot stand together, or None.
+`options.py` checks by them before any host is touched. A function here gets the given options and returns why they
+can't stand together, or None.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
 _KINDS: Final[Mapping[Any, Any]] = {
     str: "str", int: "int", float: "float", bool: "bool", Path: "path", tuple[str, ...]: "list",
 }  # fmt: skip
-"""Type of a declared option → its kind in a playbook, unless the declaration names one."""
+"""Declared type → kind in a playbook, unless the declaration names one."""
 _TEXT: Final = Option("str")
 _LIST: Final = Option("list")
 _COUNT: Final = Option("int", least=1)
@@ -91,7 +90,7 @@ def _run(given: Mapping[str, Any]) -> str | None:
 
 
 def _of_request(given: Mapping[str, Any]) -> str | None:
-    """What `ipexctl run` would refuse of these options on any hosts, so that no earlier task trains in vain."""
+    """What `ipexctl run` would refuse on any hosts, so that no earlier task trains in vain."""
     from ipexctl.run.start.request import check_request, run_spec
 
     try:
@@ -102,7 +101,7 @@ def _of_request(given: Mapping[str, Any]) -> str | None:
 
 
 def declared_options(kind: type) -> dict[str, Option]:
-    """The options of a dataclass that the command line has, too; see `option_declaration.py`."""
+    """Options of a dataclass shared with the command line; see `option_declaration.py`."""
     types, defaults = get_type_hints(kind), {field.name: field.default for field in fields(kind)}
     return {name: _option(types[name], defaults[name], declaration) for name, declaration in declared(kind).items()}
 
@@ -234,4 +233,4 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),
     "migrate": (Spec("migrate", "all", {"src": Option("path", default="."), "apply": _NO}, free="src"),),
 }
-"""The modules of each file of this package."""
+"""Modules by the file of this package."""

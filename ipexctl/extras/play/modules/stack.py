@@ -1,8 +1,7 @@
-"""The modules install and env: install one stack on every host of the play; verify, name or remove environments.
+"""The modules install and env: install one stack on all hosts of the play; verify, name or remove environments.
 
-In comes a call for all hosts together, as all get the same stack; out goes a `Result` for each host. They call what
-the commands `install` and `envs` call, so there is one way to install. Giving a name, such as `default`, is one step
-on each host, after which new runs use the environment; running ones keep theirs.
+They call what `install` and `envs` call. Naming, as `default`, is one step per host: new runs use the environment,
+running ones keep theirs.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
 
 
 def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
-    """Give an environment another name, such as `default`; each host switches in one step."""
+    """Give an environment another name, such as `default`."""
     source = call.args["from"]
     results: dict[str, Result] = {}
     moves: dict[str, tuple[str, str, str]] = {}

@@ -1,8 +1,7 @@
-"""The module tune: settings of the account, or as root of the machine, that affect training; each can be undone.
+"""The module tune: account or machine settings that affect training. `state: absent` restores the original values.
 
-In come a call and a session; out goes a `Result` with each setting's old and new value. The first original value of a
-setting is kept in HOME/tune.before before it is changed, and `state: absent` restores it; one that can't be restored
-stays in that file. The home is entered through no link of another account, as the script may run as root.
+Originals are stored in HOME/tune.before first; what can't be restored stays there. The script may run as root, so it
+enters the home through no other account's link.
 """
 
 from __future__ import annotations

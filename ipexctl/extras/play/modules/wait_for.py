@@ -1,7 +1,4 @@
-"""The modules wait_for and pause.
-
-wait_for waits on the host, in one round trip, for a port or path; pause waits on the control machine.
-"""
+"""The modules wait_for (on the host, in one round trip, for a port or path) and pause (on the control machine)."""
 
 from __future__ import annotations
 
