@@ -27,7 +27,7 @@ class ConfigEntry(NamedTuple):
 
 
 def show(values: Sequence[ConfigEntry], *, quiet: bool, no_color: bool) -> None:
-    """Print the values; with --quiet only those that are not built-in."""
+    """With --quiet only values that are not built-in."""
     rows = [
         (value.command, value.key, _text(value.value), f"{value.source}:{value.line}" if value.line else value.source)
         for value in values

@@ -1,8 +1,6 @@
-"""Output of `ipexctl doctor`, as text or JSON.
+"""Output of `ipexctl doctor`, as text or JSON: a row for equal hosts, findings worst first, settings of `run`, summary.
 
-A DoctorReport comes in, lines go out, in the order in which a reader needs them: a row for equal hosts, the findings by
-level with the worst first, the settings that `run` would choose, a summary. A fix has lines of its own, to be copied;
-findings of level info are ids on one line, as nothing has to be done about them. No word is cut.
+A fix has lines of its own, to be copied; findings of level info are ids on one line. No word is cut.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 _UNREACHABLE = "unreachable"
 _STATUSES = ("ok", "warn", "fail", _UNREACHABLE)
 _CALM = ("info", "ok")
-"""Levels about which nothing has to be done."""
+"""Levels without anything to do."""
 _INDENT = " " * 6
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
@@ -36,10 +34,7 @@ _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": 
 def show_doctor(
     report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
 ) -> None:
-    """Print the report; `quiet` leaves out all but the problems, `verbose` shows the findings of level info whole.
-
-    `options`: those of the call, for commands to type next.
-    """
+    """`quiet` prints only problems, `verbose` all of level info. `options`: the call's, for commands to type next."""
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
@@ -57,7 +52,7 @@ def show_doctor(
 def finding_sections(
     report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool, options: CallOptions = NO_OPTIONS
 ) -> list[list[str]]:
-    """The lines of the findings, a section for each level, the worst first."""
+    """A section per level, worst first."""
     findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
     sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
     for level in reversed(LEVELS):
@@ -97,7 +92,7 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
 
 
 def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
-    """A row for the hosts that are equal but for the load and the memory in use, of which it has the range."""
+    """One row for hosts that differ only in load and used memory, shown as a range."""
     groups = group_by(hosts, _lasting_cells)
     return [
         (folded_hosts(_names(group)), *cells, _memory(group), _load(group))
@@ -106,7 +101,7 @@ def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
 
 
 def _lasting_cells(host: HostReport) -> tuple[str, ...]:
-    """State, processor, cores, NUMA nodes, tier; last, the memory that this account may use."""
+    """State, processor, cores, NUMA nodes, tier; last, the memory this account may use."""
     facts = host.facts
     if facts is None:
         return (host.status, *[""] * 5)
@@ -126,14 +121,14 @@ def _lasting_cells(host: HostReport) -> tuple[str, ...]:
 
 
 def short_cpu(model: str) -> str:
-    """The short model name: `Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`."""
+    """`Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`."""
     text = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", model)
     short = re.sub(r"\b(Intel|Xeon|AMD)\b", " ", text, flags=re.IGNORECASE)
     return " ".join(short.split()) or " ".join(text.split())
 
 
 def _memory(hosts: Sequence[HostReport]) -> str:
-    """`12/64 GiB`: what the machine uses, of what this account may use; `3-12/64 GiB` of several hosts."""
+    """`12/64 GiB`: used by the machine, of what this account may use; `3-12/64 GiB` for several hosts."""
     memories = [host.facts.memory for host in hosts if host.facts]
     if not memories or memories[0].usable is None:
         return ""
@@ -147,7 +142,6 @@ def _load(hosts: Sequence[HostReport]) -> str:
 
 
 def _range(ascending: Sequence[str]) -> str:
-    """`1`, or `1-3`, or nothing without values."""
     return "-".join(dict.fromkeys((ascending[0], ascending[-1]))) if ascending else ""
 
 
@@ -183,7 +177,6 @@ def _title(id_: str, hosts: Sequence[str]) -> str:
 
 
 def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
-    """Level and title, then the message and the fix, each on lines of its own."""
     first, *more = wrapped_names(title, _width() - len(_INDENT), "", " " * 2)
     return [
         f"{_painted(level, has_color)}  {first}",
@@ -194,7 +187,7 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
 
 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
-    """The ids alone, as nothing has to be done about them."""
+    """The ids only: nothing has to be done about them."""
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
     command = f"{options.apply('ipexctl doctor')} -v"
     text = wrapped_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
@@ -206,7 +199,7 @@ def _painted(level: str, has_color: bool) -> str:
 
 
 def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
-    """What `run` would do, after what is missing for it: an environment on these hosts."""
+    """What `run` would do, after what it lacks: an environment on these hosts."""
     advice = report.recommendation
     if advice is None:
         return []
@@ -219,7 +212,6 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
 
 
 def _settings(advice: Recommendation) -> list[str]:
-    """A small table: setting, value, reason."""
     rows = [
         ("stack", " or ".join(advice.candidates), "stack"),
         ("precision", advice.dtype, "dtype"),

@@ -1,9 +1,7 @@
-"""Output of `ipexctl why --stacks`: the stacks of the ranks, grouped by place; or JSON.
+"""Output of `ipexctl why --stacks`: a block per group of ranks with equal stacks, or JSON.
 
-In: a `Dump` (`run/dump.py` has grouped ranks with equal stacks); out: one block for each group with its ranks and
-calls, the innermost first, and a sentence: why the run hangs if `run/hang.py` can tell, else which ranks are elsewhere
-than the majority. The rules: a rank without a stack is shown with the reason, never left out; a deep stack is cut in
-the middle, as its two ends tell most, and --all shows the rest; a line is cut at the width of the terminal.
+A sentence says why the run hangs if `run/hang.py` can tell, else which ranks are outside the majority. A rank without a
+stack is shown with the reason. Deep stacks are cut in the middle (--all shows all), lines at the terminal's width.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _INNER, _OUTER = 16, 6
-"""Calls shown of each end of a stack that is deeper than both together."""
+"""Calls shown of each end of a stack deeper than both together."""
 _NAMES: Final = 32
 _STATES: Final = {
     "R": "running",
@@ -42,7 +40,7 @@ _STATES: Final = {
 
 
 Line = tuple[str, str]
-"""A line, and its color."""
+"""With its color."""
 
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
@@ -93,7 +91,7 @@ def _verdict(dump: Dump) -> str:
 
 
 def _odd(dump: Dump) -> str:
-    """The ranks outside the largest group; empty if that group is no majority."""
+    """Ranks outside the largest group; empty if that is no majority."""
     groups = dump.groups
     if len(groups) < 2 or 2 * len(groups[-1].ranks) <= sum(len(group.ranks) for group in groups):
         return ""
@@ -141,7 +139,7 @@ def _frame_lines(frames: Sequence[StackFrame], width: int, *, all_frames: bool, 
 
 
 def _others(rank: RankStacks) -> list[tuple[str, tuple[StackFrame, ...]]]:
-    """Name and frames of every thread except the main thread that stands in the heading."""
+    """Name and frames of every thread but the main thread in the heading."""
     found = []
     for process in rank.processes:
         for thread in process.threads:
@@ -192,7 +190,7 @@ def show_over(status: RunStatus, run: str) -> None:
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
-    """Print the dump as JSON; without a dump, an empty one with the reason."""
+    """Without a dump, an empty one with the reason."""
     print_json(as_json(dump or Dump(time.time(), ()), run, reason))
 
 

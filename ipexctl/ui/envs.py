@@ -1,7 +1,6 @@
-"""Output of `ipexctl envs`: a line per environment with its hosts, or JSON.
+"""Output of `ipexctl envs`: a line per environment with its hosts, or JSON; and what `--prune` frees.
 
-In: the listings of the hosts, or what was removed; out: a table with a row for equal environments, and for equal hosts
-a line about what `--prune` frees. A narrow terminal gets fewer columns, and what has none is below the row.
+A narrow terminal gets fewer columns; the rest is below the row.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
 
 
 def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
-    """Print the report; `options` are the command line options that select the same hosts."""
+    """`options`: command-line options that select the same hosts."""
     is_list = report.verb == "list"
     if is_list:
         _show_list(report, quiet=quiet, no_color=no_color, options=options)
@@ -82,7 +81,7 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
 
 
 def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
-    """What `--prune` would remove on a host, and how many bytes that frees."""
+    """What `--prune` would remove on a host, and the bytes that frees."""
     parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
     parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
     if listing.unnamed:
@@ -110,7 +109,6 @@ def _row(env: EnvEntry) -> dict[str, str]:
 
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
-    """What has no column."""
     parts = [] if "name" in layout else [f"name {row['name']}"]
     parts += [] if "python" in layout else [f"Python {row['python']}, ranks over {row['ranks over']}"]
     parts += [] if "hosts" in layout else [f"on {row['hosts']}"]

@@ -1,6 +1,4 @@
-"""Errors that end a call: a JSON document with reason and fix for `--json`, events for `--events`, a log file for an
-unexpected one.
-"""
+"""Errors that end a call: JSON for `--json`, events for `--events`, a log file for unexpected ones."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:
-    """The schema of the command in `argv` if it has --json."""
+    """Schema of the command in `argv` if it has --json."""
     command, has_json = _command_of(argv, "--json")
     if not has_json or not command:
         return None
@@ -33,7 +31,7 @@ def requests_events(argv: Sequence[str]) -> bool:
 
 
 def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
-    """The words of the command, and whether it has the flag; arguments after a script belong to the script."""
+    """Words of the command, and whether it has the flag; a script's arguments are the script's."""
     command: list[str] = []
     has_flag = False
     for before, word in zip(("", *argv), argv, strict=False):
@@ -50,7 +48,7 @@ def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
 def print_json_error(
     reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None, exit_code: int = 2
 ) -> None:
-    """Print the document of --json, or the events of --events; nothing if the call has neither."""
+    """Nothing if the call has neither --json nor --events."""
     schema = requested_schema(sys.argv[1:])
     if schema is None and requests_events(sys.argv[1:]):
         from ipexctl.ui.run.events import print_failed_call
@@ -77,7 +75,7 @@ def _position(error: FileError) -> dict[str, Any]:
 
 
 def report_crash(error: BaseException) -> None:
-    """The log does not have the command line, which can contain a secret."""
+    """The log omits the command line, which may contain a secret."""
     import traceback
 
     from ipexctl.node.common.files import make_private_directory

@@ -1,10 +1,8 @@
-"""Output of `ipexctl exec`: live lines prefixed with the host, identical output folded, or JSON.
+"""Output of `ipexctl exec`: live lines prefixed with the host, folded identical output, or JSON.
 
-In: bytes of each host's stdout and stderr, as they arrive and from many threads. `LiveOutput` prints complete lines at
-once. `CollectedOutput` keeps all in one file until the end, then prints equal output once with its hosts, or the JSON
-document. The rules: lines of hosts are never mixed, and stdout and stderr stay apart; what is collected is in memory
-only while it is small, and is written in pieces. Failures are collected for a second, so that a hundred hosts with one
-reason are one line.
+`LiveOutput` prints complete lines at once; `CollectedOutput` keeps all until the end, in memory while small. Hosts'
+lines never mix, and stdout and stderr stay apart. Failures are collected for a second: a hundred equal ones are one
+line.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LiveOutput(OutputPipes):
-    """Prints complete lines as they arrive: a host's stdout to stdout, its stderr to stderr."""
+    """A host's stdout to stdout, its stderr to stderr."""
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         super().__init__(cancel, no_color=no_color)
@@ -53,13 +51,13 @@ class LiveOutput(OutputPipes):
         return sink
 
     def finish(self, host: Host) -> None:
-        """Print the unfinished line of a host."""
+        """Print the host's unfinished line."""
         for stream, prefixer in self._prefixers.pop(host, {}).items():
             self.write(stream, prefixer.flush())
 
 
 class _StoredOutput:
-    """The segments of one stream of a host in the file, and its hash."""
+    """Segments of one stream in the file, and its hash."""
 
     def __init__(self) -> None:
         from hashlib import blake2b
@@ -69,7 +67,7 @@ class _StoredOutput:
 
 
 class CollectedOutput:
-    """Keeps all output until the end, for folding and JSON, in one file: in memory while it is small, else on disk."""
+    """Keeps all output in one file, in memory while small, else on disk."""
 
     _IN_MEMORY = 8 << 20
     _PIECE = 1 << 18
@@ -95,7 +93,7 @@ class CollectedOutput:
         """Does nothing: output is shown at the end."""
 
     def digest(self, host: Host, stream: StreamName) -> bytes | None:
-        """Hash of the output; None if there was none."""
+        """None without output."""
         output = self._outputs.get((host, stream))
         return output.digest.digest() if output else None
 
@@ -107,7 +105,7 @@ class CollectedOutput:
                 yield self._file.read(min(rest, self._PIECE))
 
     def text(self, host: Host, stream: StreamName) -> Iterator[str]:
-        """The output as text, in pieces; bytes that are no UTF-8 are replaced."""
+        """In pieces; invalid UTF-8 is replaced."""
         return codecs.iterdecode(self.pieces(host, stream), "utf-8", "replace")
 
 
@@ -137,7 +135,7 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 
 def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
-    """Print one document in UTF-8, whatever the locale; written in pieces, so it is never in memory completely."""
+    """UTF-8 whatever the locale, in pieces, so never completely in memory."""
 
     def write(text: str) -> None:
         sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
@@ -159,10 +157,9 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 
 class FailureReport:
-    """Prints failed hosts with reason and fix, hosts of the same reason together.
+    """Prints failed hosts with reason and fix, grouped by reason.
 
-    Failures are collected for `delay` seconds before they are printed. `options`: those of the call, for commands to
-    type next.
+    Collects failures for `delay` seconds. `options`: the call's, for commands to type next.
     """
 
     def __init__(self, options: CallOptions = NO_OPTIONS, delay: float = 1.0) -> None:
@@ -183,7 +180,7 @@ class FailureReport:
                 self._timer.start()
 
     def print(self, patience: float | None = None) -> None:
-        """Print the collected failures; a blocked stderr is waited for at most `patience` seconds."""
+        """Wait for a blocked stderr at most `patience` seconds."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if self._timer is not None:

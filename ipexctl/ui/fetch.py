@@ -1,8 +1,4 @@
-"""Output of `ipexctl fetch`: the result in one line, or JSON.
-
-In come results of one host or of several; the answer goes to stdout, and notes to stderr: which other hosts have such
-files, and the line that fetches them. The rule: a line that is printed can be typed as it stands.
-"""
+"""Output of `ipexctl fetch`: one line, or JSON; notes about other hosts with such files. Printed lines can be typed."""
 
 from __future__ import annotations
 
@@ -47,14 +43,14 @@ def show_json(result: FetchResult, other_hosts: Sequence[str], also_on: Sequence
 
 
 def show_all_json(results: Sequence[FetchResult]) -> None:
-    """One document for several hosts: `hosts[]` has for each what the document of one host has."""
+    """In `hosts[]`, each entry is like the document of one host."""
     show_failures([result for result in results if result.reason])
     hosts = [{name: value for name, value in as_json(result).items() if name not in _OF_ONE} for result in results]
     print_json({"schema": "ipexctl.fetch/1", "hosts": hosts})
 
 
 def show_other_hosts(request: FetchRequest) -> None:
-    """Print which other hosts may have such files, and the command that fetches those of all, each to its directory."""
+    """Which other hosts may have such files, and the command that fetches all, each to its directory."""
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
     host, others = printable(request.host.name), fold_names(request.other_hosts)
@@ -65,7 +61,7 @@ def show_other_hosts(request: FetchRequest) -> None:
 
 
 def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
-    """Print which other hosts have the path; if the asked one lacks it, also with `quiet`, as the call has failed."""
+    """Which other hosts have the path; even with `quiet` if the asked host lacks it, because the call failed."""
     path, host = request.requested.path or "", printable(request.host.name)
     source = f"{request.requested.run}:{path}"
     every_host = ("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")
@@ -82,19 +78,19 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
 
 
 def _directory(dest: str) -> str:
-    """Where files of several hosts can lie: not where a file is, such as the one just fetched."""
+    """A place for several hosts' files: not where a file is, such as the one just fetched."""
     return f"{dest}.hosts" if Path(dest).is_file() else dest
 
 
 def show_no_results(run: str, dest: str) -> None:
-    """Print that no host has results of the run, and the command that fetches the other files that it wrote."""
+    """No host has results of the run; prints the command that fetches the other files it wrote."""
     print_with_fix(
         f"note: {printable(run)} wrote nothing to IPEXCTL_RUN_DIR", shlex.join(("ipexctl", "fetch", run, dest))
     )
 
 
 def show(result: FetchResult, *, quiet: bool = False) -> None:
-    """Print the result to stdout; the reason of a failure, or missing files with theirs, to stderr."""
+    """Failures and missing files go to stderr."""
     if result.reason:
         show_failures([result])
         return
@@ -112,7 +108,7 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
 
 
 def show_followed(results: Sequence[FetchResult], *, quiet: bool = False) -> None:
-    """Print what has arrived from each host until the run's end, or until the call was ended, and why that was."""
+    """What arrived from each host until the run or call ended, and why it ended."""
     for result in results:
         if result.brought or not result.reason:
             show(replace(result, reason=""), quiet=quiet)

@@ -1,4 +1,4 @@
-"""Output of `ipexctl hub`: a line for each repository with its hosts, what was removed, or JSON."""
+"""Output of `ipexctl hub`: a line per repository with its hosts, what was removed, or JSON."""
 
 from __future__ import annotations
 

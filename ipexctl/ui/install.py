@@ -35,7 +35,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
 
 
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print results to stdout; failures, notes and the next command to stderr."""
+    """Failures, notes and the next command go to stderr."""
     results = report.hosts
     if report.refusal is not None:
         print_refusal(report.refusal.reason, report.refusal.fix, no_color=no_color)
@@ -51,7 +51,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
 
 
 def _show_changes(report: InstallReport) -> None:
-    """One line; all of them are in the JSON document."""
+    """One line; the JSON document has all."""
     if report.changes and report.refusal is None:
         shown = ", ".join(map(str, report.changes[:_SHOWN_CHANGES]))
         more = len(report.changes) - _SHOWN_CHANGES
@@ -80,7 +80,7 @@ def _show_stack(report: InstallReport) -> None:
 
 
 def verified_text(verify: Mapping[str, Any]) -> str:
-    """The verified features as text; without times, so that equal hosts share one line."""
+    """Verified features, without times, so that equal hosts share a line."""
     if not verify.get("ok"):
         return ""
     features = [f"verified: torch's own kernels use {verify['capability']}" if verify.get("capability") else "verified"]

@@ -1,4 +1,5 @@
-"""Output of `run --dry-run`: ranks and their cores, every variable with its reason, the mpirun line.
+"""Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line; to stdout even with
+--quiet.
 
 In: a `Plan`; out: lines to stdout, also with --quiet, as they are the answer. Equal hosts share the rows of the
 table, and variables that are equal everywhere stand apart from those that differ by host or rank. The rules: a secret
@@ -36,7 +37,6 @@ _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed
 
 
 def show_refused_json(failure: StartFailure, schema: str) -> None:
-    """Print a JSON document with the reason why there is no plan."""
     details = {"reason": printable(failure.reason), "fix": printable(failure.fix), "hosts": list(failure.hosts)}
     status = "unreachable" if failure.exit_code == 3 else "failed"
     print_json({"schema": schema, "status": status, **details})
@@ -80,7 +80,7 @@ def _summary(plan: Plan) -> str:
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
-    """The table of ranks; hosts with equal ranks share their rows."""
+    """Hosts with equal ranks share their rows."""
     alike = group_by(hosts, lambda host: tuple((r.cores, r.ccl_cores, r.omp, r.memory) for r in host.ranks))
     rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
     for group in alike.values():
@@ -161,7 +161,7 @@ def _rank_command(plan: Plan) -> Sequence[str]:
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:
-    """The command as shell input, over several lines with continuation characters."""
+    """As shell input, over several lines with continuation characters."""
     line = " "
     for word in map(shlex.quote, map(printable, argv)):
         if len(line) > 2 and len(line) + 1 + len(word) + 2 > width:

@@ -1,7 +1,7 @@
-"""Messages on stderr: errors, hints and steps. Results of commands are printed elsewhere, to stdout.
+"""Messages on stderr: errors, hints and steps. Results go to stdout elsewhere.
 
-In come texts and their fixes; out go lines, to the descriptor itself. The rules: a stderr that is closed or blocked
-loses the message and never the command; on a terminal no word is cut and a command of a fix is whole on a line.
+Written to the descriptor itself: a closed or blocked stderr loses the message, never the command. On a terminal no word
+is cut, and a fix's command stays on one line.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 STOPPING = "stopping (press Ctrl-C again to leave at once)\n"
-"""The answer to the first signal."""
+"""Answer to the first signal."""
 
 
 def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
-    """True if output to this stream should be colored. Colors never carry information that the text lacks."""
+    """Colors never carry information that the text lacks."""
     if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
 def paint(text: str, code: str, *, on: bool) -> str:
-    """The text in a color or style of the terminal, such as `31` for red and `1` for bold."""
+    """`code`: such as `31` for red and `1` for bold."""
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
 def print_message(text: str, patience: float | None = None) -> None:
     """Write a line to stderr. If stderr is closed, only the message is lost.
 
-    With `patience`, a blocked reader is waited for at most that many seconds. The line is written to the descriptor
-    itself: text stuck in Python's buffer would block the interpreter's exit or change its exit code.
+    `patience`: seconds to wait for a blocked reader. Bypasses Python's buffer, where stuck text would block the
+    interpreter's exit or change its exit code.
     """
     try:
         descriptor = sys.stderr.fileno()
@@ -65,9 +65,9 @@ def print_message(text: str, patience: float | None = None) -> None:
 
 
 def write_to_terminal(text: str) -> None:
-    """Write to stderr's descriptor: a signal handler can interrupt code that holds the lock of the stderr buffer.
+    """Write to stderr's descriptor: a signal handler may interrupt code that holds the buffer's lock.
 
-    The write does not block, so that a blocked reader cannot delay the handler.
+    Does not block, so a blocked reader can't delay the handler.
     """
     with contextlib.suppress(OSError, ValueError):
         blocking = os.get_blocking(2)
@@ -79,13 +79,13 @@ def write_to_terminal(text: str) -> None:
 
 
 def notice_text(notice: Notice) -> str:
-    """The lines of a notice, each safe to print."""
+    """Safe to print."""
     text = "\n".join(printable(line) for line in notice.text.split("\n"))
     return f"warning: {text}" if notice.warning else text
 
 
 def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
-    """Print a text and its fix below it; on a terminal no word of them is cut, and a command is whole on a line."""
+    """A text and its fix below it; on a terminal no word is cut, and a command is complete on a line."""
     width = _terminal_width()
     lines = wrapped_lines(text, width, "    ") if width else [text]
     if fix:
@@ -94,9 +94,9 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
 
 
 def fitted(lines: Sequence[str]) -> str:
-    """Sentences that are safe to print, with indented ones below them, as one text for stderr.
+    """Join sentences and indented lines, safe to print, for stderr.
 
-    On a terminal no word of them is cut, and a command is whole on a line.
+    On a terminal no word is cut, and a command is complete on a line.
     """
     width = _terminal_width()
     if not width:
@@ -111,12 +111,12 @@ def fitted(lines: Sequence[str]) -> str:
 
 
 def print_paragraph(text: str) -> None:
-    """Print a sentence; on a terminal no word of it is cut."""
+    """On a terminal no word is cut."""
     print_with_fix(text, "")
 
 
 def _terminal_width() -> int:
-    """Columns of stderr's terminal, or 0."""
+    """0 without a terminal."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):  # no terminal, or a test captures it
@@ -124,7 +124,7 @@ def _terminal_width() -> int:
 
 
 def print_user_error(error: UserError) -> None:
-    """Print an error in the call or in a file; where its place is known, also the line and a caret under the column."""
+    """Print an error in the call or a file, with the line and a caret if its place is known."""
     label = paint("error:", "31", on=wants_color(sys.stderr))
     lines = [f"{label} {printable_lines(error.message)}"]
     if isinstance(error, FileError):
@@ -145,7 +145,7 @@ def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None
 
 
 def excerpt(text: str, column: int, width: int = 74) -> list[str]:
-    """The line and a caret under its `column` (counted from 1); a long line is cut around the column."""
+    """The line and a caret under `column` (from 1); a long line is cut around it."""
     start = max(0, column - 1 - width // 2) if len(text) > width else 0
     piece = text[start : start + width]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" if c != "\t" else " " for c in piece)

@@ -1,8 +1,5 @@
-"""Texts in lines that fit a terminal. Pure.
-
-In come a text and a width, out go lines. The rules: no word is broken; a command in a fix stays on one line, even if it
-is too long for it, since a terminal's own line break is not copied with it.
-"""
+"""Fits texts to a terminal's width. Pure. No word is broken; a fix's command stays on one line even if too long,
+because a terminal's own line break is not copied with it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CLAUSE: Final = re.compile(r""" *for \w+ in .*?; done;?|(?:(?<=[ =])'[^']*'|(?<=[ =])"[^"]*"|[^:;]|[:;](?! ))+[:;]?""")
-"""Up to a colon or semicolon before a blank, outside of words in quotes and of loops."""
+"""Up to a colon or semicolon before a blank, outside of quoted words and loops."""
 _COMMAND: Final = re.compile(
     r"(for \w+ in|find [/~.]|(ansible-inventory|apt-get|chmod|chown|conda|cp|cpupower|curl|df|dmesg|dnf|echo|grep|"
     r"hostnamectl|iconv|ip|ipexctl|ip6?tables|journalctl|loginctl|ls|mkdir|mount|mv|pip|ps|python3?|restorecon|rm|sed|"
@@ -25,7 +22,7 @@ _COMMAND: Final = re.compile(
 
 
 def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
-    """The text in lines, those after the first with the indent `hanging`; words are not broken, to be copied."""
+    """`hanging`: indent after the first line. Words stay complete, to be copied."""
     return textwrap.wrap(
         printable(text),
         width,
@@ -37,7 +34,7 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None)
 
 
 def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
-    """Lines of a text that is safe to print, each wrapped where it is too long."""
+    """Wrap long lines of a text that is safe to print."""
     return [
         piece
         for line in text.split("\n")
@@ -49,7 +46,7 @@ def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
 
 
 def wrapped_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
-    """A list such as `node[1,3-9]` in lines, which end behind a comma."""
+    """A list such as `node[1,3-9]`, broken after commas."""
     lines = [indent]
     for name in re.split(r"(?<=,)", printable(text)):
         if len(lines[-1]) + len(name) <= width or lines[-1] in (indent, hanging):
@@ -60,7 +57,7 @@ def wrapped_names(text: str, width: int, indent: str, hanging: str) -> list[str]
 
 
 def clauses(fix: str) -> Iterator[tuple[str, bool]]:
-    """The clauses of a fix, each with whether it is a command to paste."""
+    """Clauses of a fix, each with whether it is a command to paste."""
     follows_colon = False
     for match in _CLAUSE.finditer(fix):
         clause = match[0].strip()
@@ -69,7 +66,7 @@ def clauses(fix: str) -> Iterator[tuple[str, bool]]:
 
 
 def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
-    """A fix in lines. A command that does not fit the rest of a line has a line of its own, and stays whole."""
+    """A command that does not fit the rest of a line gets its own and stays on it."""
     lines: list[str] = []
     prose, margin = "", indent
     for clause, is_command in clauses(printable(fix).strip()):

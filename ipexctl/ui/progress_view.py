@@ -1,9 +1,7 @@
-"""Progress of an install, a sync or a fetch: a bar per host and a total on a terminal, plain lines elsewhere.
+"""Progress of an install, sync or fetch, on stderr: a bar per host and a total on a terminal, plain lines elsewhere.
 
-In: `ProgressEvent`s (`remote/progress.py`) from any thread; out: stderr alone, as stdout has the result. In a log or
-pipe there is a line when a step begins, and one every 5 seconds while bytes move. A short transfer is not shown: rich
-takes longer to import than a small transfer. At most 24 hosts have a bar, the others count in the total. Warnings are
-shown even with --quiet.
+In a log or pipe, a line per step and one every 5 seconds while bytes move. Short transfers are not shown: importing
+rich takes longer. At most 24 hosts have a bar; the total counts all. Warnings are shown even with --quiet.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _PROGRESS_SECONDS: Final = 5.0
-"""Seconds between two plain lines about the bytes of one host."""
+"""Seconds between plain lines about one host's bytes."""
 _SHORT_SECONDS: Final = 1.0
 """A shorter transfer has no line, and one of half of it no bar."""
 _MOST_BARS: Final = 24
@@ -31,10 +29,7 @@ CONTROL_MACHINE: Final = "control machine"
 
 
 class ProgressView:
-    """Shows events from any thread; prints nothing before the first event.
-
-    In logs and pipes: a line when a step begins, and every few seconds while bytes are transferred.
-    """
+    """Takes events from any thread; prints nothing before the first."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
         self._quiet = quiet
@@ -143,7 +138,7 @@ class _Bars:
         return self._progress
 
     def _task(self, progress: Progress, host: str) -> TaskID | None:
-        """The bar of the host; None for hosts beyond the limit, which count only in the total."""
+        """None for hosts beyond the limit, which only count in the total."""
         if host not in self._tasks:
             if len(self._tasks) >= _MOST_BARS:
                 return None

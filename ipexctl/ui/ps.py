@@ -1,9 +1,7 @@
 """Output of `ipexctl ps`, `ps --prune` and `ipexctl stop`: a line per run or host, or JSON.
 
-In: runs with the state that their node0 reports, and what was stopped or pruned; out: a table, sentences, or the
-documents `ipexctl.ps/1` and `ipexctl.prune/1`. A narrow terminal gets fewer columns, and what has none is below the
-row: a cell is never folded, because an id in two pieces cannot be copied. A node0 that did not answer, or a record that
-cannot be read, is named with its reason beside the others.
+A narrow terminal gets fewer columns, with the rest below the row: no cell is folded, because an id in two pieces can't
+be copied. A silent node0 and an unreadable record are listed with the reason.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ _LAYOUTS: Final = (
     ("run", "state", "started", "took"),
     ("run", "state", "took"),
 )
-"""Columns for ever narrower terminals; what has no column is below the row. An id begins with the script, and has the
-day and time of its start."""
+"""Columns for ever narrower terminals. An id begins with the script, and has day and time of its start."""
 _WITH_THROUGHPUT: Final = tuple(
     (*layout[: layout.index("took") + 1], "throughput", *layout[layout.index("took") + 1 :]) for layout in _LAYOUTS[:3]
 )
@@ -45,7 +42,7 @@ _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal",
 
 
 def as_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> dict[str, Any]:
-    """The JSON document; `unreadable` lists runs whose record on the control machine cannot be read."""
+    """`unreadable`: runs whose record on the control machine can't be read."""
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
     return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
 
@@ -83,7 +80,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
 
 
 def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:
-    """Print the table of runs; `hidden` is the number of ended runs that are not in it."""
+    """`hidden`: number of ended runs left out."""
     now = time.time()
     if runs:
         rows = [_row(run, now) for run in runs]
@@ -164,7 +161,7 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
 def show_pruned(
     nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
 ) -> None:
-    """Print a line per host; with --dry-run also each run that would be removed."""
+    """A line per host; with --dry-run also each run that would be removed."""
     action = "would be pruned" if dry_run else "pruned"
     results: list[tuple[str, Sequence[PrunedRun], str]] = []
     for entry in nodes:

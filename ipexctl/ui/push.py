@@ -18,7 +18,7 @@ def as_json(report: PushReport) -> dict[str, Any]:
 
 
 def show(report: PushReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print results to stdout; failures and the next step to stderr."""
+    """Failures and the next step go to stderr."""
     show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_names(report)
@@ -37,7 +37,7 @@ def _describe(result: PushResult) -> str:
 
 
 def _show_names(report: PushReport) -> None:
-    """Print the files to send, once for hosts with equal lists."""
+    """Once for hosts with equal lists."""
     groups = fold_equal([result for result in report.hosts if result.would_send], lambda result: result.would_send)
     for names, hosts in groups.items():
         if len(groups) > 1:

@@ -1,9 +1,7 @@
-"""Results of hosts, for every command that reports one per host: equal results folded into one line, or JSON.
+"""Results of commands that report one per host: equal results folded into a line, or JSON.
 
-In: `HostResult`s and a `Report`; out: `node[1-4]: ok: …` to stdout, failures with their fix to stderr, or the document.
-The fields of a result are its JSON, under the same names: what a command does not want to promise it leaves out by name
-(`without`). The rules: hosts that have the same status, text and fix are one line, in the order of the hosts; texts of
-hosts are made printable here, for JSON too, so that no command can forget it.
+A result's fields are its JSON under the same names, except `without`. Texts of hosts are made printable here, for JSON
+too.
 """
 
 from __future__ import annotations
@@ -33,14 +31,12 @@ _STATUSES: Final[tuple[HostStatus, ...]] = ("changed", "ok", *_FAILED)
 
 
 def host_json(result: HostResult, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
-    """The fields of a host's result under their names, except `without`, and `others`."""
     fields = value_json(result, without=("host", *without))
     fields["seconds"] = round(result.seconds, 3)
     return {"name": result.host.name, "address": result.host.address, **fields, **others}
 
 
 def report_json(command: str, report: Report[Any], *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
-    """The document of a report on hosts: its fields under their names, except `without`, and `others`."""
     fields = value_json(report, without=("hosts", "seconds", *without))
     hosts = [host_json(result) for result in report.hosts]
     document = {"schema": f"ipexctl.{command}/1", "hosts": hosts, "summary": summary_json(report.hosts)}
@@ -48,7 +44,7 @@ def report_json(command: str, report: Report[Any], *, without: Collection[str] =
 
 
 def value_json(value: object, *, without: Collection[str] = ()) -> Any:
-    """A record or another value, and what it holds, as JSON values with printable texts."""
+    """Records become JSON values with printable texts."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value_json(value._asdict())
     if dataclasses.is_dataclass(value):
@@ -66,7 +62,7 @@ def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print the document to stdout; with escapes where the locale's encoding lacks characters."""
+    """With escapes where the locale's encoding lacks characters."""
     import json
 
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
@@ -87,7 +83,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value,
 
 
 def fold_equal(results: Iterable[Result], value_of: Callable[[Result], Value]) -> dict[Value, str]:
-    """Each value, with the folded names of the hosts that have it."""
+    """Each value with the folded names of its hosts."""
     groups = group_by(results, value_of)
     return {value: fold_names(result.host.name for result in group) for value, group in groups.items()}
 
@@ -100,7 +96,7 @@ def show_results(
     no_color: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Print equal results once: successes with their description to stdout, failures with their fix to stderr."""
+    """Equal results once: successes to stdout, failures with their fix to stderr."""
     has_color = wants_color(sys.stdout, no_color=no_color)
 
     def line_of(result: Result) -> tuple[HostStatus, str, str]:
@@ -116,14 +112,14 @@ def show_results(
 
 
 def how_to_continue(results: Iterable[HostResult], command: str) -> str:
-    """The line after a call that hosts have cut short. Where each failure has a fix, the call itself may be wrong."""
+    """What to type after hosts cut the call short. If each failure has a fix, the call itself may be wrong."""
     if all(result.fix for result in results if result.status in _FAILED):
         return f"once this is fixed, {command} goes on from there: finished work is kept"
     return "to continue, run the same command again: finished work is kept"
 
 
 def show_failures(results: Iterable[HostResult], patience: float | None = None) -> None:
-    """Print equal failures once to stderr; a blocked stderr is waited for at most `patience` seconds."""
+    """Equal failures once to stderr; waits for a blocked stderr at most `patience` seconds."""
     failures = [result for result in results if result.status in _FAILED]
     for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
         _print_failure(names, status, reason, fix, patience)

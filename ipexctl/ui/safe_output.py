@@ -1,9 +1,7 @@
-"""Output that is safe for a terminal, and writes that a slow or closed reader cannot block.
+"""Output that is safe for a terminal, and writes that a slow or closed reader can't block.
 
-In: bytes of hosts and ranks, from many threads; out: stdout and stderr. Output of a host is neutralised where it is
-written to a terminal; pipes and files get the bytes as they came. Each stream has a thread that writes, and 8 MB may
-wait; then the hosts' output waits, but no signal does: after a cancellation what does not fit is dropped. A stream that
-can no longer be written cancels the call.
+Hosts' output is neutralised for terminals; pipes and files get the raw bytes. Each stream has a writer thread and 8 MB
+of buffer; then the hosts' output waits, but no signal does. An unwritable stream cancels the call.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
-"""Bytes that may wait to be written; beyond it, `write` blocks, and with it the host's output."""
+"""Bytes waiting to be written; beyond that, `write` blocks, and with it the host's output."""
 _POLL_SECONDS: Final = 0.1
 _CANCELLED_PATIENCE: Final = 1.0
-"""Seconds that a slow reader gets after the call was cancelled."""
+"""Seconds for a slow reader after cancellation."""
 
 
 def for_terminal(data: bytes, stream: TextIO) -> bytes:
-    """Output of a host, neutralised if `stream` is a terminal."""
+    """Neutralised if `stream` is a terminal."""
     if not stream.isatty():
         return data
     encoding = "utf-8" if stream.encoding in (None, "ascii") else stream.encoding
@@ -43,7 +41,7 @@ class _TerminalText(io.TextIOWrapper):
 
 
 def guard_stdout() -> None:
-    """Write our own signs in ASCII in the locale C, and neutralise all text for `sys.stdout`, if that is a terminal."""
+    """Use ASCII signs in the locale C, and neutralise all text for `sys.stdout` on a terminal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="ascii" if is_ascii_locale(os.environ) else None, errors=AS_ASCII)
@@ -52,10 +50,10 @@ def guard_stdout() -> None:
 
 
 class Pipe:
-    """One stream, written by its own thread, so that no other thread blocks in a write.
+    """A stream with its own writer thread, so that no other thread blocks in a write.
 
-    A pager that is not scrolled stops the hosts' output, but not Ctrl-C: after cancellation, `write` drops data that
-    does not fit. If writing fails, it cancels, and `broken` is the error.
+    An unscrolled pager stops the hosts' output, but not Ctrl-C: after cancellation, `write` drops what does not fit. If
+    writing fails, it cancels, and `broken` is the error.
     """
 
     def __init__(self, stream: TextIO, cancel: Cancel) -> None:
@@ -70,7 +68,6 @@ class Pipe:
         self._writer.start()
 
     def write(self, data: bytes) -> None:
-        """Write complete lines of a host."""
         data = for_terminal(data, self._stream)
         with self._cancel.waking(self._wake), self._changed:
             self._changed.wait_for(lambda: self._size < MOST or self.broken or self._cancel.thrown)
@@ -81,7 +78,7 @@ class Pipe:
             self._changed.notify_all()
 
     def finish(self, patience: float | None) -> None:
-        """Wait until everything is written, at most `patience` seconds, and only briefly after cancellation."""
+        """Wait until all is written, at most `patience` seconds, and only briefly after cancellation."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -121,7 +118,7 @@ class Pipe:
 class OutputPipes:
     """stdout and stderr for prefixed lines of hosts or ranks.
 
-    If one of them can no longer be written, the call is cancelled, `broken` is the error, and the rest is dropped.
+    If one can't be written, the call is cancelled, `broken` is the error, and the rest is dropped.
     """
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
@@ -139,7 +136,7 @@ class OutputPipes:
             self._pipes[stream].write(lines)
 
     def prefix(self, stream: StreamName, label: str) -> bytes:
-        """The prefix of a line, colored by its stream."""
+        """Colored by stream."""
         text = paint(label, "36" if stream == "stdout" else "33", on=self._tinted[stream])
         return f"{text} ".encode()
 

@@ -24,7 +24,7 @@ def as_json(report: SyncReport) -> dict[str, Any]:
 
 
 def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print results to stdout; failures, warnings and notes to stderr."""
+    """Failures, warnings and notes go to stderr."""
     show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_paths(report)
@@ -46,7 +46,7 @@ def _describe(result: SyncResult) -> str:
 
 
 def _show_paths(report: SyncReport) -> None:
-    """Print files to send and delete, once for hosts with equal lists."""
+    """Once for hosts with equal lists."""
     listed = [result for result in report.hosts if result.would_send or result.would_delete]
     groups = fold_equal(listed, lambda result: (result.would_send, result.would_delete))
     for (send, delete), names in groups.items():
@@ -57,7 +57,7 @@ def _show_paths(report: SyncReport) -> None:
 
 
 def _print_kept(report: SyncReport) -> None:
-    """Print files that differ from the project and are kept: runs wrote them on the hosts."""
+    """Files that differ from the project because runs wrote them on the hosts."""
     explanations = {
         "kept": "changed on the host since the last sync, and is kept",
         "blocked": "was written by a run on the host and is kept; the project's version is not on the host",

@@ -1,8 +1,5 @@
-"""Tables that fit the terminal, without colors where stdout is no terminal.
-
-In come headings, rows of cells and the layouts that a command allows; out go lines to stdout. The rules: a cell is
-broken only between names, as long as a column is not narrower than one; a pipe gets every cell and every name whole.
-"""
+"""Tables that fit the terminal, without colors elsewhere. Cells break only between names while a column is wide enough;
+a pipe gets every cell complete."""
 
 from __future__ import annotations
 
@@ -23,16 +20,16 @@ if TYPE_CHECKING:
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
-"""Characters of a column that is not narrowed any more."""
+"""Characters; narrower columns are not narrowed."""
 _BREAK: Final = re.compile(r"(?<=,)| ")
 """Where a cell may continue on the next line."""
 _LONGEST_HOSTS: Final = 48
 WIDTH_WITHOUT_TERMINAL: Final = 200
-"""Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
+"""Columns of a table in a pipe: no cell is folded, so that grep finds complete lines."""
 
 
 def output_width(without_terminal: int) -> int:
-    """Columns of stdout: COLUMNS if it is set, else those of the terminal."""
+    """COLUMNS if set, else the terminal's."""
     columns = os.environ.get("COLUMNS", "")
     if sys.stdout.isatty() or (columns.isdecimal() and int(columns)):
         return shutil.get_terminal_size().columns
@@ -40,13 +37,13 @@ def output_width(without_terminal: int) -> int:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print the lines to stdout, before anything that is printed to stderr later."""
+    """Flushed before anything printed to stderr later."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 def print_sentence(text: str, hanging: str = "    ") -> None:
-    """Print a text that is safe to print to stdout; on a terminal no word of it is cut."""
+    """A text that is safe to print; on a terminal no word is cut."""
     print_lines(wrapped_lines(text, output_width(0), hanging) if sys.stdout.isatty() else [text])
 
 
@@ -57,7 +54,7 @@ def show_table(
     notes: Sequence[str] = (),
     no_color: bool = False,
 ) -> None:
-    """Print the rows to stdout, below a bold heading and a rule; `notes` has a text for below each row, or none."""
+    """Rows below a bold heading and a rule; `notes`: a text below each row, or empty."""
     width = output_width(WIDTH_WITHOUT_TERMINAL)
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = column_widths(cells, width)
@@ -71,7 +68,7 @@ def show_table(
 
 
 def fitting_layout(layouts: Sequence[Sequence[str]], rows: Sequence[Mapping[str, str]]) -> Sequence[str]:
-    """The first columns in which no cell is folded, since a name in two pieces cannot be copied; else the last ones."""
+    """The first layout where no cell is folded, because a name in two pieces can't be copied; else the last."""
     if not (width := output_width(0)):
         return layouts[0]
     for layout in layouts:
@@ -89,12 +86,12 @@ def folded_hosts(names: Sequence[str]) -> str:
 
 
 def table_width(rows: Sequence[Sequence[str]]) -> int:
-    """Columns that a table needs without folded cells."""
+    """Without folded cells."""
     return sum(max(map(len, column)) + len(_GAP) for column in zip(*rows, strict=True)) - len(_GAP)
 
 
 def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The width of each column; the widest ones are narrowed until a row fits, first those with room beside a word."""
+    """The widest columns are narrowed until a row fits, first those with room next to a word."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     longest = [max(len(word) for cell in column for word in _BREAK.split(cell)) for column in columns]
@@ -105,14 +102,14 @@ def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 def row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """One row; cells that are too long continue on the next line."""
+    """Too long cells continue on the next line."""
     cells = [_pieces(cell, width) for cell, width in zip(row, widths, strict=True)]
     for pieces in zip_longest(*cells, fillvalue=""):
         yield _GAP.join(piece.ljust(width) for piece, width in zip(pieces, widths, strict=True)).rstrip()
 
 
 def _pieces(text: str, limit: int) -> list[str]:
-    """The text in pieces of at most `limit` characters, split after commas or blanks; only a longer word is broken."""
+    """At most `limit` characters, split after commas or blanks; only a longer word is broken."""
     pieces = []
     while len(text) > limit:
         cut = max(text.rfind(",", 0, limit), text.rfind(" ", 0, limit + 1)) + 1 or limit

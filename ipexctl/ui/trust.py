@@ -18,7 +18,7 @@ def as_json(report: TrustReport) -> dict[str, Any]:
 
 
 def show(report: TrustReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
-    """Print results to stdout; failures and the next command to stderr."""
+    """Failures and the next command go to stderr."""
     show_results(report.hosts, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
         print_message(f"note: {printable(note)}")

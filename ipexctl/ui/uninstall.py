@@ -1,9 +1,7 @@
 """Output of `ipexctl uninstall`: what is removed, what stays and how to remove it, or JSON.
 
-In: an `UninstallReport`, of a survey (--dry-run, or before the question) or of the removal; out: a line for equal hosts
-with kinds, counts and sizes. What is not of ipexctl or was not asked for is listed as left, with the command that
-removes it. Obstacles, such as a run that goes on, are notes in a survey. `confirm` asks the question; only y or yes is
-a yes, and so a closed stdin is none.
+For a survey (--dry-run, or before the question) or the removal. Obstacles, such as a running run, are notes in a
+survey.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ def _group_json(group: FileGroup) -> dict[str, Any]:
 
 
 def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print results and what stays to stdout; failures and the next step to stderr."""
+    """Failures and the next step go to stderr."""
     show_results(report.results, _describe, quiet=quiet, no_color=no_color, dry_run=report.is_survey)
     if quiet or report.control.status == "failed":
         return
@@ -90,7 +88,7 @@ def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False
 
 
 def _left(report: UninstallReport) -> dict[str, list[str]]:
-    """The lines about what stays, by the way to remove it."""
+    """What stays, by the way to remove it."""
     hosts: dict[tuple[str, str], list[str]] = {}
     for result in report.results:
         for group in result.left:
@@ -125,7 +123,7 @@ def _print_next_step(report: UninstallReport) -> None:
 
 
 def confirm(report: UninstallReport) -> bool:
-    """Ask on the terminal whether to remove what was listed."""
+    """Only y or yes confirms; a closed stdin does not."""
     sys.stderr.write(f"Remove this from {counted(len(report.hosts), 'host')} and the control machine? (y/n) ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

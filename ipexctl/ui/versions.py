@@ -1,9 +1,7 @@
 """Output of `ipexctl versions`: the table of stacks, the choice and its reason, in 80 columns; or JSON.
 
-In: a `VersionsReport`, whose outcome is a plan, a choice that the indexes still have to make, or a refusal; out: the
-table, then the chosen stack with its parts, why, and what the user does not get. The sentences come from
-`stack/resolve/reasons.py`; nothing is decided here. A torch-only variant of a stack is no row of the table, and is
-shown only if it is the choice. With --quiet there is only the choice.
+`stack/resolve/reasons.py` has the sentences; nothing is decided here. A torch-only variant is shown only if it is the
+choice. With --quiet there is only the choice.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi
 
 
 def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
-    """Print table and choice to stdout; a refusal and failed hosts to stderr."""
+    """A refusal and failed hosts go to stderr."""
     outcome = report.outcome
     chosen = outcome.row if isinstance(outcome, StackPlan) else None
     if not quiet:
@@ -87,7 +85,7 @@ def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ..
 
 
 def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:
-    """The table, with the torch-only variant of a stack with IPEX below it if that variant is the choice."""
+    """The table, with the torch-only variant of an IPEX stack below it if that is the choice."""
     shown = list(rows)
     if chosen is not None and all(row.name != chosen.name for row in rows):
         index = next((index for index, row in enumerate(rows) if row.stock().name == chosen.name), -1)
@@ -109,7 +107,7 @@ def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
 
 
 def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
-    """The last transformers and accelerate that have IPEX and oneCCL, for each stack; stacks with the same together."""
+    """Last transformers and accelerate with IPEX and oneCCL, for each stack; equal stacks together."""
     stacks: dict[str, list[str]] = {}
     for row in rows:
         if row.hugging_face:

@@ -1,9 +1,7 @@
-"""Output of `ipexctl why` as text or JSON, and the lines about the cause below the end of a followed run.
+"""Output of `ipexctl why` as text or JSON, and the cause below the end of a followed run.
 
-In: a `WhyResult`; out: a later call that began no run, the headline, the last lines of the rank to blame, the other
-ranks, the likely cause with its fix, the next command. It decides about form alone: on a terminal sentences are
-wrapped, in a pipe none is, for grep; a long line of a rank keeps its two ends; a command stays on one line, so that it
-can be copied, and is not printed twice if the fix has it already. Every text of a rank or a record is made printable.
+On a terminal sentences are wrapped, in a pipe not, for grep; long lines of ranks keep both ends; commands stay on one
+line and are not repeated if the fix has them. Texts of ranks and records are made printable.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "ipexctl.why/1"
 _WIDE: Final = 100
-"""Columns at which sentences are wrapped on wider terminals."""
+"""Columns for sentences on wider terminals."""
 _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
 _STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
@@ -94,7 +92,7 @@ def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print the diagnosis to stdout, also with `quiet`: it is the answer."""
+    """Printed even with `quiet`: it is the answer."""
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
@@ -103,7 +101,7 @@ def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> N
 
 
 def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
-    """The lines of the diagnosis, the headline first; with `columns` 0 nothing is wrapped, for grep."""
+    """The headline first; with `columns` 0 nothing is wrapped."""
     diagnosis = answer.diagnosis
     if answer.failed_call is not None:
         yield from _failed_call(answer.failed_call, columns, colors=colors)
@@ -148,7 +146,7 @@ def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[s
 
 
 def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
-    """The call that began no run: its reason, which may have several lines, and its fix."""
+    """Reason, possibly of several lines, and fix of a call that began no run."""
     at = format_clock(failed.at, "%Y-%m-%d %H:%M:%S")
     reason, *more = failed.reason.splitlines() or [""]
     sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
@@ -161,7 +159,6 @@ def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[
 
 
 def _contains(fix: str, command: str) -> bool:
-    """True if the fix already contains the command."""
     return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
 
 
@@ -184,7 +181,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _fix_lines(clause: str, columns: int) -> Iterator[str]:
-    """A clause of the fix; a command at its end stays on one line, so that it can be copied."""
+    """A command at the end of a clause stays on one line, to be copied."""
     text, colon, command = clause.rpartition(": ")
     if not columns or len(clause) + 2 <= columns or not command.startswith("ipexctl "):
         yield from _folded(clause, columns, "  ")
@@ -202,6 +199,6 @@ def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
 
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:
-    """The lines below the sentence that a followed run failed: the likely cause, and the command for more."""
+    """For the end of a failed run: the likely cause, and the command for more."""
     known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
     return [*known, f"  why, and what to do: ipexctl why {run}"]

@@ -1,13 +1,11 @@
 """A run as events for a program: `--events` prints one JSON object a line to stdout, and all words to stderr.
 
-In come the updates of `run/follow.py`, and from the call its plan, why nothing was started, and its exit code. Each
-object has `schema`, `kind` and `time` (seconds since the epoch); docs/events.md lists the fields of each kind, and a
-test pins them. The rules it keeps:
+Each object has `schema`, `kind` and `time` (seconds since the epoch); docs/events.md lists the fields of each kind, and
+a test pins them.
 
-- A line is whole and written at once; it is ASCII, whatever a rank prints. The last one is `end`, unless the reader has
-  left or a second signal ends the process.
-- A program reads fields. Sentences are in `text`, `reason` and `fix` alone, and may change.
-- Nothing of the plan that `run --dry-run` would hide is in an event: no variable is.
+- A line is complete, written at once, and ASCII. The last is `end`, unless the reader left or a second signal came.
+- Programs read fields. Sentences are only in `text`, `reason` and `fix`, and may change.
+- Nothing that `run --dry-run` would hide is in an event: no variable is.
 """
 
 from __future__ import annotations
@@ -42,12 +40,11 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "ipexctl.run-event/1"
 _READ_FOR_FIGURES: Final = 50
-"""Lines of a stream that are read for loss and step before figures are printed: to read all would take 20 µs a line."""
+"""Lines read for loss and step before figures are printed: reading all would take 20 µs a line."""
 _ENCODE: Final = json.JSONEncoder().encode
 
 
 def event_text(kind: str, fields: Mapping[str, Any], at: float | None) -> str:
-    """The line of an event."""
     return _ENCODE({"schema": SCHEMA, "kind": kind, "time": _finite_number(at), **fields}) + "\n"
 
 
@@ -61,7 +58,7 @@ def note_fields(
     stream: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a `note`: a message about the call, or a note in the output of a rank."""
+    """Fields of a `note`: about the call, or a note in a rank's output."""
     place = {"rank": rank, "host": host, "stream": stream}
     return {"note": note, "warning": warning, **place, "details": _finite(details or {}), "text": text}
 
@@ -69,7 +66,7 @@ def note_fields(
 def failure_fields(
     failure: str, reason: str, *, first: Failure | None = None, attempt: int = 0, fix: str = ""
 ) -> dict[str, Any]:
-    """The fields of a `failure`: what failed first in an attempt, or why nothing was started."""
+    """Fields of a `failure`: what failed first in an attempt, or why nothing was started."""
     return {
         "failure": failure,
         "attempt": attempt,
@@ -84,7 +81,7 @@ def failure_fields(
 
 
 def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
-    """The events of a call that is wrong, or that ended unexpectedly."""
+    """Events of a wrong call, or one that ended unexpectedly."""
     now = time.time()
     failure = event_text("failure", failure_fields("not-started", reason, fix=fix), now)
     sys.stdout.write(failure + event_text("end", summary_fields(None, None, exit_code, 0.0), now))
@@ -92,9 +89,9 @@ def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
 
 
 class EventsView:
-    """Prints the events of one call of `run` or `attach`; a `RunView` once the run is followed.
+    """Events of one call of `run` or `attach`; a `RunView` once the run is followed.
 
-    A blocked reader makes `watch` wait, as in plain output. `cancel` is thrown if the output can't be written.
+    A blocked reader blocks `watch`, as in plain output. `cancel` is thrown if the output can't be written.
     """
 
     figures_interval: Final = 2.0
@@ -109,16 +106,16 @@ class EventsView:
         self._events = Pipe(sys.stdout, cancel)
         self._words = Pipe(sys.stderr, cancel)
         self.record: RunRecord | None = None
-        """The run, once it is started: it is set before the view is entered."""
+        """Set once the run is started, before the view is entered."""
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
         self._figures = Figures()
         self._notes = ShownNotes()
         self._shown: RunStatus | None = None
-        """The last status whose figures were printed."""
+        """Last status whose figures were printed."""
         self._attempt = 0
-        """The last one whose start was printed."""
+        """Last attempt whose start was printed."""
         self._failed: set[int] = set()
-        """The attempts whose failure was printed."""
+        """Attempts whose failure was printed."""
 
     @property
     def broken(self) -> OSError | None:
@@ -286,14 +283,14 @@ class EventsView:
 
 
 class _RankLines:
-    """The lines of one stream of a rank. What is the same in all its events is encoded once."""
+    """Lines of one rank's stream. What all its events share is encoded once."""
 
     def __init__(self, rank: int, host: str, stream: StreamName) -> None:
         self.rank = rank
         self.prefixed = PrefixedLines(b"")
         self.at: float | None = None
         self.newest: deque[str] = deque(maxlen=_READ_FOR_FIGURES)
-        """Those that were not read for figures."""
+        """Not read for figures."""
         self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
         self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
 
@@ -303,7 +300,7 @@ class _RankLines:
 
 
 def _finite(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without NaN and Infinity, which JSON does not have: a loss may be one."""
+    """Without NaN and Infinity, which JSON lacks: a loss may be one."""
     return {name: _finite_number(value) if isinstance(value, float) else value for name, value in fields.items()}
 
 

@@ -1,8 +1,7 @@
 """Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure.
 
-In come lines of ranks as text; out come the last values, and a curve in bounded memory. The rules: the lowest rank that
-prints a loss is believed; a loss of validation is none of training; steps are those of the bar that moved last before a
-loss was printed, as there are bars of evaluations, downloads and saved files, too.
+The lowest rank that prints a loss counts; validation losses don't. Steps are from the bar that moved last before a loss
+was printed: evaluations, downloads and saved files have bars too.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[-+]?\d{1,3})?"
 _IS: Final = r"['\"]?\s{0,4}[=:#\[(]?\s{0,4}['\"]?"
-"""Between a name and its number, which transformers prints as a text: `'loss': '2.068'`."""
+"""Between a name and its number, which transformers prints as text: `'loss': '2.068'`."""
 _LOSS: Final = re.compile(
     rf"(?:\b(\w+)[ _/.:|-]{{1,3}})?(?<![a-z])loss\b{_IS}({_NUMBER}|[-+]?(?:nan|inf))(?![\w%]|\.\d)", re.I
 )
 _NOT_TRAINING: Final = frozenset({"eval", "val", "valid", "validation", "test", "dev", "best", "min", "avg"})
 _END: Final = "train_runtime"
-"""In the last line of transformers, whose `train_loss` is the mean of the training."""
+"""In transformers' last line, where `train_loss` is the mean of the training."""
 _STEP: Final = re.compile(
     rf"\b(?:step|iter|iteration|batch)s?\b{_IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I
 )
@@ -35,7 +34,7 @@ _ASIDE: Final = re.compile(
     r"|eval\w*|valid\w*|test\w*|predict\w*)\b",
     re.I,
 )
-"""Names of bars that count no steps of the training."""
+"""Names of bars that count no training steps."""
 _SPEED: Final = re.compile(
     rf"\b({_NUMBER})\s*((?:it|step|batch|sample|img|image|token|tok|example|seq)(?:e?s)?/s(?:ec)?|s/it)\b", re.I
 )
@@ -47,7 +46,7 @@ _MOST_POINTS: Final = 512
 
 
 class Curve:
-    """Values over time in bounded memory: when it is full, each two points are merged into one."""
+    """Values over time in bounded memory: when full, each two points are merged."""
 
     def __init__(self) -> None:
         self._points: list[float] = []
@@ -56,7 +55,7 @@ class Curve:
         self._last = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """Add a value that stands for `count` values."""
+        """`value` stands for `count` values."""
         if not math.isfinite(value):
             return
         self._last = value
@@ -78,7 +77,7 @@ class Curve:
 
 
 class Figures:
-    """Progress of the training, read from the lowest rank that prints a loss."""
+    """Training progress, from the lowest rank that prints a loss."""
 
     def __init__(self) -> None:
         self.curve = Curve()
@@ -90,12 +89,12 @@ class Figures:
         self._progress_from: int | None = None
         self._step_in_words = False
         self._bar: int | None = None
-        """The total of the training's bar, once a loss was printed."""
+        """Total of the training's bar, once a loss was printed."""
         self._next_bar = 0
-        """The total of that bar if it moved since the last loss, else the largest of bars not at their end, or 0."""
+        """Total of that bar if it moved since the last loss, else the largest of unfinished bars, or 0."""
 
     def read_line(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
-        """Read one line, which stands for `count` lines with a loss.
+        """`line` stands for `count` lines with a loss.
 
         A progress bar repeats its loss, so an `unfinished` line adds a point only if it changed.
         """
@@ -141,7 +140,7 @@ class Figures:
 
 
 def training_loss(line: str) -> float | None:
-    """The first loss of the training in a line, which may be infinite or NaN."""
+    """First training loss in a line; may be infinite or NaN."""
     if "loss" not in line.lower() or _END in line:
         return None
     losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
@@ -149,7 +148,7 @@ def training_loss(line: str) -> float | None:
 
 
 def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """The points as a curve of at most `width` characters, scaled from the lowest to the highest."""
+    """At most `width` characters, scaled from lowest to highest."""
     if not points or width < 1:
         return ""
     steps = _RAISED if unicode else _PLAIN

@@ -1,9 +1,7 @@
-"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState` and changes nothing.
+"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState`.
 
-In: the state of the view, the size of the terminal and the time; out: a layout of exactly that size, for `terminal.py`
-to paint. A small terminal gets fewer parts: the log and the keys stay longest. Decides which rows, columns and lines
-there is room for, and says how many are hidden. The rule for speed: the table takes rich milliseconds, so header and
-table are composed twice a second at most, and rendered lines are kept; the log is new in every frame.
+Decides which rows, columns and lines fit, and shows how many are hidden; log and keys stay longest. rich takes
+milliseconds for the table, so header and table are composed at most twice a second, and rendered lines are kept.
 """
 
 from __future__ import annotations
@@ -41,22 +39,22 @@ _STATE_STYLE: Final = {
 _ROWS_PER_ENTRY: Final = 4
 _SILENT: Final = 12.0
 _LATE: Final = 1000
-"""Lines behind the run before the view says so; fewer, or less than two seconds of output, are just in transit."""
+"""Lines behind the run before the view says so; fewer, or under two seconds of output, are in transit."""
 _TABLE_FROM: Final = 10
-"""Lines of the screen from which there is room for the table."""
+"""Screen lines needed for the table."""
 _PANEL_FROM: Final = 20
-"""Lines of the screen from which there is room for a border around the header."""
+"""Screen lines needed for a border around the header."""
 _PROGRESS_FROM: Final = 72
-"""Columns from which there is room for the curve, the epoch and the speed beside the loss and the step."""
+"""Columns needed for curve, epoch and speed next to loss and step."""
 _CURVE_WIDTH: Final = 60
 _LEAST_DRAWN: Final = 8
-"""Columns that the curve and the bar of the steps keep beside the speed."""
+"""Columns that the curve and the step bar keep next to the speed."""
 _GAP: Final = 2
 _TOP_SECONDS: Final = 0.5
 
 
 class Frame:
-    """Composes the screen. Header and table change twice a second at most, unless a state, a key or the size did."""
+    """Header and table change at most twice a second, unless a state, a key or the size did."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -64,7 +62,6 @@ class Frame:
         self._top_key: tuple[object, ...] = ()
 
     def compose(self, width: int, height: int, now: float) -> Layout:
-        """The whole screen; a small terminal gets fewer parts."""
         state = self._state
         controls, states = state.controls, tuple(row.status.state for row in state.rows.values())
         key = (int(now / _TOP_SECONDS), width, height, controls.ranks, controls.stopping, state.status.state, states)
@@ -159,7 +156,7 @@ def _totals(state: RunState) -> Text:
 
 
 def _progress(state: RunState, width: int, *, has_room: bool) -> list[RenderableType]:
-    """The loss with its curve, the step with its bar, and the speed: shorter, or below them, where they need the line.
+    """Loss with curve, step with bar, and speed: shorter, or below, if they need the line.
 
     `has_room`: for a second line.
     """
@@ -202,7 +199,7 @@ def _progress(state: RunState, width: int, *, has_room: bool) -> list[Renderable
 
 
 class _Curve:
-    """A sparkline as wide as its cell."""
+    """As wide as its cell."""
 
     def __init__(self, points: Sequence[float]) -> None:
         self._points = points
@@ -219,7 +216,7 @@ def _bar(done: float, total: float, *, width: int | None = None, style: str = "g
 
 
 def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, int]:
-    """The table of ranks and its height; `height` has room for the rows, not for the heading."""
+    """The table and its height; `height` has room for rows, not for the heading."""
     rows = [row for row in state.rows.values() if row.status.rank in state.controls.ranks]
     shown = shown_rows(rows, height if len(rows) <= height else height - 1)
     hidden = [row for row in rows if row not in shown]
@@ -257,7 +254,7 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
 
 
 def _memory(size: float) -> str:
-    """At most seven characters: `12.3 GB`. A rank that has just ended has a few bytes, or none."""
+    """At most seven characters: `12.3 GB`. An exited rank has a few bytes, or none."""
     return readable(size) if size >= 1000 else "0 kB"
 
 
@@ -284,7 +281,7 @@ def _log_title(state: RunState) -> Rule:
 
 
 class _Log:
-    """The newest entries that fit, the newest at the bottom."""
+    """Newest entries that fit, newest at the bottom."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -317,7 +314,7 @@ def _entry_rows(entry: LogLine, console: Console, options: ConsoleOptions, width
 
 
 def _wrapped(entry: LogLine, console: Console, width: int) -> list[Text]:
-    """The entry in at most four rows, the later ones indented by the width of its prefix."""
+    """At most four rows, the later ones indented by the prefix."""
     if entry.stream is None:
         prefix = Text("ipexctl: ", "bold blue")
     elif entry.stream == "stderr":
@@ -379,18 +376,18 @@ def _ends(left: Text, right: Text) -> Table:
 
 
 def _cut(text: Text) -> Text:
-    """The text as one line that ends in an ellipsis where it does not fit."""
+    """One line that ends in an ellipsis if it does not fit."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of the text: the end of a path tells more than its beginning."""
+    """The end of a path tells more than its beginning."""
     return text if cell_len(text) <= width else "…" + text[-(width - 1) :]
 
 
 def _middle(text: str, width: int) -> str:
-    """Both ends of the text: a host name begins with its name and ends with its number."""
+    """Both ends: a host name begins with its name and ends with its number."""
     if cell_len(text) <= width:
         return text
     head = (width - 1) // 2

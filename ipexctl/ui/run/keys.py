@@ -25,11 +25,9 @@ _MAX_TYPED: Final = 200
 
 
 class Controls:
-    """State of the view that the keys change."""
-
     def __init__(self, ranks: RankSet = EVERY_RANK, *, keys: bool = True) -> None:
         self.keys = keys
-        """True if stdin is a terminal, so that keys can be pressed."""
+        """True if stdin is a terminal."""
         self.mode: Mode = "watching"
         self.ranks = ranks
         self.typed = ""
@@ -97,9 +95,9 @@ _KEY_NAMES: Final = {
 
 
 _KEY: Final = re.compile(rb"\x1b\[[^@-~]*[@-~]?|\x1bO.?|.", re.DOTALL)
-"""One key: an escape sequence, also one that is cut off, or a byte."""
+"""An escape sequence, possibly cut off, or a byte."""
 
 
 def read_keys(data: bytes) -> list[str]:
-    """The keys in one read from the terminal. An unknown escape sequence becomes one unknown key."""
+    """An unknown escape sequence becomes one unknown key."""
     return [_KEY_NAMES.get(key) or key.decode("ascii", "replace") for key in _KEY.findall(data)]

@@ -11,23 +11,23 @@ from typing import Final
 from ipexctl.node.common.frames import last_state
 
 LONGEST_LINE: Final = 1 << 20
-"""Bytes; a longer line is passed on in pieces, to bound memory."""
+"""Longer lines are passed on in pieces, to bound memory."""
 _VIEWED: Final = 128 << 10
-"""Bytes of one stream that wait for the live view; older bytes would have scrolled off the screen."""
+"""Bytes of one stream waiting for the live view; older ones would have scrolled off."""
 _LONGEST_VIEWED: Final = 16 << 10
 _LOSS: Final = re.compile(rb"(?i)loss")
 _SAMPLES: Final = 16
 
 
 class PrefixedLines:
-    """Adds a prefix to complete lines; the result does not depend on how the bytes arrive in chunks.
+    """Prefixes complete lines, however the bytes arrive in chunks.
 
     With `keep_states`, every byte of a rewritten line is passed on, not only its last state.
     """
 
     def __init__(self, prefix: bytes, longest: int = LONGEST_LINE, *, keep_states: bool = False) -> None:
         self.prefix = prefix
-        """It may be changed before `feed`, for the lines that end there."""
+        """May change before `feed`, for the lines that end there."""
         self._keep_states = keep_states
         self._longest = longest
         self._buffered: list[bytes] = []
@@ -51,11 +51,10 @@ class PrefixedLines:
 
     @property
     def unfinished(self) -> bytes:
-        """The last state of the line that has no end yet."""
+        """Last state of the unfinished line."""
         return last_state(b"".join(self._buffered)[-_LONGEST_VIEWED:])
 
     def flush(self) -> bytes:
-        """The buffered rest of a line that has no end."""
         line = b"".join(self._buffered)
         out: list[bytes] = []
         state = self._without_returns(line)
@@ -86,7 +85,7 @@ class PrefixedLines:
         return line if self._keep_states else line.rstrip(b"\r")
 
     def _rewritten(self, line: bytes, out: list[bytes]) -> bytes:
-        """The last state of a line. A state too long to buffer is shown completely, in whatever chunks it came."""
+        """Last state of a line. A state too long to buffer is shown completely."""
         if self._keep_states or b"\r" not in line:
             return line
         self._is_bar = True
@@ -106,12 +105,12 @@ class PrefixedLines:
 
 
 class NewestLines:
-    """The newest lines of one stream, and an exact count of all. Older lines that were not taken are dropped."""
+    """The newest lines of a stream, and an exact count. Older lines not taken are dropped."""
 
     def __init__(self) -> None:
         self.lines = 0
         self.samples: list[tuple[bytes, int]] = []
-        """Of dropped lines with a loss: some, and how many each stands for. They are cleared by their reader."""
+        """Sample of dropped lines with a loss, and how many each stands for. Cleared by the reader."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._taken = 0
@@ -143,7 +142,7 @@ class NewestLines:
         return [last_state(line)[:_LONGEST_VIEWED] for line in lines], fresh - len(lines), rest
 
     def _sample(self, dropped: bytes) -> None:
-        """A reader that comes late, as `attach` does, drops most lines; a curve needs some of all of them."""
+        """A late reader, such as `attach`, drops most lines; a curve needs some of all of them."""
         places = [match.start() for match in _LOSS.finditer(dropped)]
         step = len(places) // _SAMPLES + 1
         for place in places[::step]:

@@ -1,4 +1,4 @@
-"""The sentence for a note of ipexctl in a rank's output (`node/run/output_notes.py`), the same in every view. Pure."""
+"""Sentences for ipexctl's notes in a rank's output (`node/run/output_notes.py`), the same in every view. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Note
 
 _OF_THE_RUN: Final = ("restart", "checkpoint", "job-limit")
-"""Kinds of notes that concern all ranks: they are shown once, and without a rank."""
+"""Notes about all ranks: shown once, without a rank."""
 
 
 class ShownNotes:
-    """Knows which notes were shown: a restart is in the output of every rank."""
+    """Shows each note once: a restart is in the output of every rank."""
 
     def __init__(self) -> None:
         self._shown: set[tuple[str, str]] = set()
 
     def text_of(self, note: Note) -> str | None:
-        """The sentence; None if it was shown for another rank."""
+        """None if it was shown for another rank."""
         text = printable(note_sentence(note))
         if note.kind not in _OF_THE_RUN:
             return f"rank {note.rank}, {note.stream}: {text}"

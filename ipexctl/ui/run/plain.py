@@ -1,8 +1,7 @@
-"""Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, stdout to stdout, stderr to stderr; or JSON.
+"""Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, or one JSON document for `logs --json`.
 
-In come the updates of `run/follow.py`; out go lines to stdout and stderr (`PlainRun`, a `RunView`), or the one
-document of `logs --json` (`JsonLog`). The rules: lines are complete, in the order of each rank, and none is lost.
-Messages and notes of ipexctl go to stderr without a rank's prefix; no line that a script prints is taken for one.
+Lines are complete, in each rank's order, and none is lost. Messages and notes of ipexctl go to stderr without prefix;
+no line of a script is taken for one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def wants_live(*, plain: bool) -> bool:
-    """True for the live view: stdout is a capable terminal, and --plain is not given."""
+    """True if stdout is a capable terminal, and --plain is not given."""
     return sys.stdout.isatty() and not plain and os.environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
@@ -43,7 +42,7 @@ def check_terminal() -> None:
 
 
 def format_time(at: float | None) -> str:
-    """`2026-11-21T12:46:23.123+01:00`, in the zone of the control machine; `-` for a time that is not known."""
+    """`2026-11-21T12:46:23.123+01:00`, in the control machine's zone; `-` if unknown."""
     if at is None:
         return "-"
     try:
@@ -53,11 +52,10 @@ def format_time(at: float | None) -> str:
 
 
 class PlainRun(OutputPipes):
-    """Prints events, which come from one thread.
+    """Takes events from one thread.
 
-    A blocked reader of stdout makes `watch` wait, and so the follower, but never the run. After `cancel` is thrown,
-    output that does not fit is dropped. If stdout or stderr can no longer be written, `cancel` is thrown, `broken` is
-    the error, and the rest is dropped.
+    A blocked reader of stdout blocks `watch`, and so the follower, but never the run. After `cancel` is thrown, output
+    that does not fit is dropped. If an output can't be written, `cancel` is thrown and `broken` is the error.
     """
 
     figures_interval: Final = 10.0
@@ -79,7 +77,7 @@ class PlainRun(OutputPipes):
         self._quiet = quiet
         self._timestamps = timestamps
         self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
-        """Of the ranks that have printed something so far."""
+        """Ranks that have printed something."""
         self._notes = ShownNotes()
 
     def __enter__(self) -> PlainRun:
@@ -146,7 +144,7 @@ class PlainRun(OutputPipes):
 
 
 class JsonLog(OutputPipes):
-    """The one document of `logs --json`, written while the lines arrive. `reason` says why lines may be missing."""
+    """Written while lines arrive. `reason` says why lines may be missing."""
 
     def __init__(self, record: RunRecord, cancel: Cancel) -> None:
         super().__init__(cancel)
@@ -179,7 +177,6 @@ class JsonLog(OutputPipes):
     def _write_lines(
         self, rank: int, stream: StreamName, at: float | None, lines: bytes, *, note: str | None = None
     ) -> None:
-        """Write lines of a rank, or a note of that kind."""
         host = self._hosts[rank] if rank < len(self._hosts) else ""
         for line in lines.removesuffix(b"\n").split(b"\n") if lines else ():
             text = line.decode(errors="replace")

@@ -1,9 +1,7 @@
 """State of the live view: takes updates of a run, counts and folds its lines. Uses neither terminal nor clock.
 
-`feed` takes any update cheaply; `tick` does the work of a tick, which is bounded however much has come. Out come the
-rows of the ranks, the newest lines of all with equal ones folded, loss and step (`figures.py`), and what is left out.
-The rules: lines of one rank keep their order; every line is counted, also one that is not shown; notes and notices of
-ipexctl have no rank, and no line of a script becomes one.
+`feed` is cheap; `tick` does bounded work, however much has come. Lines of a rank keep their order; every line is
+counted, shown or not. Notes and notices of ipexctl have no rank, and no line of a script becomes one.
 """
 
 from __future__ import annotations
@@ -32,20 +30,20 @@ if TYPE_CHECKING:
     from ipexctl.run.follow import RunEnded, RunUpdate
 
 _LINES_PER_TICK: Final = 500
-"""Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""
+"""Lines per tick, over all ranks. Nobody can read more, and rich would take too long."""
 _RATE_SECONDS: Final = 0.5
 _UNFINISHED_SECONDS: Final = 0.3
-"""Seconds after which an unfinished line is shown: the rest of most lines arrives sooner."""
+"""Seconds until an unfinished line is shown: the rest of most lines arrives sooner."""
 
 _NAMELESS_ADDRESS: Final = re.compile(
     r"socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved\. err=(-?\d+)"
 )
 _WINDOW: Final = 0.15
-"""Seconds within which equal lines of different ranks are one entry. Longer than one tick of the view."""
+"""Seconds within which equal lines of different ranks are one entry. Longer than a tick."""
 _STDERR_WINDOW: Final = 5.0
-"""The same for stderr: each rank warns when it gets there, and equal warnings would fill the view."""
+"""The same for stderr: ranks warn at different times, and equal warnings would fill the view."""
 _OF_ONE_RANK: Final = re.compile(r"^\[rank\d+\]: ?|(?<=\[[WIEF])\d{4} \d\d:\d\d:\d\d\.\d+")
-"""Torch's name of the rank and the time of a warning, in which equal lines differ."""
+"""Torch's rank name and warning time, in which equal lines differ."""
 _KEPT: Final = 3000
 _LONGEST: Final = 4000
 """Bytes of a line."""
@@ -63,9 +61,9 @@ class LogLine:
         self.when = when
         self.ranks: set[int] = set()
         self.is_summary = False
-        """It stands for lines of the ranks that say nothing new."""
+        """True if it stands for lines that say nothing new."""
         self.rendered: tuple[tuple[int, int], list[list[Segment]]] | None = None
-        """The cached rows of the screen, with the width and number of ranks that they are valid for."""
+        """Cached screen rows, with the width and number of ranks they are valid for."""
 
     @property
     def label(self) -> str:
@@ -73,7 +71,7 @@ class LogLine:
 
 
 class FoldedLog:
-    """The newest lines of all ranks, equal ones folded. Lines of one rank keep their order."""
+    """Newest lines of all ranks, equal ones folded. A rank's lines keep their order."""
 
     def __init__(self) -> None:
         self.entries: deque[LogLine] = deque(maxlen=_KEPT)
@@ -94,7 +92,7 @@ class FoldedLog:
         self._last[rank] = entry.number
 
     def summarise(self, rank: int, stream: StreamName, text: str, now: float) -> None:
-        """One entry for a whole run, which each rank joins at its first such line."""
+        """One entry per run, joined by each rank at its first such line."""
         entry = self._summaries.get(text)
         if entry is None:
             entry = self._summaries[text] = self.append(text, stream, now)
@@ -111,7 +109,7 @@ class FoldedLog:
                 self._open[key] = [entry for entry in entries if now - entry.when <= window]
 
     def append(self, text: str, stream: StreamName | None, now: float) -> LogLine:
-        """Add the newest entry; one without a stream is a notice of ipexctl."""
+        """An entry without a stream is a notice of ipexctl."""
         self.added += 1
         entry = LogLine(self.added, text, stream, now)
         self.entries.append(entry)
@@ -119,14 +117,14 @@ class FoldedLog:
 
 
 def newest(entries: Sequence[LogLine], ranks: RankSet) -> Iterator[LogLine]:
-    """Entries of these ranks and notices of ipexctl, from the newest to the oldest."""
+    """Entries of these ranks and notices, newest first."""
     for entry in reversed(entries):
         if entry.stream is None or ranks.everyone or any(rank in ranks for rank in entry.ranks):
             yield entry
 
 
 def summary_of(line: str) -> str | None:
-    """The words for a warning that each rank of torch prints several times, where a node's address has no name."""
+    """Words for a warning that each torch rank prints several times, where a node's address has no name."""
     if (found := _NAMELESS_ADDRESS.search(line)) is None:
         return None
     return (
@@ -135,18 +133,16 @@ def summary_of(line: str) -> str | None:
 
 
 def colored(line: bytes) -> str:
-    """The line as text of bounded length; colors are kept."""
+    """Bounded length; colors are kept."""
     return neutralise(line[:_LONGEST].decode("utf-8", "replace")).expandtabs(8)
 
 
 class Row:
-    """One rank in the table."""
-
     def __init__(self, rank: int) -> None:
         self.status = RankStatus(rank, "")
         self.last = ""
         self.unfinished: tuple[str, float] | None = None
-        """The text of an unfinished line, and the time it was seen."""
+        """Text of an unfinished line, and when it was seen."""
         self.rate = 0.0
         self.streams: dict[StreamName, NewestLines] = {"stdout": NewestLines(), "stderr": NewestLines()}
         self._counted = 0
@@ -163,7 +159,7 @@ class Row:
 
 
 class RunState:
-    """State of the view. `feed` is cheap for any event; `tick` does the work, which is bounded."""
+    """`feed` is cheap; `tick` does the work, which is bounded."""
 
     def __init__(self, status: RunStatus, controls: Controls | None = None) -> None:
         self.status = status
@@ -172,9 +168,9 @@ class RunState:
         self.figures = Figures()
         self.folded = FoldedLog()
         self.left_out = 0
-        """Lines dropped from the view because they came too fast; they are counted, and in the log files."""
+        """Lines that came too fast for the view; counted, and in the log files."""
         self.late = 0
-        """Lines that ranks printed but that have not arrived: many after a late attach or over a slow link."""
+        """Lines printed but not arrived: many after a late attach or over a slow link."""
         self.ended: RunEnded | None = None
         self.changed = True
         self.began: float | None = None
@@ -214,7 +210,6 @@ class RunState:
                 self._apply_status(event.status)
 
     def tick(self, now: float) -> None:
-        """Process the events since the last tick."""
         self.began = now if self.began is None else self.began
         if self._has_new_event or self._last_event is None:
             self._last_event, self._has_new_event = now, False
@@ -238,7 +233,7 @@ class RunState:
             self._measured = now
 
     def entries(self) -> Sequence[LogLine]:
-        """The entries to show: the current ones, or those at the time of the pause."""
+        """Current entries, or those at the time of the pause."""
         if not self.controls.paused:
             self._paused_entries = None
             return self.folded.entries
@@ -252,7 +247,7 @@ class RunState:
         return self.folded.added - self._paused_entries[-1].number if self._paused_entries else 0
 
     def last_lines(self, limit: int) -> list[str]:
-        """The last lines, to print after the view is closed: of the rank that failed first, or of all."""
+        """Last lines, to print after the view closes: of the rank that failed first, or of all."""
         first = self.status.first_failure
         rank = None if first is None else first.rank
         ranks = EVERY_RANK if rank is None else RankSet((range(rank, rank + 1),))
@@ -260,7 +255,7 @@ class RunState:
         return [f"[{entry.label}] {without_colors(entry.text)}" if entry.stream else entry.text for entry in entries]
 
     def elapsed(self, now: float) -> float:
-        """Seconds of the run so far; counted from the first tick if the clock of node0 is ahead."""
+        """Seconds of the run; counted from the first tick if node0's clock is ahead."""
         if self.status.started is None:
             return now - (self.began or now)
         if self.status.ended is not None:
@@ -268,7 +263,7 @@ class RunState:
         return now - min(self.status.started, self.began or now)
 
     def silent(self, now: float) -> float:
-        """Seconds since the last event from node0, which sends one every four seconds while ranks run."""
+        """Seconds since node0's last event; it sends one every four seconds while ranks run."""
         sends_status = self.status.state in {"starting", "running"} and any(
             row.status.state == "running" for row in self.rows.values()
         )
@@ -317,10 +312,7 @@ def _states(status: RunStatus) -> list[str]:
 
 
 def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
-    """The rows that fit: failed ranks first, then the ranks with most output, some of every host.
-
-    Rows of equal trouble are in the order of their ranks.
-    """
+    """Rows that fit: failed ranks first, then those with most output, some of every host. Ties are in rank order."""
     if len(rows) <= room:
         return list(rows)
     index_on_host: dict[int, int] = {}

@@ -1,9 +1,4 @@
-"""The end of a run or a detach: sentences with the next command for a user. Pure.
-
-In: the status of a run, as its supervisor wrote it. Out: lines for the terminal, and the figures of a run in progress
-in a few words, for the live view and `ps`: its throughput, and the rank that is slow now. The rule: what is not known
-is left out.
-"""
+"""The end of a run or a detach as sentences with the next command, and a run's figures in a few words. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +14,11 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
-"""Exit codes of a call without a run: a wrong call, and an unreachable host."""
+"""Exit codes without a run: a wrong call, and an unreachable host."""
 
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
-    """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
+    """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
     figures = (throughput_text(status.throughput), network_text(status.network))
     lines[1:1] = [f"  {text}" for text in figures if text]
@@ -74,7 +69,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
 
 
 def moved_text(status: RunStatus) -> str:
-    """` on node[1-2,4], without node3`, if the attempts had different hosts."""
+    """` on node[1-2,4], without node3`, if attempts had different hosts."""
     if not status.has_moved:
         return ""
     gone = [host for attempt in status.attempts for host in attempt.hosts if host not in status.hosts]
@@ -83,7 +78,7 @@ def moved_text(status: RunStatus) -> str:
 
 
 def throughput_text(throughput: Throughput | None) -> str:
-    """`3.2 steps/s, 410 samples/s by DataLoader, 4 % waiting for data`; empty if nothing was measured."""
+    """`3.2 steps/s, 410 samples/s by DataLoader, 4 % waiting for data`; empty if not measured."""
     if throughput is None:
         return ""
     parts = [] if throughput.steps_per_s is None else [f"{throughput.steps_per_s:.3g} steps/s"]
@@ -96,7 +91,7 @@ def throughput_text(throughput: Throughput | None) -> str:
 
 
 def network_text(network: NetworkCost | None) -> str:
-    """What the network takes of a step, and what would take less of it; empty if that is little, or not known."""
+    """The network's share of a step, and what would reduce it; empty if small or unknown."""
     if network is None or network.share < ADVISED:
         return ""
     advice, over = network.advice, f" over {network.iface}" if network.iface else ""
@@ -112,7 +107,7 @@ def network_text(network: NetworkCost | None) -> str:
 
 
 def slow_text(status: RunStatus | None) -> str:
-    """The rank that is slow now, with the command that says why; empty if none is, or the run is over."""
+    """The rank that is slow now, with the command that says why; empty if none, or the run is over."""
     if status is None or status.slow is None or status.state != "running":
         return ""
     slow = status.slow
@@ -121,7 +116,7 @@ def slow_text(status: RunStatus | None) -> str:
 
 
 def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
-    """The throughput in ever shorter forms, the longest first; none if nothing was measured."""
+    """Ever shorter forms, longest first; empty if not measured."""
     if throughput is None:
         return ()
     steps = "" if throughput.steps_per_s is None else f"{throughput.steps_per_s:.3g} steps/s"
@@ -131,7 +126,7 @@ def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
 
 
 def short_throughput(throughput: Throughput | None) -> str:
-    """`410 samples/s`, or `3.2 steps/s` where samples are not known."""
+    """`410 samples/s`, or `3.2 steps/s` if samples are unknown."""
     if throughput is None:
         return ""
     if throughput.samples_per_s is not None:
@@ -144,12 +139,12 @@ def _rate(value: float) -> str:
 
 
 def left_text(run: str) -> str:
-    """For a user who detached: the commands to attach again and to stop the run."""
+    """For a user who detached: how to attach again and stop the run."""
     return f"detached; run {run} continues: ipexctl attach {run}\n  to stop it: ipexctl stop {run}"
 
 
 def state_counts(ranks: list[RankStatus]) -> str:
-    """`14 running, 2 failed`: the worst state last."""
+    """`14 running, 2 failed`: worst state last."""
     order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")
     counts = {state: sum(rank.state == state for rank in ranks) for state in order}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)

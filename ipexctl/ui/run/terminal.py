@@ -1,9 +1,7 @@
-"""The terminal of the live view: takes the screen, paints rich renderables, reads keys, restores the screen.
+"""The live view's terminal: takes the screen, paints rich renderables, reads keys, restores the screen.
 
-In: a renderable and its size; out: the lines that changed since the last frame, and the keys that were typed. The
-rules: no write waits for the terminal, and a terminal that takes no output can still be left; the modes and the screen
-are restored as they were; a background job neither paints nor reads. `rich.live.Live` is not used: it writes with its
-lock held, so a terminal that takes no output blocks its `stop`.
+No write waits for the terminal, and a stuck terminal can still be left; modes and screen are restored; a background job
+neither paints nor reads. Not `rich.live.Live`: it writes with its lock held, so a stuck terminal blocks its `stop`.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ _ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE: Final = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN_FRAME: Final = b"\x1b[?2026h"
 _END_FRAME: Final = b"\x1b[?2026l"
-"""Synchronized output: terminals that support it show a frame at once, others ignore the sequences."""
+"""Synchronized output: supporting terminals show a frame at once, others ignore it."""
 _PIECE: Final = 256
-"""Bytes of one write. If the descriptor can block, a writable terminal mostly has room for so many."""
+"""Bytes of one write. If the descriptor can block, a writable terminal mostly has this much room."""
 _OWN_MODES: Final = termios.ECHO | termios.ICANON
 
 
 class Terminal:
-    """The terminal on stdout, and on stdin if that is one, too. One thread paints; any thread may call `leave`."""
+    """On stdout, and on stdin if that is one too. One thread paints; any thread may call `leave`."""
 
     def __init__(self, *, no_color: bool = False) -> None:
         self._out = _non_blocking(sys.stdout.fileno())
@@ -56,7 +54,7 @@ class Terminal:
 
     @property
     def in_foreground(self) -> bool:
-        """True if this process is in the foreground: a background job must neither paint nor change modes."""
+        """False for a background job, which must neither paint nor change modes."""
         try:
             return os.tcgetpgrp(self._out) == os.getpgrp()
         except OSError:  # not the controlling terminal, so no other job uses it
@@ -68,7 +66,7 @@ class Terminal:
         return not self._pending
 
     def enter(self) -> None:
-        """Take the screen; call it again after another program used the screen."""
+        """Take the screen; again after another program used it."""
         with self._lock:
             if self.keyboard is not None:
                 modes = termios.tcgetattr(self.keyboard)
@@ -84,10 +82,7 @@ class Terminal:
             self._pending = memoryview(_ENTER)
 
     def leave(self, patience: float = 0.5) -> None:
-        """Restore the screen. Output that the terminal has not taken after `patience` seconds is dropped.
-
-        That makes room for the restoration and for what the process prints afterwards.
-        """
+        """Restore the screen; drops output not taken after `patience` seconds, to make room for what follows."""
         acquired = self._lock.acquire(timeout=0.5)
         try:
             if not self.entered:
@@ -110,7 +105,7 @@ class Terminal:
                 termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
 
     def paint(self, renderable: RenderableType, width: int, height: int) -> None:
-        """Start to write the lines that changed since the last frame."""
+        """Start writing the lines that changed since the last frame."""
         lines = self._console.render_lines(renderable, self._console.options.update_dimensions(width, height))
         with self._lock:
             if not self.entered:
@@ -130,7 +125,7 @@ class Terminal:
             self._push()
 
     def wait(self, seconds: float, wake: int) -> bytes:
-        """The bytes typed within `seconds`; meanwhile the rest of a frame is written. `wake` ends the wait."""
+        """Bytes typed within `seconds`; meanwhile writes the rest of a frame. `wake` ends the wait."""
         readers = [wake] if self.keyboard is None or not self.entered else [wake, self.keyboard]
         readable, writable, _ = select.select(readers, [self._out] if self._pending else [], [], seconds)
         if writable:
@@ -157,7 +152,7 @@ class Terminal:
 
 
 def _non_blocking(descriptor: int) -> int:
-    """A non-blocking descriptor of the same terminal; `descriptor` itself is shared with other processes."""
+    """A non-blocking descriptor of the same terminal; `descriptor` is shared with other processes."""
     try:
         return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:  # the terminal belongs to another account: after `su`, for example

@@ -1,9 +1,7 @@
 """The live view of a run: a thread that draws `RunState` five times a second and reads keys; a `RunView`.
 
-In come updates of the run, from one thread, and keys; out go frames on the terminal (`frame.py` composes them,
-`terminal.py` writes them), the callbacks for stop and detach, and at the end the last lines and how the run ended. The
-rules: the terminal is restored however the view ends, also by Ctrl-Z, an exception or a second Ctrl-C; output may wait
-here in bounded memory, then the follower waits, but never the run; a key is answered at once.
+The terminal is restored however the view ends, also by Ctrl-Z, an exception or a second Ctrl-C. Output waits in bounded
+memory, then the follower waits, but never the run. Keys are answered at once.
 """
 
 from __future__ import annotations
@@ -33,25 +31,25 @@ if TYPE_CHECKING:
 
 _TICK: Final = 0.1
 _FRAME: Final = 0.2
-"""Seconds between two frames. A key is answered at once."""
+"""Seconds between frames. A key is answered at once."""
 _MOST_WAITING: Final = 32 << 20
-"""Bytes of output that may wait for the view; beyond it, the follower waits, but never the run."""
+"""Bytes of output that may wait for the view; beyond that, the follower waits, but never the run."""
 _LAST_LINES: Final = 8
 _LONGEST_LAST_LINE: Final = 500
-"""Characters. All that is printed at the end fits the buffer of a terminal that takes nothing: 4 KiB and more."""
+"""Characters. All that is printed at the end fits a stuck terminal's buffer: 4 KiB and more."""
 
 
 class LiveRun:
     """Shows a run until it ends or the user detaches; leaving the context restores the terminal.
 
-    `watch` takes chunks from one thread, and notices from any thread. `on_stop` and `on_detach` are called from the
-    view's thread, once per key; after a detach nothing more is shown. Enter it in the main thread, for Ctrl-Z.
+    `watch` takes chunks from one thread, notices from any. `on_stop` and `on_detach` are called from the view's thread,
+    once per key; after a detach nothing more is shown. Enter it in the main thread, for Ctrl-Z.
     """
 
     figures_interval: Final = 0.5
     drops_output: Final = False
     broken: Final = None
-    """A terminal that is gone sends SIGHUP."""
+    """A lost terminal sends SIGHUP."""
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class LiveRun:
         self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._show, name="live view", daemon=True)
         self._handlers: dict[int, Any] = {}
-        self._offset = time.time() - time.monotonic()  # so a change of the clock does not change elapsed times
+        self._offset = time.time() - time.monotonic()  # a clock change does not change elapsed times
 
     def __enter__(self) -> LiveRun:
         if threading.current_thread() is threading.main_thread():
@@ -122,17 +120,17 @@ class LiveRun:
                 self._drained.wait(_TICK)
 
     def stopping(self) -> None:
-        """Show that the run is being stopped. Safe in a signal handler; text that the handler wrote is painted over."""
+        """Safe in a signal handler; text that the handler wrote is painted over."""
         self.state.controls.stopping = True
         self._must_reenter = True
 
     def not_stopping(self) -> None:
-        """Show that the run could not be stopped and continues."""
+        """Show that the run continues."""
         self.state.controls.stopping = False
         self.state.changed = True
 
     def abandon(self) -> None:
-        """Restore the terminal now. For a signal handler that is about to end the process."""
+        """Restore the terminal, for a signal handler that is about to end the process."""
         self._suspended = True
         self._terminal.leave(0.1)
 
@@ -142,7 +140,7 @@ class LiveRun:
     def _show(self) -> None:
         try:
             self._loop()
-        except OSError:  # the terminal is gone; the SIGHUP that comes with it is handled elsewhere
+        except OSError:  # the terminal is gone; its SIGHUP is handled elsewhere
             self._on_detach()
         except BaseException as error:  # noqa: BLE001  # carried to the caller's thread and raised there
             self._error = error
@@ -172,7 +170,7 @@ class LiveRun:
                 return
 
     def _ready(self) -> bool:
-        """True if the view may draw; enters the screen if it is in the foreground and has not entered yet."""
+        """True if the view may draw; enters the screen once in the foreground."""
         if self._suspended or not self._terminal.in_foreground:
             return False
         if not self._terminal.entered or self._must_reenter:
