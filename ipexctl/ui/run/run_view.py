@@ -49,4 +49,4 @@ class RunView(Protocol):
         """The second signal ends the process at once. Called in a signal handler."""
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
-        """`status`: the final one, if known; `reason`: why the run was not followed to its end, if node0 is the cause."""
+        """`status`: the final one, if known; `reason`: why the run was not followed to its end."""

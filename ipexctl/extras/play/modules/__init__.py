@@ -1,4 +1,4 @@
-"""The modules of playbooks: their declarations by name, and their implementations, which are imported on first use."""
+"""The modules of playbooks: declarations by name, and implementations, imported on first use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 _FILES: Final = {spec.name: file for file, specs in SPECS.items() for spec in specs}
 _SPECS: Final = {spec.name: spec for specs in SPECS.values() for spec in specs}
 MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
-"""Declarations by every name that a task may use."""
 
 
 def runner(name: str) -> Callable[..., Any]:
-    """The function of a module. Its arguments and result depend on the `where` of its declaration:
+    """A module's function, called by the `where` of its declaration:
 
     `control`: (context, call) -> Result; `host`: (context, call, session) -> Result;
     `all`: (context, call, hosts) -> Result for all hosts, or a mapping from the host's name.
