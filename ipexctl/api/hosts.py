@@ -61,7 +61,6 @@ class OpenHosts:
     iface: str | None = None
     timeout: float | None = None
     options: CallOptions = NO_OPTIONS
-    """Options that reach the same hosts, for suggested commands."""
 
 
 def check_seconds(option: str, seconds: float | None) -> None:
@@ -80,7 +79,6 @@ def open_sessions(options: ConnectOptions, cancel: Cancel, *, forks: int = 1) ->
 def doctor(
     opened: OpenHosts, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
 ) -> DoctorReport:
-    """Check whether the hosts can train together."""
     from ipexctl.facts.gather import gather_facts
 
     began, hosts, pool = time.monotonic(), opened.hosts, opened.pool
@@ -216,7 +214,6 @@ def push(
     dry_run: bool = False,
     watch: Watch = ignore_event,
 ) -> PushReport:
-    """Copy a file or a directory to this path on every host."""
     hosts, pool = opened.hosts, opened.pool
     pool.warm(hosts)  # connect while the source is read
     from ipexctl.files.push import PushOptions, push
@@ -266,7 +263,6 @@ def execute(
     on_done: Callable[[ExecResult], object] = ignore_event,
     stdin_for: Callable[[], BinaryIO] | None = None,
 ) -> Report[ExecResult]:
-    """Run one command on every host. Many threads call a host's sink."""
     began, results, pool = time.monotonic(), dict[str, ExecResult](), opened.pool
     for done in execute_on_hosts(
         opened.hosts,
@@ -285,8 +281,6 @@ def execute(
 
 @dataclass(frozen=True, slots=True)
 class HostOutput(ExecResult):
-    """Result of a command on one host, with all its output."""
-
     stdout: str = ""
     stderr: str = ""
 
@@ -305,7 +299,6 @@ def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
 
 
 def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:
-    """The table of stacks, and the one that an install would choose, for these hosts if there are any."""
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
 

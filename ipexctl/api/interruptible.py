@@ -103,7 +103,6 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _described(kind: Any) -> str:
-    """`'a' or 'b'`, `int or None`."""
     if get_origin(kind) is Literal:
         return " or ".join(map(repr, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):

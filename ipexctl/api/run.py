@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 class Followed(NamedTuple):
-    """How the call saw the run end."""
-
     exit_code: int
     may_leave_secrets: bool
     """True if ranks may not have read their job files."""
@@ -47,8 +45,6 @@ class Followed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FollowedRun:
-    """A run followed to its end, or until the user left it."""
-
     run: StartedRun
     exit_code: int
 
@@ -65,7 +61,6 @@ class RunWatcher(ABC):
         del text
 
     def on_note(self, text: str) -> None:
-        """Advice about the run."""
         del text
 
     def on_warning(self, text: str) -> None:
@@ -73,7 +68,6 @@ class RunWatcher(ABC):
         del text
 
     def installing(self) -> AbstractContextManager[Watch]:
-        """Gets the progress of an install."""
         return nullcontext(ignore_event)
 
     def on_installed(self, report: InstallReport) -> None:

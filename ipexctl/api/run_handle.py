@@ -47,8 +47,6 @@ _MOST_UPDATES = 1000
 
 
 class OutputLine(NamedTuple):
-    """A line of a rank's output."""
-
     rank: int
     stream: StreamName
     text: str

@@ -49,15 +49,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class CallWatcher:
-    """Ends a call early, and gets the lines for the user."""
-
     cancel: Cancel
     on_note: Callable[[str], None] = ignore_event
     on_warning: Callable[[str], None] = ignore_event
     on_step: OnStep | None = None
 
     def connector(self, record: RunRecord) -> Connector:
-        """Connects to a run's hosts as its start did."""
         return Connector(options_of(record, on_step=self.on_step, on_warning=self.on_warning))
 
 
@@ -192,7 +189,6 @@ class LogsResult:
     exit_code: int
     """With `follow`, the run's."""
     status: RunStatus | None
-    """The last one from node0; None if node0 sent none."""
     reason: str = ""
     """Why lines may be missing, if node0 did not send them all."""
     error: CallError | None = None
@@ -307,7 +303,6 @@ def follow(
 class RunList:
     runs: list[KnownRun]
     hidden: int
-    """Ended runs that were left out."""
     damaged: list[DamagedRecord]
 
 
@@ -352,7 +347,6 @@ def _query(
 
 @contextmanager
 def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
-    """Opens sessions to a host of a run, to node0 by default."""
     with ExitStack() as connectors:
 
         def open_session(record: RunRecord, host: Host | None = None) -> Session:

@@ -53,7 +53,6 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def groups() -> Mapping[str, Mapping[str, str]]:
-    """All commands by group, including those of extras."""
     found: dict[str, dict[str, str]] = {}
     extras = commands_of_extras().values()
     for panel, of_core in CORE.items():
@@ -68,7 +67,6 @@ def groups() -> Mapping[str, Mapping[str, str]]:
 
 
 def commands() -> Mapping[str, str]:
-    """Command → its line in the help."""
     return {name: text for of_group in groups().values() for name, text in of_group.items()}
 
 
@@ -105,7 +103,6 @@ class _Commands(TyperGroup):
         return command
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Complete command names without importing the commands."""
         self._only_named = True
         try:
             return super().shell_complete(ctx, incomplete)

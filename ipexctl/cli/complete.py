@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 NEWEST: Final = 200
-"""Runs to read; more candidates would not help."""
 
 
 def runs() -> list[str]:
@@ -72,7 +71,6 @@ def _paths_of(run: str, typed: str) -> list[str]:
 
 
 def environments() -> list[str]:
-    """Environments of known runs, without a user's own Python."""
     from ipexctl.node.common.files import read_json
 
     found = [read_json(path).get("env") for path in _records()]
@@ -134,7 +132,6 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
 
 
 def _records() -> list[Path]:
-    """Run registry files, newest first."""
     from ipexctl.run.registry import RunRegistry
 
     try:

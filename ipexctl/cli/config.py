@@ -106,7 +106,6 @@ def config_command(
 
 
 def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
-    """Raise the files' mistakes for these commands, each once."""
     errors: dict[str, FileError] = {}
     for _, spec in command_specs(*commands):
         try:
@@ -117,13 +116,11 @@ def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
-    """Shared options on the command line that choose hosts and connections, by key."""
     targets, home, _ = shared_options()
     return {key: param for key, param in {**targets, **home}.items() if is_on_command_line(ctx, param.name)}
 
 
 def _plain(value: object) -> object:
-    """Value for JSON and TOML; a URL loses user and password."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     value = str(value) if isinstance(value, Path) else value

@@ -47,7 +47,6 @@ class ConfiguredValue(NamedTuple):
 
 
 Defaults: TypeAlias = Mapping[str, ConfiguredValue]
-"""Options with a value from a file, by parameter name."""
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
@@ -117,8 +116,6 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class ConfiguredCommand(TyperCommand):
-    """A command with options that take defaults from files."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             _apply(self, ctx, args)
@@ -195,7 +192,6 @@ def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> 
 
 
 def _origins(command: TyperCommand, ctx: typer.Context) -> str:
-    """The files that set options of this call, in one line."""
     by_source: dict[str, list[str]] = {}
     keys = {param.name: key for key, param in _keys(command.params).items()}
     for name, setting in defaults_of(ctx).items():
@@ -206,11 +202,8 @@ def _origins(command: TyperCommand, ctx: typer.Context) -> str:
 
 
 class CommandSpec(NamedTuple):
-    """A command's options that files can set."""
-
     table: str
     params: Mapping[str, Param]
-    """The command's own, by key in a file."""
     table_params: Mapping[str, Param]
     """Of all commands that share the table, such as those of `export`."""
 
@@ -256,7 +249,6 @@ def _names(params: Mapping[str, Param]) -> set[str]:
 
 
 def _keys(params: Iterable[Param]) -> dict[str, Param]:
-    """Options by name without dashes, the long one if there is one."""
     keys = {}
     for param in params:
         if param.param_type_name == "option":
@@ -280,7 +272,6 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
-    """Options of each shared group, by key."""
     from ipexctl.cli.app import load_command
 
     keys = _keys(load_command("trust").params)  # trust has all of them
@@ -477,7 +468,6 @@ def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
 
 
 def _command_of(table: str) -> str:
-    """A command whose help has the options of this table."""
     return table if table and not table.startswith(CLUSTER) else "run"
 
 
@@ -521,7 +511,6 @@ def _is_local_path(param: Param, value: object) -> bool:
 
 
 def _resolved(param: Param, value: Any, base: Path) -> object:
-    """Make local paths relative to the file's directory."""
     if not _is_local_path(param, value):
         return value
     if isinstance(value, list):

@@ -110,7 +110,6 @@ class FetchCall:
         return interrupt.code or exit_code([result.status for result in found])
 
     def follow(self, *, all_hosts: bool, results: bool, reconnect: float) -> int:
-        """Ctrl-C keeps what arrived."""
         output, targets, path = self.output, self.targets, self.source.path
         record = begun(find_run(self.source.word, output), output, waits=True)
         others = choose_hosts(targets) if targets.names_hosts and self.host is not None else ()
@@ -153,7 +152,6 @@ class FetchCall:
             yield view.watch
 
     def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
-        """A known run, unless the call names hosts and a host has this name."""
         source, targets, output = self.source, self.targets, self.output
         of_run = self.rank is not None or self.host is not None or source.path is None
         register = RunRegistry()

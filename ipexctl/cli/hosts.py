@@ -60,7 +60,6 @@ def select(targets: Targets, project: Path | None = None, accelerate: Accelerate
 
 
 def _source(selection: Selection, request: HostRequest, targets: Targets) -> str:
-    """Source of the hosts for messages; for a default also its file."""
     name = "hosts" if request.hosts is not None else "hostfile" if request.hostfile is not None else ""
     setting = targets.defaults.get(name)
     if setting is None:
@@ -97,7 +96,6 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
 
 
 def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
-    """Options for suggested commands of a call that runs nothing."""
     return CallOptions(host_options(targets, home))
 
 
@@ -145,7 +143,6 @@ def check_home(home: Home) -> str:
 
 
 def connect_options(targets: Targets, output: Output | None = None, starter: Starter = OVER_SSH) -> ConnectOptions:
-    """With `output`, remote steps are printed for -v."""
     return ConnectOptions(
         starter=starter,
         connect_timeout=targets.connect_timeout,
@@ -197,7 +194,6 @@ def open_hosts(
 
 
 def starter_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Starter:
-    """The way to these hosts; announced if auto chose it."""
     starter = choose_starter(targets.transport, hosts, os.environ)
     if targets.transport == TRANSPORT and not quiet and (text := starter.announcement(os.environ)):
         print_message(text)

@@ -115,7 +115,6 @@ class ScriptCommand(ConfiguredCommand):
         return super().parse_args(ctx, [*chain.from_iterable(options), *words])
 
     def split(self, args: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
-        """The options before the script, each with its value, and what belongs to the script."""
         with_value = {
             option
             for param in self.params
@@ -163,8 +162,6 @@ def _own_option(argument: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptLine:
-    """What ranks run, and how: options of `run` that a queued run has too."""
-
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
     module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
     ranks: RankOptions
@@ -288,7 +285,6 @@ _OF_RUN: Final = (
 )  # fmt: skip
 """Options of `run` that a suggested command needs too."""
 _OF_OTHERS: Final = ("env", "python", "setup")
-"""Also for `install` or `envs`, which lack the defaults of `[run]`."""
 
 
 def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
@@ -349,7 +345,6 @@ def plan_or_exit(
 
 
 def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:
-    """Print why there is no plan; return the exit code."""
     from ipexctl.ui.launch_plan import show_refused_json
     from ipexctl.ui.messages import print_refusal
 

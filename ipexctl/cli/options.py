@@ -84,7 +84,6 @@ REQUIREMENTS: Final = option(
 CONFIG: Final = option(
     "--config FILE", "File of defaults to read in place of the project's ipexctl.toml (default: the one found)."
 )
-"""An option of every command."""
 TIMEOUT: Final = option(
     "--timeout S", "Seconds a host may take for one step (default: depends on the command).", min=0.1
 )
@@ -96,8 +95,6 @@ HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 # Unused eq and repr would take a third of the time for these classes at each start.
 @dataclass(frozen=True, eq=False, repr=False)
 class Targets:
-    """Options of every command that uses hosts."""
-
     hostfile: Path | None = option(
         "--hostfile -H PATH",
         "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
@@ -192,7 +189,6 @@ class Output:
     def print_report(
         self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: object
     ) -> None:
-        """JSON with --json, else `show` with the output's options and `more`."""
         from ipexctl.ui.results import print_json
 
         if self.json:
@@ -202,7 +198,6 @@ class Output:
         sys.stdout.flush()
 
     def print_note(self, text: str) -> None:
-        """Print to stderr, unless the call has --quiet."""
         from ipexctl.ui.messages import print_message
 
         if not self.quiet:
@@ -265,7 +260,6 @@ def is_on_command_line(ctx: typer.Context, name: str) -> bool:
 
 
 def command(*, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any) -> Callable[[Command], typer.Typer]:
-    """Make the function the only command of an app."""
 
     def app_of(function: Command) -> typer.Typer:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -278,7 +272,6 @@ def command(*, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any
 def subcommand(
     app: typer.Typer, name: str | None = None, *, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any
 ) -> Callable[[Command], Command]:
-    """Add the function to the app as a command, with `grouped` parameters."""
     return lambda function: app.command(name, cls=cls, **settings)(grouped(function))
 
 

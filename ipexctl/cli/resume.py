@@ -73,7 +73,6 @@ class ResumingCommand(ScriptCommand):
 
 
 def _name_of(option: Words, names: Mapping[str, str]) -> str:
-    """Parameter of an option as typed: `--ppn=2`, `--ppn 2`, `-n2`."""
     word = option[0].partition("=")[0]
     return names.get(word) or names.get(word[:2], word)
 

@@ -166,7 +166,6 @@ class RunOfCall(RunWatcher):
         self._interrupt: Interrupt | None = None
         self._pool: SessionPool | None = None
         self._session: Session | None = None
-        """To node0, where the run was started."""
         self._notes = 0
 
     @contextmanager
@@ -241,7 +240,6 @@ class RunOfCall(RunWatcher):
         return Followed(code, may_leave_secrets=code not in NO_CLEANUP)
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
-        """Print the result of a call that followed no run, and return its exit."""
         from ipexctl.node.common.plan import SCHEMA
         from ipexctl.run.start.pipeline import PlannedRun, StartedRun
         from ipexctl.run.start.request import StartFailure
@@ -277,7 +275,6 @@ class CallOutcome:
     reason: str = ""
     fix: str = ""
     events: EventsView | None = None
-    """The view of `--events`."""
     _start_time: float = field(default_factory=time.monotonic)
 
     @property
@@ -309,7 +306,6 @@ class CallOutcome:
         return self.ended(failure.reason, code, failure.fix, failure.other_runs or None)
 
     def ended(self, reason: str, code: int, fix: str = "", other_runs: Sequence[OtherRun] | None = None) -> typer.Exit:
-        """The exit of a call that started no run."""
         reason = reason or "interrupted"
         self.reason, self.fix = reason, fix
         if self.events is not None:

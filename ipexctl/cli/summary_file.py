@@ -71,7 +71,6 @@ def write_summary(
 def write_summary_of_run(
     path: Path, record: RunRecord, code: int, seconds: float, other_runs: Sequence[OtherRun] | None = None
 ) -> bool:
-    """The same for a followed run, with the status from the local copy."""
     from ipexctl.run.local_copy import read_final_status
     from ipexctl.run.registry import RunRegistry
 

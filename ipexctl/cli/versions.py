@@ -45,7 +45,6 @@ def versions_command(
 
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
-    """Options for the same request and hosts, for the suggested command."""
     from ipexctl.call_options import option_text
     from ipexctl.cli.hosts import host_options
 

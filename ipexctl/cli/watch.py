@@ -110,7 +110,6 @@ class _Watching:
         self.code: int | None = None
         self._detaching = detaching
         self._is_detached = False
-        """By a signal."""
         self._record = record
         self._connector = connector
         self._session = started[0] if started is not None else None
@@ -152,7 +151,6 @@ class _Watching:
         return self._print_end(ended)
 
     def _follow(self) -> RunEnded | None:
-        """Follow to the end of the run; None if the user detached before."""
         try:
             return self._follower.follow()
         except Cancelled:
@@ -196,7 +194,6 @@ class _Watching:
         return self._ended is None and self._view.broken is not None and status is not None and status.is_over
 
     def finish(self, code: int, reason: str, fix: str) -> None:
-        """Tell the view how the call ends."""
         status = self._ended.status if self._ended is not None else read_final_status(self._run_dir)
         self._view.finish(code, status, reason, fix)
         if self.code is None:

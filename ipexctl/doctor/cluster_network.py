@@ -208,14 +208,12 @@ def _wrong(
 
 
 def _is_wrong(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:
-    """Two names of one machine have their own rule."""
     if address.startswith("127.") or address == "::1":
         return True
     return machines[owners.get(address, name)] != machines[name]
 
 
 def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
-    """One finding for all hosts and names; each host's facts have the details."""
     if lost:
         missing = list(dict.fromkeys(name for names in lost.values() for name in names))
         yield Finding(

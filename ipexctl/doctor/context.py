@@ -35,7 +35,6 @@ class HostContext(NamedTuple):
     host: Host
     facts: Facts
     internal: str | None = None
-    """Address for the other hosts, if one is chosen."""
     peers: tuple[str, ...] = ()
     node0: bool = False
     is_control: bool = False
@@ -44,7 +43,6 @@ class HostContext(NamedTuple):
     """Seconds that its clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunLife] = {}
-    """Every run that any host of this call knows."""
 
     @property
     def name(self) -> str:
@@ -131,7 +129,6 @@ def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, 
 
 
 def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
-    """Subnet of their internal addresses ("" if unknown), and 4 or 6."""
     for name in hosts:
         for nic in facts[name].network.nics if name in facts else ():
             for address in nic.addresses:
@@ -150,14 +147,10 @@ def usable_cores(cpu: Cpu) -> int | None:
 
 
 class ClusterContext(NamedTuple):
-    """Hosts that answered, in hostfile order, and their addresses."""
-
     nodes: tuple[HostContext, ...]
     addresses: Mapping[str, HostAddresses]
     iface: str | None = None
-    """The network the user named."""
     refusal: Refusal | None = None
-    """Why the hosts have no common network."""
 
     @property
     def runnable(self) -> tuple[HostContext, ...]:

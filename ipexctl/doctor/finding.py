@@ -63,7 +63,6 @@ class DoctorReport(NamedTuple):
     recommendation: Recommendation | None
     seconds: float
     network_seconds: float | None = None
-    """None if the network was not checked."""
 
     @property
     def exit_code(self) -> int:

@@ -168,7 +168,6 @@ def smt(host: HostContext) -> Iterator[Finding]:
 
 
 def governor(host: HostContext) -> Iterator[Finding]:
-    """Only info: under intel_pstate, the usual driver, it costs a few per cent."""
     if host.facts.cpu.governor in ("powersave", "conservative"):
         yield Finding(
             "cpu.governor",

@@ -24,7 +24,6 @@ class VariableRule(NamedTuple):
     level: Level
     pattern: str
     message: str
-    """`{}` becomes the variables."""
     with_values: bool = False
     fix: str = "{}"
     harmless: tuple[str, ...] = ()

@@ -26,7 +26,6 @@ _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
 """Processes named in a command: the oldest, because the others are mostly their children."""
 _MOST_RUNS: Final = 3
-"""Runs of other accounts that a finding describes."""
 _NO_HOME: Final = "another directory with --home DIR, one absolute path for all hosts"
 _ROOM: Final = (
     "ipexctl ps --prune removes old runs; while no run is alive and nobody installs, ipexctl envs --prune removes "
@@ -35,7 +34,6 @@ _ROOM: Final = (
 
 
 def complete(host: HostContext) -> Iterator[Finding]:
-    """Each missing part has its own likely cause."""
     causes = {
         "home": "a file server that doesn't answer",
         "names": "a name server that doesn't answer",
@@ -232,7 +230,6 @@ def load(host: HostContext) -> Iterator[Finding]:
 
 
 def runs(host: HostContext) -> Iterator[Finding]:
-    """Runs that are alive, or may be by their record."""
     activity = host.facts.activity
     with_processes = {process.run for process in activity.processes}
     known = dict.fromkeys([*activity.runs, *(process.run for process in activity.processes)])
@@ -252,7 +249,6 @@ def runs(host: HostContext) -> Iterator[Finding]:
 
 
 def other_accounts(host: HostContext) -> Iterator[Finding]:
-    """Only where the host shows processes of other accounts."""
     facts = host.facts
     others = [live for live in facts.activity.live.runs if facts.account.uid not in (None, live.uid)]
     if not others:

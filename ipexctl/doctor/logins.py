@@ -39,7 +39,6 @@ def for_many(seconds: float, hosts: int) -> float:
 
 
 def got_no_answer(login: LoginAttempt) -> bool:
-    """True if the network did not answer, unlike a slow or refused login."""
     return login.code == 255 and bool(_NO_ANSWER.search(login.output))
 
 
@@ -113,7 +112,6 @@ def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
 
 
 def unknown_state(host: Host) -> HostState:
-    """A node that was not probed: only its hostfile line is known."""
     return HostState(
         user=host.user or "this account",
         uid=-1,

@@ -227,7 +227,6 @@ class _NetworkCheck:
             dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
     def _listeners(self, dialog: ScriptDialog) -> dict[str, ports.PortListener]:
-        """Hosts that are ready to connect, and the ports they listen on."""
         listeners: dict[str, ports.PortListener] = {}
         started = dialog.running
         pending, silent = set(started), set(started)
@@ -288,7 +287,6 @@ class _NetworkCheck:
     def _connect_from_outside(
         self, listeners: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
     ) -> frozenset[str]:
-        """Hosts with a listener that answers the control machine from outside their networks."""
         until = self.at(0.88)
 
         def is_open(host: Host) -> bool:

@@ -42,7 +42,6 @@ class ConnectionResult(NamedTuple):
 
     @property
     def is_conclusive(self) -> bool:
-        """True if it shows whether the network lets the connection through."""
         return self.kind not in ("mute", "error")
 
     @property
@@ -51,12 +50,9 @@ class ConnectionResult(NamedTuple):
 
 
 class PortListener(NamedTuple):
-    """A host's listener, or why it has none."""
-
     port: int | None
     reason: str = ""
     identity: str = ""
-    """Machine and account, as a login prints them; empty if unknown."""
 
 
 def parse_listener(event: Reply) -> PortListener | None:
@@ -106,7 +102,6 @@ class PortDiagnosis(NamedTuple):
     closed_in: tuple[str, ...] = ()
     closed_out: tuple[str, ...] = ()
     pairs: tuple[Pair, ...] = ()
-    """Blocked connections that neither explains."""
 
 
 def diagnose(results: Mapping[Pair, ConnectionResult]) -> PortDiagnosis:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Recommendation(NamedTuple):
-    """What `run` would choose, each with its reason."""
-
     stack: str | None
     """None if no stack runs on these hosts, or if `candidates` has several."""
     candidates: tuple[str, ...]
@@ -72,6 +70,5 @@ def recommend(
 
 
 def _iface(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> str | None:
-    """The interface with the internal addresses, if it has one name on all hosts."""
     names = {nic.name for name, facts in hosts.items() if (nic := facts.network.nic_with(internal.get(name)))}
     return names.pop() if len(names) == 1 else None

@@ -45,7 +45,6 @@ def examine_host(host: HostContext) -> tuple[Finding, ...]:
 
 
 def examine_cluster(hosts: Sequence[HostContext], *, iface: str | None = None) -> tuple[Finding, ...]:
-    """Worst first; none for a single host."""
     if len(hosts) < 2:
         return ()
     cluster = _cluster(hosts, iface)

@@ -47,7 +47,6 @@ class DoctorRequest(NamedTuple):
 def run_doctor(
     hosts: Sequence[Host], probed: Iterable[HostFacts], request: DoctorRequest, pool: SessionPool
 ) -> DoctorReport:
-    """A host's failure is in the report, never raised."""
     started = time.monotonic()
     answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
@@ -129,7 +128,6 @@ def host_report(
 
 
 def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:
-    """The finding for a host below --require."""
     has = host.facts.cpu.tier
     if tier is None or (has is not None and TIERS.index(has) >= TIERS.index(tier)):
         return ()

@@ -36,7 +36,6 @@ UNKNOWN: Final = RunLife("unknown", NOT_AMONG_HOSTS)
 
 
 def named_runs(answers: Answers) -> tuple[str, ...]:
-    """Every run with a process or an open record on a host."""
     found: dict[str, None] = {}
     for _, facts in answers:
         if facts is not None:

@@ -47,14 +47,11 @@ SLOW_LINK: Final = 0.5
 
 class Figure(NamedTuple):
     value: float
-    """Bytes or operations per second."""
     method: str
     """Only figures of one method are compared."""
 
 
 class HostSmoke(NamedTuple):
-    """Figures of one host, and reasons for missing ones."""
-
     name: str
     figures: Mapping[Measurement, Figure] = {}
     missing: tuple[str, ...] = ()
@@ -65,7 +62,6 @@ class LinkSmoke(NamedTuple):
     round_trip: float | None = None
     """Median, in seconds."""
     bits: float | None = None
-    """Per second, from node0."""
     reason: str = ""
 
 
@@ -103,7 +99,6 @@ def measure(
 
 
 def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
-    """Read the event `figure`; None for any other."""
     kind = next((kind for kind in _MEASUREMENTS if kind == event.get("kind")), None)
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
@@ -112,7 +107,6 @@ def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
 
 
 def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
-    """Read the event `result`; None for any other."""
     number = event.get("number")
     if event.get("event") != "result" or type(number) is not int or not 0 <= number < len(names):
         return None
@@ -241,7 +235,6 @@ class _Smoke:
         dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 
     def measure_hosts(self, dialog: ScriptDialog, until: float, lost: Mapping[str, HostError]) -> tuple[HostSmoke, ...]:
-        """Late figures are missing."""
         figures: dict[str, dict[Measurement, Figure]] = {name: {} for name in self._names}
         missing = {name: [lost[name].reason] if name in lost else [] for name in self._names}
         left = max(0.2, until - time.monotonic())
@@ -303,7 +296,6 @@ class _Smoke:
 def measure_links(
     dialog: ScriptDialog, node0: str, targets: Mapping[str, Target], until: float
 ) -> dict[str, LinkSmoke]:
-    """One link after another; a host without a result is left out."""
     found: dict[str, LinkSmoke] = {}
     names = list(targets)
     # The last link may take a moment longer to time out.

@@ -90,7 +90,6 @@ def limit(text: str) -> float | None:
 
 
 def kilobytes(text: str | None) -> int | None:
-    """`24684096 kB` → bytes."""
     result = natural((text or "").removesuffix("kB"))
     return None if result is None else result * 1024
 

@@ -87,17 +87,12 @@ _ISA: Final = (
 
 
 class NumaNode(NamedTuple):
-    """A NUMA node; one with memory only has no CPUs."""
-
     number: int
     cpus: CpuList = CpuList()
     memory: int | None = None
-    """Bytes."""
 
 
 class Cpu(NamedTuple):
-    """All online processors of a host."""
-
     arch: str | None = None
     vendor: str | None = None
     model_name: str | None = None
@@ -106,15 +101,11 @@ class Cpu(NamedTuple):
     stepping: int | None = None
     sockets: int | None = None
     cores: int | None = None
-    """Physical cores of all sockets."""
     threads: int | None = None
     flags: frozenset[str] = frozenset()
-    """Empty if unknown; `isa` is None then."""
     online: CpuList | None = None
     siblings: tuple[CpuList, ...] = ()
-    """Threads of each core, ordered by first thread."""
     packages: tuple[CpuList, ...] = ()
-    """Threads of each socket."""
     numa: tuple[NumaNode, ...] = ()
     governor: str | None = None
     smt: bool | None = None
@@ -133,12 +124,10 @@ class Cpu(NamedTuple):
 
     @property
     def tier(self) -> Tier | None:
-        """None if the probe has no flags."""
         return tier_of(self.arch, self.flags)
 
     @property
     def numa_nodes(self) -> int | None:
-        """Nodes with CPUs."""
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
@@ -149,7 +138,6 @@ class Cpu(NamedTuple):
 
     @property
     def allowed_cores(self) -> tuple[CpuList, ...]:
-        """Usable threads of each usable core; ignores the quota."""
         usable = self.allowed_cpus
         if usable is None:
             return ()
@@ -190,7 +178,6 @@ def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
 
 
 def cpu_json(cpu: Cpu) -> dict[str, Any]:
-    """The documented fields, and those that explain `allowed`."""
     return {
         **{name: getattr(cpu, name) for name in _JSON_FIELDS},
         "allowed_cpus": None if cpu.allowed_cpus is None else str(cpu.allowed_cpus),

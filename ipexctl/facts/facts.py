@@ -64,7 +64,6 @@ class Facts(NamedTuple):
     clock: float | None = None
     """The host's clock at the start of the probe, in seconds since 1970."""
     complete: bool = False
-    """True if the probe's last line arrived."""
     cut: tuple[str, ...] = ()
     """Unfinished parts of the probe, after a timeout or a lost connection."""
 
@@ -85,7 +84,6 @@ class Facts(NamedTuple):
 
 
 def to_json(facts: Facts) -> dict[str, Any]:
-    """With the documented names."""
     fields = _fields(facts)
     del fields["network"]["reached"]  # belongs to this call's connection, not to the host
     return {**fields, "machine": facts.machine}
@@ -115,7 +113,6 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def parse(text: str) -> Facts:
-    """`text` may be cut off."""
     answers = read_answers(text)
     system = parse_system(answers)
     mounts = parse_mounts(answers)

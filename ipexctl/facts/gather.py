@@ -47,8 +47,6 @@ def skew(clock: float, sent: float, received: float) -> Skew:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts(HostResult):
-    """A host's facts, or why they are missing or incomplete."""
-
     facts: Facts | None = None
     skew: Skew | None = None
 
@@ -138,5 +136,4 @@ def gather_facts(
 
 
 def names_of(host: Host) -> tuple[str, ...]:
-    """Names other hosts may use for it: its name, and its internal address if that is a name."""
     return tuple(name for name in (host.name, host.internal) if name)

@@ -19,7 +19,6 @@ _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
 def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
-    """Addresses that can lead to other machines; none for bridges of containers or guests."""
     if nic.kind in _LOCAL_KINDS:
         return ()
     candidates = (internal.InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)

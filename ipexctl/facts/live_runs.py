@@ -24,8 +24,6 @@ _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
 
 class RunOnHost(NamedTuple):
-    """A run, or a call that is starting one."""
-
     run: str
     uid: int
     account: str | None = None
@@ -48,8 +46,6 @@ class RunsOnHost(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Answer of a host that was asked for its live runs only."""
-
     runs: RunsOnHost
     machine: str
     """The same for two names of one machine, in every call."""
@@ -98,7 +94,6 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
 
 
 def read_look(text: str) -> Look | None:
-    """None if its end is missing."""
     answers = read_answers(text)
     return Look(parse_live_runs(answers), answers.first("machine") or "") if "looked" in answers else None
 

@@ -39,7 +39,6 @@ class Nic(NamedTuple):
     name: str
     kind: NicKind = "unknown"
     state: str | None = None
-    """up, down or unknown, from the kernel."""
     mtu: int | None = None
     speed: int | None = None
     """Mbit/s; None if the driver reports none."""
@@ -50,12 +49,9 @@ class Nic(NamedTuple):
 
 
 class Rdma(NamedTuple):
-    """First port of an RDMA device."""
-
     name: str
     state: str | None = None
     link: str | None = None
-    """InfiniBand or Ethernet (RoCE)."""
     rate: str | None = None
     nics: tuple[str, ...] = ()
 
@@ -68,7 +64,6 @@ class Route(NamedTuple):
 class Network(NamedTuple):
     hostname: str | None = None
     canonical: str | None = None
-    """Canonical name of the host's own name."""
     resolves_to: tuple[str, ...] | None = None
     """Addresses of the host's own name; () if it doesn't resolve, None if unknown."""
     peers: Mapping[str, tuple[str, ...]] = {}
@@ -77,9 +72,7 @@ class Network(NamedTuple):
     rdma: tuple[Rdma, ...] = ()
     default_route: Route | None = None
     port_range: tuple[int, int] | None = None
-    """The kernel's port range for outgoing connections."""
     reached: str | None = None
-    """The host's address in the control machine's connection."""
 
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)
@@ -148,7 +141,6 @@ _PASSING = re.compile(r" (tentative|deprecated|temporary)\b")
 
 
 def parse_ip_addr(lines: Iterable[str]) -> Mapping[str, Sequence[Address]]:
-    """Lasting addresses of each interface, from `ip -o addr`."""
     result: defaultdict[str, list[Address]] = defaultdict(list)
     for line in lines:
         match = _ADDRESS.match(line)

@@ -37,7 +37,6 @@ def python_without_root(version: str) -> str:
 
 
 def running_pythons(facts: Facts) -> list[Python]:
-    """Interpreters that can run ipexctl's programs."""
     return [
         python
         for python in facts.software.pythons

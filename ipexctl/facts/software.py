@@ -25,7 +25,6 @@ GLOO_MENDED: Final = (2, 14)
 
 
 def minor_of(version: str | None) -> tuple[int, int] | None:
-    """`2.8.0+cpu` → (2, 8)."""
     parts = (version or "").split("+")[0].split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
@@ -42,14 +41,12 @@ class Python(NamedTuple):
     version: str | None = None
     """`3.11.2`; None if it doesn't run."""
     arch: str | None = None
-    """Architecture it was built for, `x86_64`; None if unknown."""
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None
     """True if `-m venv` can create an environment with pip."""
 
     @property
     def minor(self) -> tuple[int, int] | None:
-        """(3, 11)."""
         return minor_of(self.version)
 
 
@@ -59,7 +56,6 @@ class Env(NamedTuple):
     python: str | None = None
     """`3.11`, from the path of its packages."""
     runs: bool = False
-    """True if its interpreter still exists."""
     packages: Mapping[str, str] = {}
     """Normalised name → version, for the packages of a stack."""
     record: str = ""
@@ -108,7 +104,6 @@ class Software(NamedTuple):
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:
-        """Interpreters that can run the agent."""
         return tuple(python.path for python in self.pythons if (python.minor or (0, 0)) >= (3, 8))
 
 
@@ -191,7 +186,6 @@ def _mpi(line: str, login_path: str) -> Mpi:
 
 
 def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
-    """`banner` is the first lines of --version."""
     flavor: FoundFlavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():
         flavor = "mvapich"

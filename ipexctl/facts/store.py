@@ -28,7 +28,6 @@ def is_network(kind: str) -> bool:
 
 
 def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | None = None) -> str | None:
-    """None if too little is known."""
     if mount is None:
         return None
     below = path[len(mount.point.rstrip("/")) :].rstrip("/")

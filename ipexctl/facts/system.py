@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 class System(NamedTuple):
     kernel_name: str | None = None
-    """`Linux`, `Darwin`, `FreeBSD` …"""
     kernel: str | None = None
     arch: str | None = None
     distro: str | None = None
@@ -42,8 +41,6 @@ class System(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes, except for counts of huge pages."""
-
     total: int | None = None
     available: int | None = None
     limit: int | None = None
@@ -74,7 +71,6 @@ class Limit(NamedTuple):
 
 class Limits(NamedTuple):
     memlock: Limit = Limit()
-    """Bytes."""
     nofile: Limit = Limit()
     nproc: Limit = Limit()
 
@@ -84,7 +80,6 @@ class Mount(NamedTuple):
     type: str
     source: str
     root: str = "/"
-    """Mounted directory of that filesystem."""
     device: str | None = None
     """The kernel's number for the filesystem: `8:1`."""
     options: tuple[str, ...] = ()
@@ -95,7 +90,6 @@ class Disk(NamedTuple):
     path: str
     total: int | None = None
     free: int | None = None
-    """Bytes that an account other than root can still write."""
     inodes: int | None = None
     """None if the filesystem doesn't count them."""
     inodes_free: int | None = None
@@ -109,9 +103,7 @@ class HomeDirectory(NamedTuple):
     """Absolute, with symbolic links."""
     exists: bool = False
     real: str | None = None
-    """With symbolic links resolved."""
     disk: Disk | None = None
-    """The disk it is on, or will be on."""
     store: str | None = None
     """Hosts with the same token share this home; see `store.py`."""
     exposed: str = ""
@@ -160,7 +152,6 @@ class RunSupervisor(NamedTuple):
 
     run: str
     host: str | None = None
-    """node0's name in the run's hostfile."""
     machine: str | None = None
     boot: str | None = None
     """node0's boot id; missing in records of older versions."""
@@ -169,8 +160,6 @@ class RunSupervisor(NamedTuple):
 
 
 class RunProcess(NamedTuple):
-    """A process of this account that belongs to a run."""
-
     pid: int
     start: int | None
     """Kernel ticks; with the pid it identifies the process."""
@@ -180,7 +169,6 @@ class RunProcess(NamedTuple):
 class Activity(NamedTuple):
     load: tuple[float, float, float] | None = None
     runs: tuple[str, ...] = ()
-    """Running by their record in this home."""
     supervisors: tuple[RunSupervisor, ...] = ()
     ended: tuple[str, ...] = ()
     """Newest ended runs in this home, by their records."""
@@ -193,12 +181,8 @@ class Activity(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """Environment of a command over ssh, without ipexctl's settings."""
-
     variables: Mapping[str, str] = {}
-    """Variables that affect OpenMP, MPI, oneCCL, libfabric, gloo, the loader and Python."""
     tools: Mapping[str, str] = {}
-    """Program → path."""
     modules: str | None = None
     """`lmod`, or `modules` for the classic ones."""
 
@@ -272,7 +256,6 @@ def parse_limits(answers: Answers) -> Limits:
 
 
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
-    """None if the probe has no line about it."""
     mount = mount_of(path, mounts)
     writable = path in answers.all("writable")
     total = free = inodes = inodes_free = None

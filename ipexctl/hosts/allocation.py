@@ -27,12 +27,10 @@ _FIX_NAME_HOSTS: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
-    """None outside an allocation."""
     return _slurm(environ) or _pbs(environ)
 
 
 def node_names(environ: Mapping[str, str]) -> frozenset[str]:
-    """Empty outside a Slurm job, and if its node list can't be read."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     try:
         return frozenset(expand(nodes)) if nodes else frozenset()

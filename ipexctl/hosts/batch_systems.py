@@ -25,7 +25,6 @@ def is_in_allocation(environ: Mapping[str, str]) -> bool:
 
 
 def job_number(environ: Mapping[str, str]) -> str:
-    """Empty outside a Slurm job."""
     number = job_name(environ)
     return number if number.isascii() and number.isdigit() else ""
 

@@ -33,7 +33,6 @@ _FIRST_LINE = re.compile(r"^[ \t]*(?=[^\s#;])", re.MULTILINE)
 
 
 def detect(text: str, suffix: str = "") -> Format:
-    """By suffix, else by content."""
     by_suffix = _BY_SUFFIX.get(suffix.lower())
     if by_suffix is not None:
         return by_suffix

@@ -32,9 +32,7 @@ class Host:
     """ssh option `ProxyJump=…` or `ProxyCommand=…` from an inventory."""
     groups: tuple[str, ...] = ()
     vars: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Other inventory variables, as text, for playbooks."""
     shared: frozenset[str] = frozenset()
-    """Variables inherited from groups."""
 
 
 def private_keys(hosts: Iterable[Host]) -> tuple[Path, ...]:

@@ -51,7 +51,6 @@ class Roster:
         self._lines.setdefault(host.name, []).append((line, host))
 
     def hosts(self) -> tuple[Host, ...]:
-        """In the order of their first lines."""
         if len(self._lines) == self._entries:
             return tuple(lines[0][1] for lines in self._lines.values())
         has_slots = any(host.slots is not None for lines in self._lines.values() for _, host in lines)

@@ -131,7 +131,6 @@ def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ..
 
 
 def address_in(addresses: HostAddresses, network: Network) -> str | None:
-    """The host's address in that subnet, preferably the one the control machine connects to."""
     members = [nic.address for nic in addresses.nics if nic.network == network and nic.joins_hosts]
     return addresses.reached if addresses.reached in members else next(iter(members), None)
 

@@ -91,7 +91,6 @@ class _SettingReader:
     settings: dict[str, HostSetting]
 
     def value(self, keys: tuple[str, ...], parse_text: Callable[[str], Value]) -> Value | None:
-        """The value of the first variable that is set."""
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
@@ -100,7 +99,6 @@ class _SettingReader:
         return None
 
     def parse(self, setting: HostSetting, parse_text: Callable[[str], Value], text: str | None = None) -> Value:
-        """Parse the setting, or `text` from it."""
         try:
             return parse_text(setting.text if text is None else text)
         except WordError as error:
@@ -210,7 +208,6 @@ _LOWEST_SSH_PORT: Final = 22
 @dataclass(slots=True)
 class Group:
     children: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Child → line and column."""
     vars: dict[str, HostSetting] = field(default_factory=dict)
 
 
@@ -254,7 +251,6 @@ class Inventory:
             self._positions.setdefault(name, (line, column))
 
     def hosts(self) -> tuple[Host, ...]:
-        """In the order of the file, with merged variables."""
         parents: dict[str, list[str]] = {name: [] for name in self.groups}
         for name, group in self.groups.items():
             for child in group.children:

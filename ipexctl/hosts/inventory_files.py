@@ -53,7 +53,6 @@ class _IniReader:
         self._used_groups: dict[str, tuple[int, int]] = {}
 
     def parse_line(self, number: int, line: str) -> None:
-        """`line` is neither empty nor a comment."""
         start = len(line) - len(line.lstrip()) + 1
         section = _SECTION.fullmatch(line.strip())
         if section is not None:
@@ -172,7 +171,6 @@ class _YamlReader:
         self.inventory = Inventory(tree.source)
 
     def read_group(self, group: Entry, depth: int) -> None:
-        """Read a group and the groups nested in it."""
         self._check_group_name(group)
         self.inventory.group(group.key)
         for part in self.tree.entries(group.value, f"group {quoted(group.key)}", depth):

@@ -63,7 +63,6 @@ def limit_parts(spec: str, known: Container[str]) -> list[str]:
 
 
 def _from_file(part: str, *, found: bool) -> list[str]:
-    """Names from `@FILE`, one a line, such as a playbook's list of failed hosts."""
     if not part.startswith("@"):
         return [part]
     path = expanded(part[1:])

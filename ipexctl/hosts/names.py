@@ -39,7 +39,6 @@ class WordError(UserError):
         self.column = column
 
     def moved(self, by: int) -> WordError:
-        """Shift the column right by `by`, the word's offset in the line."""
         return WordError(self.message, column=self.column + by, fix=self.fix)
 
 
@@ -66,7 +65,6 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff
 
 
 def describe(character: str) -> str:
-    """A printable character as it is, else its Unicode name."""
     if character == "\t":
         return "a tab"
     if character == " ":

@@ -33,8 +33,6 @@ LOCAL: Final = Host(name="localhost", address="localhost")
 
 
 class HostRequest(NamedTuple):
-    """Host options of the command line; no file is read yet."""
-
     hosts: str | None = None
     hostfile: Path | None = None
     hostfile_found: bool = False

@@ -25,7 +25,6 @@ _WIDTH: Final = 160
 
 class SourceFile(NamedTuple):
     path: str
-    """As the user wrote it."""
     base: Path
     """Directory for relative paths in the file."""
     lines: Sequence[str]
@@ -51,7 +50,6 @@ class SourceFile(NamedTuple):
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:
-        """The error's column already counts from the start of the line."""
         return self.error(number, error.column, error.message, fix=error.fix)
 
 

@@ -124,7 +124,6 @@ class HostWord(NamedTuple):
     names: tuple[str, ...]
     user: str | None = None
     number: str = ""
-    """Text after the colon, not parsed yet."""
     number_column: int = 1
 
 
@@ -148,7 +147,6 @@ def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tup
 
 
 def read_address(word: str) -> str:
-    """An address or a name; IPv6 with or without brackets."""
     match = _BRACKETED_IPV6.fullmatch(word)
     address = match[1] if match is not None and not match[2] else word
     check_host(address)

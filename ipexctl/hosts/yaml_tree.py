@@ -98,7 +98,6 @@ class YamlTree:
         return list(self._step(node, depth))
 
     def text(self, node: YamlNode) -> str:
-        """A scalar as written; a list or mapping as JSON."""
         if is_null(node):
             return ""
         if node.id == "scalar":
@@ -165,7 +164,6 @@ def is_null(node: YamlNode) -> bool:
 
 
 def kind(node: YamlNode) -> str:
-    """The node's kind, for messages."""
     if node.id == "scalar":
         return quoted(str(node.value)) if node.value else "an empty text"
     return "a list" if node.id == "sequence" else "a mapping"

@@ -52,7 +52,6 @@ def list_cache(hosts: Sequence[Host], pool: SessionPool, home: str, timeout: flo
 def remove_from_cache(
     repos: Sequence[HubRepo], hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
 ) -> CacheReport:
-    """A repository that a host does not have is not a failure."""
     words = {repo.folder: repo.word for repo in repos}
 
     def remove_one(host: Host, session: Session) -> CacheResult:

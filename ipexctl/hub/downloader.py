@@ -133,7 +133,6 @@ def find_downloader(
 
 
 def python_of(facts: Facts) -> str | None:
-    """Python of an environment with huggingface_hub, or None."""
     if facts.home is None:
         return None
     names = ("huggingface-hub", PACKAGE)

@@ -44,7 +44,6 @@ def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
 
 
 def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, watch: Watch) -> str:
-    """Raises a HostError if the environment can't be built."""
     from ipexctl.stack.lock.pipeline import lock_plan  # slow to import, and seldom needed
 
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), (), name=NAME, home=home)

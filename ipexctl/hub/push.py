@@ -63,7 +63,6 @@ class PushedRepo:
     files: int
     bytes: int
     downloaded_bytes: int
-    """From the hub; with --dry-run, still to download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,6 @@ def _download(
     options: HubPushOptions,
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
-    """Return what that machine's cache then has of the repositories."""
     request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -207,7 +205,6 @@ def _words(repos: Sequence[HubRepo]) -> str:
 
 
 def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
-    """Parse a repository's list from the downloading host."""
     try:
         entries = read_entries(text.encode())
     except (AgentError, JsonError, TypeError, ValueError) as error:

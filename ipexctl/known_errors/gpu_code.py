@@ -55,7 +55,6 @@ _WIDTH: Final = 80
 class GpuLine(NamedTuple):
     line: int
     text: str
-    """The complete call, over all its lines."""
     is_certain: bool
     """True if every run on CPUs gets there."""
 
@@ -66,7 +65,6 @@ def suggestion_for(text: str) -> str:
 
 
 def suggestions(lines: Sequence[GpuLine]) -> str:
-    """`line 12, model.cuda(): leave out .cuda()`, for the first lines."""
     shown = []
     for line in lines[:_SHOWN]:
         text = line.text if len(line.text) <= _WIDTH else f"{line.text[:_WIDTH]}…"
@@ -110,7 +108,6 @@ def _needs_gpu(call: ast.Call) -> bool:
 
 
 def _name(node: ast.AST) -> str:
-    """`torch.cuda.set_device`; `.to` for a method of an expression."""
     parts = list[str]()
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

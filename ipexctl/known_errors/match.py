@@ -83,7 +83,6 @@ class RankOutput:
 
     @cached_property
     def last_text(self) -> str:
-        """The last exception with its causes, else the last lines."""
         if self.is_short:
             return self.text
         for lines in (self.err, self.out):
@@ -95,7 +94,6 @@ class RankOutput:
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
-        """Type and message of the exception that ended the rank."""
         _, found, rest = self.last_text.rpartition(_TRACEBACK)
         for line in rest.splitlines()[1:] if found else ():
             if line and not line[0].isspace():
@@ -123,15 +121,12 @@ def _project_of(requirement: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FailureContext:
-    """The run of the failed rank."""
-
     run: str
     outputs: tuple[RankOutput, ...] = ()
     mpirun: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
     plan: Mapping[str, Any] = field(default_factory=dict)
     master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
-    """Host → tier of its processor, if known."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -151,12 +146,10 @@ class FailureContext:
         return str(self.plan.get("python") or "python3")
 
     def has_package(self, requirement: str) -> bool:
-        """True if the environment's record lists it, so a host without it has lost it."""
         return _project_of(requirement) in as_list(self.plan.get("packages"))
 
     @property
     def repair(self) -> str:
-        """Command that rebuilds a damaged environment."""
         return str(self.plan.get("install") or "ipexctl install")
 
     def install(self, *packages: str) -> str:
@@ -175,8 +168,6 @@ class FailureContext:
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
-    """A known error text that matched, and the output where it was found."""
-
     output: RankOutput
     context: FailureContext
     groups: Mapping[str, str]
@@ -184,7 +175,6 @@ class PatternMatch:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts with ranks that printed the text, in the run's order."""
         if self.pattern is None:
             return (self.output.host,)
         hosts = {output.host for output in self.context.outputs_with(self.pattern)}
@@ -234,7 +224,6 @@ class KnownError:
     backend: str = ""
     """Limits the row to runs with this backend."""
     signals: tuple[int, ...] = ()
-    """Signals that match without a text."""
     details: tuple[str, ...] = ()
     """Kinds of `Detail` that match; their fields are the groups."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
@@ -270,7 +259,6 @@ class Cause:
 
     @property
     def is_good(self) -> bool:
-        """True for a cause, False for the consequence of another one."""
         return self.order in (0, 1, 2, 3, 5)
 
     @property

@@ -50,7 +50,6 @@ _TIERS: Final = {
 
 @cache
 def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
-    """Rows of one section of the file."""
     return tuple(map(_row, _sections()[section]))
 
 
@@ -190,7 +189,6 @@ def _aborted(found: PatternMatch) -> tuple[str, str]:
 
 
 def _argument(found: PatternMatch) -> tuple[str, str]:
-    """Arguments unknown to transformers or accelerate; the parser of transformers prints all left-over words."""
     listed = re.search(r"not used by the HfArgumentParser: (\[[^\]]*\])", found.output.last_text)
     words = re.findall(r"'--([\w-]+)", listed[1]) if listed else []
     names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [found.groups["name"].strip("-")])))

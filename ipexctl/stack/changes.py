@@ -60,7 +60,6 @@ def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Pac
 def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
-    """`record`: the environment behind the name today. `row`: the stack of the new one."""
     named = _names((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
     wanted = _names(line for made_for in before for line in made_for.extras)
@@ -92,7 +91,6 @@ def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
 
 
 def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
-    """Packages of the requirements that have one of the operators; of all without operators."""
     found = set()
     for line in lines:
         try:

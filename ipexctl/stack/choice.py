@@ -152,12 +152,9 @@ def _last_answer(
 
 @dataclass(frozen=True, slots=True)
 class VersionsReport:
-    """The version table and the choice; with hosts, the choice for them."""
-
     rows: tuple[StackSpec, ...]
     outcome: StackPlan | Undecided | Refusal
     hosts: tuple[HostFacts, ...] = ()
-    """Inspected hosts; empty if only the table decided."""
     seconds: float = 0.0
 
     @property

@@ -46,7 +46,6 @@ _PARTS: Final = ".ipexctl-parts"
 def download(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = ignore_event
 ) -> InstallReport:
-    """Download the newest stack, or the one that fits the hosts if any are named."""
     directory = expanded(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)

@@ -147,7 +147,6 @@ def _find_known(context: InstallContext) -> Existing | None:
 
 
 def _has_torch(record: EnvRecord, requested: str) -> bool:
-    """True if the environment's torch satisfies the requirements files."""
     version = record.packages.get(TORCH, "").partition("+")[0]
     if is_range(requested):
         return bool(version) and version in SpecifierSet(requested)
@@ -188,7 +187,6 @@ def _path_of(context: InstallContext) -> str:
 
 
 def _has_name(context: InstallContext, record: EnvRecord) -> bool:
-    """True if the requested name is one of this environment's."""
     return any(
         found.name == record.name and context.request.name in (entry.name, *entry.names)
         for facts in context.facts.values()
@@ -284,7 +282,6 @@ def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
 
 
 def _fits(context: InstallContext, record: EnvRecord) -> bool:
-    """True if the environment's stack and Python run on all hosts."""
     row = stacks(context.request.rows).get(record.row)
     if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
         return False

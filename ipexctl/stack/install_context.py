@@ -51,15 +51,12 @@ class InstallRequest:
     env: EnvRequest
     sources: Sources
     rows: tuple[StackSpec, ...] = field(repr=False)
-    """The version table with the user's rows."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     torch: str | None = None
     """Version of torch in requirements files, if the call leaves the stack open."""
     notes: tuple[str, ...] = ()
-    """On the requirements files."""
     files: tuple[Path, ...] = field(default=(), repr=False)
-    """All requirements files that were read."""
     named_files: tuple[Path, ...] = field(default=(), repr=False)
     """Those that the call names, with extras."""
     named: tuple[str, ...] = ()
@@ -76,7 +73,6 @@ class InstallRequest:
     """Accept a lower version or a lost package."""
 
     def with_torch(self) -> InstallRequest:
-        """The request for the stack with the requirements files' torch."""
         stack = replace(self.env.stack, torch=self.torch) if self.torch else self.env.stack
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
@@ -125,7 +121,6 @@ def install_request(
 
 
 def _package_to_build(name: str) -> str:
-    """Normalised name. Raises a UserError."""
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName:
@@ -162,20 +157,17 @@ class InstallResult(HostResult):
 class InstallReport(Report[InstallResult]):
     stack: StackSummary | None = None
     refusal: Refusal | None = None
-    """Why nothing was done."""
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
     """The environment's directory on every host; with --download-only the control machine's."""
     dry_run: bool = False
     uplink: int = 0
-    """Bytes of wheels sent from the control machine to hosts."""
     downloaded: int = 0
     """Bytes of wheels downloaded from indexes, on any machine."""
     changes: tuple[PackageChange, ...] = ()
     """Compared with the environment that had the name; empty if there was none."""
     next_step: str = ""
-    """Commands from an environment to a run."""
 
     @property
     def exit_code(self) -> int:
@@ -209,7 +201,6 @@ class InstallContext:
         self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None
-        """The environment with the stack and packages to keep."""
         self.control = ControlMachine.find()
         self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = [*request.notes]
@@ -298,7 +289,6 @@ class InstallContext:
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
-    """Reuse facts gathered before; a host without facts gets its result."""
     if not context.hosts:
         return
     request = context.request

@@ -26,7 +26,6 @@ class OwnRequirements(NamedTuple):
 
     @property
     def read_files(self) -> tuple[Path, ...]:
-        """It, and the file next to it that is read with it."""
         return (self.path, *([self.path.with_name(_PYPROJECT)] if self.path.name == _UV_LOCK else []))
 
     def names_all(self, packages: list[str]) -> bool:
@@ -49,7 +48,6 @@ def find_own_requirements(root: Path) -> OwnRequirements | None:
 
 
 def _text(path: Path) -> str:
-    """Empty if the file is missing or unreadable."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return decoded(read_regular(path, REQUIREMENTS), "utf-8-sig")
     return ""

@@ -29,7 +29,6 @@ class IntactEnv(NamedTuple):
     """An environment that matches its lock and was verified since the host's last boot."""
 
     facts: Facts
-    """Only the machine's identity and the environment."""
     name: str
     lock: Lock
     verified: VerifyResult
@@ -52,7 +51,6 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
 
 
 def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
-    """None if the environment is not intact or the answer is malformed."""
     facts, answers = parse(text), read_answers(text)
     env = next((env for env in facts.software.envs if name in env.names), None)
     if env is None or not facts.complete:

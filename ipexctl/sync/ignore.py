@@ -73,12 +73,10 @@ CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
 
 
 def _names(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Match a name by the patterns with one part."""
     return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns if "/" not in pattern))
 
 
 def _endings(patterns: Iterable[str]) -> tuple[str, ...]:
-    """Ends of paths, from the patterns with several parts."""
     return tuple(f"/{pattern}" for pattern in patterns if "/" in pattern)
 
 
@@ -100,15 +98,12 @@ _MOST_STARS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Patterns of one directory, for the paths below it."""
-
     base: str
     """The directory's path below the project's root, with a trailing slash; empty for the root. For a directory above
     the root: `+` and the root's path below that directory."""
     spec: GitIgnoreSpec
 
     def excludes(self, path: str) -> bool | None:
-        """None if no pattern matches the path."""
         relative = self.base[1:] + path if self.base.startswith("+") else path[len(self.base) :]
         return self.spec.check_file(relative).include
 
@@ -168,7 +163,6 @@ def _read_ignore_file(path: Path, trust: str) -> bytes:
 
 
 def outer_layers(root: Path) -> tuple[Layer, ...]:
-    """Ignore files of the repository above the project, outermost first."""
     repository = next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
     if repository is None:
         return ()
@@ -202,7 +196,6 @@ def _is_directory(path: Path) -> bool:
 
 
 def _line_of(path: Path) -> str:
-    """First line of a file; empty if it is missing, or can't be a path."""
     with contextlib.suppress(*_ABSENT):
         line = os.fsdecode(_read_ignore_file(path, str(path.parent))).partition("\n")[0].strip()
         return "" if "\0" in line else line
@@ -210,8 +203,6 @@ def _line_of(path: Path) -> str:
 
 
 class Ignored:
-    """Decides which paths of one project are left out."""
-
     def __init__(
         self,
         outer: Sequence[Layer],
@@ -279,7 +270,6 @@ def parents_of_pattern(pattern: str) -> tuple[str, ...]:
 
 
 def pattern_for(path: str) -> str:
-    """A pattern that matches only this path of the project."""
     return "/" + "".join(f"\\{c}" if c in "\\*?[!# " else c for c in os.fspath(path))
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 class TreeState(NamedTuple):
-    """A project's trees on a host."""
-
     home: str
     store: str
     """Equal on hosts that share this home; a host whose home is not known to be shared has its own."""
@@ -43,7 +41,6 @@ class TreeState(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """True if the same call changed a tree."""
         return self.updated is not None and self.updated.status == "changed"
 
     def generation(self, number: int) -> Generation | None:

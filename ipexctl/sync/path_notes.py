@@ -41,7 +41,6 @@ class PathNotes:
                     note.unlink(missing_ok=True)
 
     def text_of(self, path: str) -> str:
-        """Empty without a note."""
         path = real_name(path)
         with contextlib.suppress(UserError):
             noted = read_json(self._directory / _file_of(path))
@@ -74,7 +73,6 @@ def real_name(path: str) -> str:
 
 
 def names_below(root: Path, paths: Iterable[str]) -> frozenset[str]:
-    """The paths below the root, relative to it."""
     prefix = f"{os.fspath(root)}/"
     return frozenset(path[len(prefix) :] for path in paths if path.startswith(prefix))
 
@@ -106,5 +104,4 @@ def secret_files_below(root: Path, files: Iterable[Path] = ()) -> frozenset[str]
 
 
 def _paths_of(file: Path) -> tuple[str, ...]:
-    """For a link, also the file it leads to."""
     return real_name(os.path.abspath(file)), os.fspath(real_path(file))

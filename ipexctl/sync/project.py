@@ -51,20 +51,17 @@ _CHUNK: Final = 1 << 20
 class Project:
     root: Path
     name: str
-    """Name of its tree on the nodes."""
     manifest: Manifest
     cache: Path
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     """Paths that may hold credentials."""
     fetched: tuple[str, ...] = ()
-    """Left out because fetch brought them."""
     ignored: tuple[str, ...] = ()
     """First paths left out by an ignore file; a directory has a trailing slash."""
     data: tuple[str, ...] = ()
     """Directories that belong to the hosts: a sync neither sends nor removes them."""
     files_read: int = 0
-    """Files without a cached hash."""
 
 
 def read_project(
@@ -141,7 +138,6 @@ def _some(paths: Sequence[str], most: int = 3) -> str:
 
 
 def remember(project: Project) -> None:
-    """Cache the manifest that was sent, so the next call knows what hosts have."""
     with contextlib.suppress(OSError):
         make_private_directory(project.cache)
         path = project.cache / f"{project.manifest.digest}.gz"
@@ -154,12 +150,10 @@ def remember(project: Project) -> None:
 
 
 def _remembered(project: Project) -> list[Path]:
-    """Newest first."""
     return sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def last_sent(project: Project) -> str | None:
-    """Digest of the manifest that was sent last."""
     with contextlib.suppress(OSError):
         for path in _remembered(project)[:1]:
             return path.stem
@@ -176,7 +170,6 @@ def sent_before(project: Project, digest: str) -> Manifest | None:
 
 
 def paths_below(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
-    """The directories that are below the root, relative to it."""
     top = real_path(root)
     paths = [Path(os.path.normpath(top / directory)) for directory in directories]
     return tuple(path.relative_to(top).as_posix() for path in paths if path != top and path.is_relative_to(top))
@@ -188,7 +181,6 @@ class Hashes:
         self._cached: dict[str, list[object]] = {}
         self._next: dict[str, list[object]] = {}
         self.files_read = 0
-        """Files that had to be read."""
         data = read_json(path)
         if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
             self._cached = data["files"]
@@ -217,7 +209,6 @@ class Hashes:
         return digest.hexdigest()
 
     def save(self) -> None:
-        """Without the cache the next call only takes longer."""
         if self._next == self._cached:
             return
         with contextlib.suppress(OSError):

@@ -13,15 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult(HostResult):
-    """The tree's path there, and the changes to it."""
-
     path: str | None = None
-    """Directory of the tree, absolute."""
     generation: int | None = None
     sent_bytes: int = 0
     """From this machine to that host, without transfers between hosts."""
     files_sent: int = 0
-    """Files and links written."""
     files_deleted: int = 0
     kept: tuple[str, ...] = ()
     """Files from an earlier sync that changed on the host and were left unchanged."""
@@ -37,16 +33,13 @@ class SyncResult(HostResult):
 class SyncReport(Report[SyncResult]):
     root: Path
     project: str
-    """The tree's name on the nodes."""
     digest: str
     files: int
     size: int
     path: str | None = None
-    """The tree's directory if it is the same on every host."""
     generation: int | None = None
     notes: tuple[str, ...] = ()
     dry_run: bool = False
     left_out: tuple[str, ...] = ()
     """Paths that may contain credentials; a directory has a trailing slash."""
     fetched: tuple[str, ...] = ()
-    """Left out because fetch brought them."""

@@ -79,12 +79,10 @@ def _is_shared(path: Path) -> bool:
 
 
 def _plain(path: Path) -> Path:
-    """Remove `.` and `..`; links are not resolved."""
     return Path(os.path.normpath(path))
 
 
 def root_problem(root: Path) -> str:
-    """Why a directory can't be a project, or empty."""
     problem = describe_root_problem(real_path(root), home_directories(), own_directories())
     return f"{problem}: all of it would be copied to every host" if problem else ""
 
@@ -102,7 +100,6 @@ def describe_root_problem(root: Path, homes: Sequence[Path], own: Sequence[Path]
 
 
 def home_directories() -> tuple[Path, ...]:
-    """This account's homes, `$HOME` and the one in passwd, with links resolved."""
     homes = [os.path.expanduser("~")]
     with contextlib.suppress(KeyError):
         homes.append(pwd.getpwuid(os.getuid()).pw_dir)
@@ -110,7 +107,6 @@ def home_directories() -> tuple[Path, ...]:
 
 
 def own_directories() -> tuple[Path, ...]:
-    """ipexctl's directories on this machine, with links resolved."""
     directories = (cache_directory(), state_directory(), data_directory())
     return tuple(real_path(path) for path in (os.path.expanduser(DEFAULT_HOME), *directories))
 

@@ -38,8 +38,6 @@ _DOMINANT: Final = 0.8
 
 
 class Found(NamedTuple):
-    """One path below the root, by its lstat."""
-
     path: str
     kind: EntryKind
     mode: int
@@ -54,7 +52,6 @@ class ScanResult:
     root: Path
     found: list[Found] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Sockets, fifos and devices."""
     outward: list[str] = field(default_factory=list)
     """Links out of the tree; sent as links, so they may be broken on a node."""
     credentials: list[str] = field(default_factory=list)
@@ -76,7 +73,6 @@ class ScanResult:
 
 class _Directory(NamedTuple):
     prefix: str
-    """Path with a trailing slash; empty for the root."""
     layers: tuple[Layer, ...]
     reason: Reason | None = None
     """Why it is left out, if an `--include` names something in it."""
@@ -203,7 +199,6 @@ class LargeEntry(NamedTuple):
 
 
 def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tuple[LargeEntry, ...]:
-    """The three largest entries, none inside another."""
     sizes: dict[str, list[int]] = {}
     below: dict[str, set[str]] = {}
     for path, size in files:

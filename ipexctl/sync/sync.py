@@ -100,8 +100,6 @@ class TreeQuery:
 
 
 class ProjectSync:
-    """One sync: query hosts, then upload missing files."""
-
     def __init__(
         self,
         request: TreeCallOptions,
@@ -116,7 +114,6 @@ class ProjectSync:
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreeState] = {}
         self.plan: SyncPlan | None = None
-        """None before the query, and if the hosts' homes differ."""
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
         self._packed: dict[frozenset[str], bytes] = {}
@@ -183,7 +180,6 @@ class ProjectSync:
                 self._fail(done.host, done.error)
 
     def _end_whole(self, host: Host, number: int, reason: str = "") -> bool:
-        """Record that a host is up to date; False if it is not."""
         found = self.answers[host.name].generation(number)
         if found is None or not found.whole:
             return False

@@ -26,7 +26,6 @@ class Owner:
 
     tag: str
     key: str = ""
-    """Public key without a comment: `ssh-ed25519 AAAA…`."""
 
     def owns(self, line: bytes) -> bool:
         fields = _parse_line(line)
@@ -38,8 +37,6 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class TrustLine:
-    """Key, tag, and the source addresses that may use the key."""
-
     owner: Owner
     sources: tuple[str, ...]
 

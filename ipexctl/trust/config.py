@@ -67,14 +67,11 @@ class SshConfigNode:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files in HOME/ssh on node0, next to the key."""
-
     config: str
     known_hosts: str
 
 
 def path_problem(directory: str) -> str:
-    """Why an ssh config can't contain that path, or empty."""
     return "it has characters that an ssh config can't hold" if _UNSAFE.search(directory) else ""
 
 
@@ -98,7 +95,6 @@ def render(
 
 
 def names_in(config: str) -> tuple[str, ...]:
-    """Nodes of a config that ipexctl wrote."""
     return tuple(_parse_blocks(config))
 
 

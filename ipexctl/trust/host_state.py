@@ -24,8 +24,6 @@ _FILES: Final = frozenset({b"keys", b"config", b"known_hosts", b"hostkey", b"fib
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Mode and owner of a file, from `ls -ldn`."""
-
     mode: str
     uid: int
 
@@ -37,13 +35,10 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """Account, addresses, host keys, and the files of an earlier `ipexctl trust`."""
-
     user: str
     uid: int
     home: str
     ipexctl_home: str
-    """The `--home` directory, absolute."""
     identity: tuple[str, ...]
     """Identifies machine and account; a login from node0 must report the same."""
     store: str
@@ -60,7 +55,6 @@ class HostState:
     ssh_mode: Permissions | None = None
     keys_mode: Permissions | None = None
     has_leftovers: bool = False
-    """True if an interrupted call left files next to authorized_keys."""
     has_ssh_client: bool = False
     supports_preferred: bool = False
     """True if node0's ssh supports `^` for preferred algorithms."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _SCRIPTS: Final = Path(__file__).with_name("scripts")
 _WRITE_IN_HOME: Final = frozenset({"key", "files", "remove"})
-"""Scripts that call functions of `directory.sh` and `remote/home.sh`."""
 _LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")
 
 
@@ -80,7 +79,6 @@ class HostSteps:
         return reply.decode(errors="replace").strip()
 
     def make_key(self, ipexctl_home: str) -> str:
-        """Return node0's public key; create the private key there if it is missing."""
         reply = self._run(("lock", "key"), [ipexctl_home], "create a key")
         return " ".join(reply.decode(errors="replace").split()[:2])
 
@@ -108,7 +106,6 @@ class HostSteps:
         return read_logins(self._output(command), list(ssh_names), LoginAttempt(255, "no answer"))
 
     def _run(self, names: Sequence[str], args: Sequence[str], label: str, stdin: bytes | None = None) -> bytes:
-        """Run scripts in one round trip; the home is the first argument of those that need one."""
         return self._output(trust_script(names, args, label), stdin, ipexctl_home=args[0])
 
     def _output(self, command: Command, stdin: bytes | None = None, *, ipexctl_home: str = "") -> bytes:
@@ -143,7 +140,6 @@ def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -
 
 
 def _fix_for(lines: Sequence[str]) -> str:
-    """Fix for a script's error message."""
     text = lines[-1].lower() if lines else ""
     for pattern, fix in (
         ("no space left", "free some space there, then run it again"),

@@ -33,8 +33,6 @@ IDENTITY_COMMAND = (
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """ssh's exit code and the end of its output."""
-
     code: int
     output: str
 
@@ -52,7 +50,6 @@ class LoginAttempt:
 
 
 def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mapping[str, HostAddresses]) -> HostError:
-    """Reason and fix for a login that failed or reached another host."""
     output = login.output
     endpoint = f"{address} port {node.port}"
     if login.code == 0:
@@ -173,7 +170,6 @@ def _rejected_key(node: HostState, address: str) -> HostError:
 
 
 def _other_network(address: str, addresses: Mapping[str, HostAddresses]) -> str:
-    """A fix that names another network shared by all hosts, or empty."""
     for network in common_networks(addresses):
         if not any(
             nic.address == address and nic.network == network for host in addresses.values() for nic in host.nics

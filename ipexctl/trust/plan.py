@@ -54,7 +54,6 @@ def nodes_for(
 
 
 def files_to_write(nodes: Sequence[SshConfigNode], node0: HostState) -> Files | None:
-    """None if both files are up to date."""
     before = Files(node0.config, node0.known_hosts)
     files = render(
         nodes, f"{node0.ipexctl_home}/ssh", before=before if node0.config else None, quick=node0.supports_preferred

@@ -61,18 +61,14 @@ class TrustOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrustResult(HostResult):
-    """Changes on one host, and whether node0 can log in there."""
-
     internal: str | None = None
     ssh_name: str | None = None
-    """What node0 passes to ssh."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrustReport(Report[TrustResult]):
     by: By = "nothing"
     config: str | None = None
-    """ssh config on node0, absolute."""
     revoke: bool = False
     dry_run: bool = False
     notes: tuple[str, ...] = ()
@@ -120,7 +116,6 @@ class _TrustContext:
         return results
 
     def on_node0(self, work: Callable[[HostSteps], T]) -> T | None:
-        """Run one step on node0; None if it failed."""
         return self.each([self.node0], work).get(self.node0.name)
 
     def probe(self, steps: HostSteps) -> HostState:
@@ -128,14 +123,12 @@ class _TrustContext:
 
     @property
     def reachable(self) -> list[Host]:
-        """Hosts that were probed and have no error."""
         return [host for host in self.hosts if host.name in self.states and host.name not in self.errors]
 
     def fail(self, name: str, error: HostError) -> None:
         self.errors.setdefault(name, error)
 
     def stop_at_node0(self) -> TrustReport:
-        """Report node0's failure for all hosts."""
         for host in self.reachable:
             self.fail(host.name, HostError(f"not done, as node0 ({self.node0.name}) failed"))
         return self.report()
@@ -240,7 +233,6 @@ def _node0_problem(node0: HostState) -> HostError | None:
 
 
 def _can_log_in_everywhere(context: _TrustContext) -> bool:
-    """If node0 can log in everywhere, mpirun needs nothing else."""
     ssh_names = {host.name: context.ssh_names[host.name] for host in context.reachable}
     logins = context.on_node0(lambda steps: steps.log_in(ssh_names, None))
     if logins is None or not all(logins[name].reached(context.states[name]) for name in ssh_names):
@@ -319,7 +311,6 @@ def _keys_error(state: HostState) -> HostError:
 
 
 def _verify(context: _TrustContext, config: str) -> None:
-    """Log in from node0 to every node; record an error for each failure."""
     states, node0 = context.states, context.node0
     ssh_names = {host.name: context.ssh_names[host.name] for host in context.reachable}
     logins = context.on_node0(lambda steps: steps.log_in(ssh_names, config))

@@ -31,12 +31,10 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 
 @functools.cache
 def probe_script() -> str:
-    """Its arguments are the home and the peers."""
     return _awk("kernel") + _awk("runs") + shell_text(WALK) + "".join(shell_text(_HERE / file) for file in _FILES)
 
 
 def _awk(name: str) -> str:
-    """A line of sh that sets a variable to the awk program."""
     return f"{name}_awk={shlex.quote(shell_text(_HERE / f'{name}.awk'))}\n"
 
 
@@ -60,7 +58,6 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
 
 
 def live_runs_command() -> Command:
-    """Print the live runs, in the probe's format."""
     script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
     # Two names of one machine share one lock; lab hosts share a kernel but not a pid namespace.
     machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'

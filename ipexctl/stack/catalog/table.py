@@ -29,7 +29,6 @@ RowName: TypeAlias = str
 Torch: TypeAlias = str
 Version: TypeAlias = str
 Numbers: TypeAlias = str
-"""Major and minor."""
 Glibc: TypeAlias = str
 Requirement: TypeAlias = str
 Url: TypeAlias = str
@@ -74,11 +73,9 @@ FIELD_DECODERS: Final[Mapping[str, FieldDecoder]] = {
 class IpexBuild:
     version: Version
     built_for: Version
-    """The torch that it was built against."""
     pythons: tuple[Numbers, ...]
     pypi: PyPI
     works_with: tuple[Version, ...]
-    """Patch versions of torch."""
     pypi_pythons: tuple[Numbers, ...] = ()
     wheel_tag: Note | None = None
     glibc: Glibc = "2.17"
@@ -89,8 +86,6 @@ class IpexBuild:
 
 @dataclass(frozen=True, slots=True)
 class OnecclBuild:
-    """One version of oneccl_bind_pt, oneCCL's bindings for PyTorch."""
-
     version: Version
     built_for: Version
     pythons: tuple[Numbers, ...]
@@ -98,9 +93,7 @@ class OnecclBuild:
     """Whether a CPU wheel was ever published; `unverified`: only readmes of later versions list it."""
     works_with: tuple[Version, ...]
     oneccl: Note | None = None
-    """oneCCL inside."""
     mpi: Note | None = None
-    """Intel MPI inside, if any."""
     note: Note = ""
     source: Note = ""
 
@@ -123,13 +116,10 @@ class KnownBad:
     ipex: Version | None = None
     oneccl: Version | None = None
     python: Version | None = None
-    """`3.13`: chosen only if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackSpec:
-    """Versions built for one another, and their requirements on hosts."""
-
     name: RowName
     torch: Torch
     """The recommended patch."""
@@ -148,7 +138,6 @@ class StackSpec:
     """(transformers or accelerate, last version that works with this torch and IPEX)."""
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
-    """Registers the ccl backend."""
     setvars: Setvars | None = None
     """Script with its variables, relative to the module's directory."""
     known_bad: tuple[KnownBad, ...] = ()
@@ -156,11 +145,9 @@ class StackSpec:
     note: Note = ""
     sources: tuple[Note, ...] = ()
     origin: str = ""
-    """The user's file that defines or changes the row."""
 
     @property
     def line(self) -> str:
-        """`2.8`."""
         return minor(self.torch)
 
     @property
@@ -210,7 +197,6 @@ class StackSpec:
 
     @property
     def glibc(self) -> str:
-        """Oldest glibc that every part runs on."""
         floors = [self.torch_glibc]
         if self.ipex_builds:
             floors.append(min((build.glibc for build in self.ipex_builds), key=version_key))
@@ -223,7 +209,6 @@ class StackSpec:
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
     def without_oneccl(self) -> StackSpec:
-        """For gloo."""
         return replace(self, oneccl_builds=())
 
     def stock(self) -> StackSpec:
@@ -305,7 +290,6 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def minor(version: str) -> str:
-    """`3.11.2` → `3.11`."""
     return ".".join(version.split(".")[:2])
 
 

@@ -51,8 +51,6 @@ _NAMES: Final = {key: tuple(field.name for field in fields(kind)) for key, kind 
 
 
 class _FormatError(Exception):
-    """A value that the file can't have, with the fix."""
-
     def __init__(self, what: str, fix: str = "") -> None:
         super().__init__(what)
         self.what, self.fix = what, fix
@@ -109,7 +107,6 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
 
 
 def rows_digest(rows: Iterable[StackSpec]) -> str | None:
-    """None if there are none."""
     own = [replace(row, origin="") for row in rows if row.origin]
     return hashlib.sha256(repr(own).encode()).hexdigest()[:16] if own else None
 

@@ -39,12 +39,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
     name: str
-    """Name of its directory."""
     lock: Lock
     installer: Wheel | None
     """uv; None if nothing is built."""
     record: EnvRecord = field(hash=False)
-    """Without fields that differ between hosts."""
     interpreters: Mapping[str, str] = field(hash=False)
     index_answer: IndexAnswer | None = field(default=None, repr=False)
     """None for an older lock that was read from a host."""
@@ -56,11 +54,9 @@ class EnvSpec:
     """Host → build token of a damaged or failed environment to replace."""
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
-        """Wheels that at least one host needs."""
         return self.lock.without(in_common(self.unpacked, hosts))
 
     def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
-        """Wheels that must be in a store, and their installer."""
         return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
 
 
@@ -70,8 +66,6 @@ def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> 
 
 
 class EnvInstaller:
-    """Installs one environment on the hosts of a call; results go to the context."""
-
     def __init__(self, context: InstallContext, spec: EnvSpec) -> None:
         self.context = context
         self.spec = spec
@@ -124,7 +118,6 @@ class EnvInstaller:
         self._drop_wheels([h for h in leaders if h.name in built and self._store(h) != self._store(source.host)])
 
     def _find_damaged(self, hosts: Sequence[Host]) -> None:
-        """Mark environments of that name that are damaged or failed their verification."""
         present = [host for host in hosts if not self._needs_build(host)]
         found = {
             done.host.name: done.result.build
@@ -222,7 +215,6 @@ class EnvInstaller:
                 self.context.end(done.host, done.error, self.spec.name)
 
     def link_where_missing(self, hosts: Sequence[Host]) -> None:
-        """Give the requested name to an environment that has only other names."""
         context, name = self.context, self.context.request.name
 
         def link(host: Host, session: Session) -> None:
@@ -337,7 +329,6 @@ def find_unpacked(
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:
-    """Why that host can't have the environment, and the fix. Wheels already in its store need no more room."""
     facts = context.facts[host.name]
     found = home_obstacle(facts, lock)
     if found is None:

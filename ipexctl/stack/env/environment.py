@@ -51,7 +51,6 @@ class EnvClient:
 
     session: Session
     python: str
-    """Runs the agent."""
     home: str
     cancel: Cancel | None = None
 
@@ -119,7 +118,6 @@ class EnvClient:
         )
 
     def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
-        """Hashes of the wheels that environments of the home have unpacked."""
         request: UnpackedRequest = {"home": self.home, "python": python, "wheels": wheels}
         return frozenset(self._call("unpacked", request, cached=cached).decode(Unpacked).wheels)
 
@@ -151,7 +149,6 @@ class EnvClient:
         return outcome
 
     def link(self, name: str, link: str) -> None:
-        """Make the name `link` point at an environment."""
         request: LinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("link", request)
 
@@ -160,7 +157,6 @@ class EnvClient:
         self._call("unlink", request)
 
     def add_request(self, name: str, request: Json) -> None:
-        """Record one more request that this environment satisfies."""
         added: NoteRequest = {"home": self.home, "name": name, "request": request}
         self._call("note", added)
 
@@ -213,7 +209,6 @@ def verify(
 
 
 def parse_result(reply: object) -> VerifyResult | None:
-    """A recorded good result; None if missing or unreadable."""
     try:
         result = Reply(reply if isinstance(reply, Mapping) else {}).decode(VerifyResult)
     except MalformedReply:

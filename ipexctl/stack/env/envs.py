@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EnvsResult(HostResult):
-    """Its environments, the removed ones, or a verification."""
-
     listing: EnvListing | None = None
     removed: tuple[str, ...] = ()
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -74,7 +72,6 @@ def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: f
 def remove_envs(
     hosts: Sequence[Host], pool: SessionPool, names: Sequence[str], *, home: str, timeout: float | None = None
 ) -> EnvsReport:
-    """By directory or name; a missing one is not a failure."""
 
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}

@@ -21,7 +21,6 @@ _LEAST: Final = 200_000_000
 
 
 def takes_wheels(facts: Facts) -> bool:
-    """True if that host can store wheels, or if that is unknown."""
     disk = facts.home.disk if facts.home else None
     if disk is None:
         return True

@@ -36,7 +36,6 @@ _VERSION: Final = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE | re.AS
 
 
 def env_directory(row: str, digest: str) -> str:
-    """`ipex-2.8-1a2b3c4d`, from row and lock."""
     return f"{row}-{digest[:8]}"
 
 
@@ -54,7 +53,6 @@ def check_env_name(name: str) -> str:
 
 
 def check_new_env_name(name: str) -> str:
-    """Return a valid name for a new environment. Raises a UserError."""
     if _MADE.fullmatch(check_env_name(name)):
         raise UserError(
             f"{quoted(name)} looks like the directory of an environment, whose name is made from its content",
@@ -67,7 +65,6 @@ SCHEMA: Final = "ipexctl.env/1"
 
 
 def read_record(text: str) -> EnvRecord | None:
-    """None if the text is not a valid record."""
     try:
         data = parse_object(text)
         requests = tuple(request for request in data["requests"] if _is_request(request))

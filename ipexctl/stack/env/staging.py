@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:
-    """True if size and hash match the wheel."""
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
             return False
@@ -128,7 +127,6 @@ class Staging:
         )
 
     def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
-        """Send from the control machine; wheels it has to download are sent while others still arrive."""
         context, name = self._context, self._location.host.name
         to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
         to_download, index_answer = [wheel for wheel in wheels if not wheel.path], self._spec.index_answer

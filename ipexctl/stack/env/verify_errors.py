@@ -87,7 +87,6 @@ def _other_stack(record: EnvRecord) -> str:
 
 
 def _missing_package(phase: VerifyPhase) -> str:
-    """Package of a module that a part of the stack imports and nothing requires; empty for the part itself."""
     found = re.findall(r"No module named '([\w.]+)'", phase.text)
     top = found[-1].partition(".")[0] if found else ""
     return "" if top in _STACK_MODULES else shlex.quote(MODULES.get(top, top))

@@ -28,11 +28,8 @@ _SCHEMA: Final = "ipexctl.indexes/1"
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """The indexes' answer to one machine."""
-
     availability: Availability
     at: float
-    """Time of its oldest part."""
 
 
 class IndexCache:

@@ -59,7 +59,6 @@ class Source:
 
     @property
     def directory(self) -> str | None:
-        """Path of a directory on the querying machine, else None."""
         return directory_of(self.url)
 
 
@@ -74,11 +73,8 @@ STACK_SOURCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswer:
-    """The answer of the indexes that one machine reaches, and its settings for downloads."""
-
     availability: Availability
     sources: tuple[Source, ...]
-    """Sources that answered, in order."""
     settings: PipSettings
     logins: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """`https://host` → its Authorization header. A secret: never in a log or argv."""
@@ -89,7 +85,6 @@ class IndexAnswer:
 
 
 def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None) -> PipSettings:
-    """Raises a HostError."""
     reply = call(session, "env.pip_settings", "read", {}, python=python, timeout=20, cancel=cancel)
     return reply.decode(PipSettings)
 
@@ -192,7 +187,6 @@ def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
 
 
 def directory_of(location: str) -> str | None:
-    """Path of a directory or `file:` URL; None for other URLs."""
     if location.startswith("file:"):
         return unquote(urlsplit(location).path)
     return None if "://" in location else location
@@ -242,7 +236,6 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 
 def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
-    """Projects to query for the note."""
     parsed = map(Requirement, requirements)
     return tuple(dict.fromkeys(str(canonicalize_name(line.name)) for line in parsed if line.url is None))
 

@@ -27,7 +27,6 @@ class Wheel:
     url: str | None = None
     """http URL, without credentials."""
     path: str | None = None
-    """On the machine that made the lock."""
 
     @property
     def stored_file(self) -> StoredFile:
@@ -56,13 +55,11 @@ class Wheel:
 @dataclass(frozen=True, slots=True)
 class Lock:
     python: str
-    """`3.11`."""
     wheels: tuple[Wheel, ...]
     """Sorted by name."""
 
     @property
     def digest(self) -> str:
-        """Hash of the Python version and all wheels."""
         lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -71,7 +68,6 @@ class Lock:
 
     @property
     def size(self) -> int:
-        """Sum of the known sizes, in bytes."""
         return sum(wheel.size or 0 for wheel in self.wheels)
 
     @property
@@ -80,7 +76,6 @@ class Lock:
 
     @property
     def is_cuda(self) -> bool:
-        """True if it has torch's CUDA build."""
         return any(wheel.name.startswith("nvidia-") for wheel in self.wheels)
 
     def to_json(self) -> LockDocument:

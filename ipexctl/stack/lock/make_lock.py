@@ -69,13 +69,10 @@ _MAX_WIDTH: Final = 200
 class LockMaker:
     session: Session
     python: str
-    """Runs the agent."""
     home: str
-    """Home directory there, with tmp and the store."""
     uv: str | Wheel
     """A path there, or a file of its store."""
     name: str = "the control machine"
-    """For messages."""
     interpreter: str = ""
     """The environments' Python there, for builds; empty if unknown."""
     cancel: Cancel | None = None

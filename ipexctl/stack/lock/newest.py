@@ -84,7 +84,6 @@ def open_projects(
 
 
 def install_line(typed: InstallRequest, *, packages: Iterable[str] = (), builds: Iterable[str] = ()) -> str:
-    """The install command to type, with more packages or builds."""
     stack, sources = typed.env.stack, typed.sources
     options = [(name, getattr(stack, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     options += [("env", typed.name if typed.name != DEFAULT_ENV else None)]

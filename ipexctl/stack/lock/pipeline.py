@@ -67,7 +67,6 @@ class LockedStack:
     plan: StackPlan
     lock: Lock
     installer: Wheel
-    """uv for the hosts."""
     index_answer: IndexAnswer
     by_node0: bool
     """True if node0 reaches the indexes and can download."""
@@ -106,7 +105,6 @@ class _Locking:
     context: InstallContext
     projects: tuple[str, ...]
     given: StackPlan | None = None
-    """A plan that does not depend on the answer."""
 
     @property
     def _main(self) -> str:
@@ -144,7 +142,6 @@ class _Locking:
             return (self.query_here(), False) if here_only else self._query_both()
 
     def _save_answer(self, machine: str, index_answer: IndexAnswer) -> None:
-        """Keep the answer, unless the call names its own sources."""
         if self.context.request.sources == Sources():
             IndexCache(os.environ).save(machine, index_answer.availability)
 
@@ -164,7 +161,6 @@ class _Locking:
             return error
 
     def _plan(self, index_answer: IndexAnswer) -> StackPlan | Refusal:
-        """The stack of the environment to extend, else by the indexes' answer."""
         context, rows = self.context, self.context.request.rows
         if self.given is not None:
             return self.given
@@ -225,7 +221,6 @@ class _Locking:
         return own, False
 
     def _unanswered(self, index_answer: IndexAnswer) -> list[SourceFailure]:
-        """Failures of indexes that the call names, if others answered."""
         named = call_labels(self.context.request.sources)
         return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
 
@@ -238,7 +233,6 @@ class _Locking:
             self.context.notes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
 
     def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
-        """Make the lock on the machine that queried the indexes."""
         context, request = self.context, self.context.request
         if failures := self._unanswered(index_answer):
             raise HostError(

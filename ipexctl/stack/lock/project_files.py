@@ -188,7 +188,6 @@ def _of_pyproject(path: Path, text: str, names: Sequence[str]) -> Iterator[FileL
 
 
 def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
-    """The line of the file that is this part, else the first that has it."""
     lines = document.splitlines()
     at = next((at for at, raw in enumerate(lines) if raw == part), None)
     at = next((at for at, raw in enumerate(lines) if part in raw), None) if at is None else at
@@ -275,7 +274,6 @@ def _with_workspace(project: str) -> str:
 
 
 def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
-    """The pip part of a conda environment."""
     tree = YamlTree(text, path)
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []

@@ -53,11 +53,9 @@ class PackageRequest:
     files: tuple[Path, ...] = ()
     """All files that were read, with included ones."""
     indirect: frozenset[str] = frozenset()
-    """Lines of a lock that only other packages require."""
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Lines of packages that the user named."""
         return tuple(line for line in self.lines if line not in self.indirect)
 
     @property
@@ -79,7 +77,6 @@ def _version_of(required: Requirement) -> str:
 
 
 def read_requirements(path: Path | str) -> PackageRequest:
-    """Read a requirements file and the files it includes. Raises FileError or UserError."""
     return _read_requirements_file(*split_extras(expanded(path)), (), constraining=False)
 
 
@@ -255,7 +252,6 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
 
 
 def _refusal(text: str) -> tuple[str, str] | None:
-    """Why a node can't install the line, and the fix; None if it can."""
     place = text.partition(" @ ")[2].strip() or text
     if _REPOSITORY.match(place):
         return "hosts do not clone repositories", _MAKE_WHEEL
@@ -297,7 +293,6 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
 
 
 def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> PackageRequest:
-    """Packages of --with, then of requirements files."""
     result = PackageRequest(tuple(requirement(package) for package in packages))
     for file in files:
         result = _merge(result, read_requirements(file))

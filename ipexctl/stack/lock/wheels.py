@@ -36,16 +36,13 @@ _LOCALS: Final = ("cpu", None)
 @dataclass(frozen=True, slots=True)
 class Target:
     python: str
-    """`3.11`."""
     glibc: str
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
     candidates: Mapping[str, tuple[AvailableWheel, ...]] = field(default_factory=dict, hash=False)
-    """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...] = ()
-    """Sources that answered, in order."""
     failures: tuple[SourceFailure, ...] = ()
     queried: bool = True
     """False: no index was queried, and every published wheel counts as available."""
@@ -90,7 +87,6 @@ class Availability:
         return tuple(sorted({candidate.version for candidate in self.of(project)}, key=version_key))
 
     def pythons(self, project: str, version: str) -> tuple[str, ...]:
-        """Python versions with wheels of this version."""
         parsed = [_parse_filename(candidate.filename) for candidate in self.of(project)]
         tags = [tag.interpreter for each in parsed if each and each[0].base_version == version for tag in each[1]]
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
@@ -116,7 +112,6 @@ def is_cpu_build(torch: AvailableWheel) -> bool:
 
 @lru_cache(maxsize=8192)
 def _parse_filename(filename: str) -> tuple[Version, frozenset[Tag]] | None:
-    """None if it is not a wheel's file name."""
     try:
         _, version, _, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 OLDEST_PYTHON: Final = "3.8"
 """Oldest Python that runs the agent."""
 _EXAMPLES: Final = 4
-"""Most groups of hosts whose Pythons are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class HostProfile:
     pythons: frozenset[str] | None
     """Usable minor versions; None if the probe did not look for them or was cut short."""
     others: tuple[str, ...] = ()
-    """Unusable minor versions."""
 
 
 def profile(facts: Facts) -> HostProfile:
@@ -71,7 +69,6 @@ def usable_pythons(facts: Facts) -> tuple[Python, ...]:
 
 
 def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
-    """Profile → host names, in order."""
     found: dict[HostProfile, list[str]] = {}
     for name, facts in hosts.items():
         found.setdefault(profile(facts), []).append(name)
@@ -107,7 +104,6 @@ def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
 
 
 def _python_problem(part: str, host: HostProfile, pythons: Sequence[str], best: str) -> Reason | None:
-    """`best`: the Python to add."""
     if host.pythons is None or host.pythons & set(pythons):
         return None
     if host.pythons:
@@ -122,7 +118,6 @@ def _sorted(pythons: Iterable[str]) -> tuple[str, ...]:
 
 
 def _supported(pythons: Sequence[str]) -> list[str]:
-    """Pythons that run the agent."""
     return [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)]
 
 
@@ -155,7 +150,6 @@ def common_pythons(
 
 
 def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None:
-    """Problems of all hosts, each once."""
     groups: dict[Reason, list[str]] = {}
     for names, problem in problems.items():
         if problem is not None:
@@ -195,7 +189,6 @@ def _none_common(
 
 
 def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Reason | None:
-    """Hosts that lack a requested Python."""
     lacking = {
         kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
     }

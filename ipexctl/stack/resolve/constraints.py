@@ -36,19 +36,16 @@ class Constraints:
     rows: tuple[StackSpec, ...]
     kind: StackKind
     named: bool
-    """True if the request names a row, not only a kind."""
     python: str | None
     require_oneccl: bool
     oneccl: str | None = None
 
     @property
     def is_default(self) -> bool:
-        """True if the request leaves the kind of stack open."""
         return self.kind == "any" and not self.named and not self.require_oneccl
 
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Reason:
-    """The constraints, or why no host can meet the request."""
     try:
         return _ConstraintReader(request, tuple(table)).constraints()
     except _Refused as refused:
@@ -231,7 +228,6 @@ def is_range(torch: str) -> bool:
 
 
 def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    """Rows with the requested torch, without their other patches."""
     found = []
     for row in rows:
         patches = tuple(SpecifierSet(requested).filter(row.torch_patches)) if is_range(requested) else ()

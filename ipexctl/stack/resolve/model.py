@@ -28,7 +28,6 @@ class StackRequest:
     ipex: str | None = None
     oneccl: str | None = None
     python: str | None = None
-    """`3.11`."""
     require_oneccl: bool = False
 
 
@@ -59,7 +58,6 @@ class EnvRequest:
 
     stack: StackRequest
     extras: tuple[str, ...] = ()
-    """Requirements of --with, then of requirements files."""
     constraints: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +65,6 @@ class EnvRequest:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> EnvRequest:
-        """Records of older versions may lack fields."""
         texts = {name: fields.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
         stack = StackRequest(**texts, require_oneccl=bool(fields.get("require_oneccl")))
         return cls(stack, tuple(fields.get("extras") or ()), tuple(fields.get("constraints") or ()))
@@ -80,22 +77,17 @@ Backend = Literal["ccl", "gloo"]
 class StackPlan:
     row: StackSpec
     torch: str
-    """Pinned: `2.8.0+cpu` if an index has it, else `2.8.0`."""
     ipex: str | None
     oneccl: str | None
     python: str
-    """`3.11`."""
     interpreters: Mapping[str, str] = field(hash=False)
-    """Host name → path of that Python."""
     requirements: tuple[str, ...]
     """torch, IPEX, bindings, MPI and OpenMP, such as `impi-rt>=2021.14,<2021.19`."""
     constraints: tuple[str, ...]
-    """Such as `numpy<2`."""
     backend: Backend
     glibc: str
     """Oldest of the hosts, else the row's minimum; wheels must run on it."""
     reason: Reason
-    """Why this stack."""
     bundled_mpi: str | None = None
     """Version of the Intel MPI inside the bindings, which starts the ranks; None without one."""
     torch_wheel: AvailableWheel | None = None
@@ -116,4 +108,3 @@ class Undecided:
     candidates: tuple[StackPlan, ...]
     """Best first; the last one needs the least of the indexes."""
     reason: Reason
-    """What it depends on."""

@@ -53,7 +53,6 @@ def _newest(row: StackSpec, tried: Tried, constraints: Constraints) -> Newest | 
 
 
 def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
-    """The first better row of the same kind that was not taken."""
     for row, problem in tried:
         is_alike = bool(row.oneccl_builds) == bool(chosen.oneccl_builds)
         if row.name != chosen.name and is_alike and (row.oneccl or not row.oneccl_builds):

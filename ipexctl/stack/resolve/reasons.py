@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
 Text = tuple[str, str]
-"""What happened, and the fix or ""."""
 Fields = ParamSpec("Fields")
 
 _NAMES: Final = {
@@ -56,7 +55,6 @@ class QueriedIndexes:
     failed: Names = ()
 
     def without(self, what: str) -> str:
-        """`no index in reach has X (queried: PyPI; no answer from Intel's index)`."""
         queried = [f"queried: {join_names(self.answered, _MANY)}"] if self.answered else []
         if self.failed:
             queried.append(f"no answer from {join_names(self.failed, _MANY)}")
@@ -133,7 +131,6 @@ def other_pythons(*, pythons: Names, part: str, built_for: Names, install: str) 
 
 # All hosts together cannot have a row: a clause.
 def host_problems(*, groups: tuple[tuple[Reason, Names], ...]) -> Text:
-    """Each problem with its hosts."""
     fixes = dict.fromkeys(problem.fix for problem, _ in groups if problem.fix)
     return "; ".join(_of_hosts(names, problem.text) for problem, names in groups[:_MANY]), ", and ".join(fixes)
 
@@ -157,7 +154,6 @@ def built_for_other_pythons(*, part: str, pythons: Names, requested: str) -> Tex
 
 
 def only_cuda_build(*, line: str) -> Text:
-    """Anything else runs without gigabytes of CUDA."""
     return f"only the CUDA build of torch {line} is available", ""
 
 
@@ -212,7 +208,6 @@ def chosen(
 
 
 def chosen_earlier(*, reason: Reason, at: str) -> Text:
-    """The answer of an earlier query decided."""
     return f"{reason.text} (the indexes were queried at {at})", ""
 
 
@@ -271,7 +266,6 @@ def no_intel_mpi(*, requirement: str, indexes: QueriedIndexes, every_host_has_mp
 
 
 def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
-    """The stack works without the package."""
     project = split_requirement(requirement)[0]
     lacks = f"without {_NAMES.get(project, project)}: {indexes.without(requirement)}"
     return f"{lacks}; {title} runs without it{_WITHOUT.get(project, '')}", ""
@@ -365,7 +359,6 @@ def span(pythons: Sequence[str]) -> str:
 
 
 def join_names(names: Sequence[str], most: int = 5) -> str:
-    """`node1, node2 and 3 more`."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""

@@ -25,7 +25,6 @@ def queried_indexes(wheels: Availability) -> QueriedIndexes:
 
 
 def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availability) -> Reason:
-    """Why no wheels of a row that fits all hosts work together there."""
     if not wheels.queried:
         if row.oneccl_builds and all(build.cpu_wheel != "published" for build in row.oneccl_builds):
             return because(reasons.bindings_never_published, line=row.line)
@@ -67,7 +66,6 @@ def easiest_problem(
     host_groups: Mapping[HostProfile, tuple[str, ...]],
     wheels: Availability,
 ) -> tuple[StackSpec, Reason]:
-    """The row and problem to show."""
     floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {
         kind.glibc: names

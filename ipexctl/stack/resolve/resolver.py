@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Builds of a row that work together, and their wheels; without an answer of indexes no wheels."""
-
     row: StackSpec
     torch: str
     ipex: IpexBuild | None
@@ -60,7 +58,6 @@ class Pick:
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
 
     def pin(self, project: str, version: str) -> str:
-        """The found wheel's version: `2.8.0+cpu`."""
         found = self.wheels.get(project)
         return found.version if found else version
 
@@ -191,7 +188,6 @@ class _Search:
         return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
 
     def _picks(self, row: StackSpec, constraints: Constraints, target: Target) -> Iterator[Pick]:
-        """All available combinations that work together, best first."""
         for torch in row.patches:
             for ipex in row.ipex_builds or (None,):
                 if ipex and not self._ipex_runs(ipex, torch, target):
@@ -219,7 +215,6 @@ class _Search:
         return fits and (self.wheels.queried or is_published)
 
     def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, AvailableWheel] | None:
-        """None if one of these versions is not available."""
         found: dict[str, AvailableWheel] = {}
         for project, version in wanted.items() if self.wheels.queried else ():
             candidate = self.wheels.build(project, version, target)
@@ -278,7 +273,6 @@ class _Search:
         return found or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
     def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Reason | None]:
-        """The newest maintained PyTorch for these hosts, or why there is none."""
         first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
         of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
