@@ -453,7 +453,6 @@ class Cluster:
         self._on_line(text)
 
     def _watch(self, event: ProgressEvent) -> None:
-        """A line for each event, except those with numbers that change all the time."""
         if isinstance(event, Notice):
             self._on_line(f"warning: {event.text}" if event.warning else event.text)
         elif isinstance(event, Stepped):

@@ -286,7 +286,6 @@ class HostOutput(ExecResult):
 
 
 def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
-    """Run one command on every host, and keep its output in memory."""
     printed: dict[str, dict[StreamName, bytearray]] = {
         host.name: {"stdout": bytearray(), "stderr": bytearray()} for host in opened.hosts
     }

@@ -190,7 +190,6 @@ class LogsResult:
     """With `follow`, the run's."""
     status: RunStatus | None
     reason: str = ""
-    """Why lines may be missing, if node0 did not send them all."""
     error: CallError | None = None
     """The same for a user, unless a notice had it."""
     missing: str = ""
@@ -334,7 +333,6 @@ def ps(
 def _query(
     registry: RunRegistry, caller: CallWatcher, newest: int | None, timeout: float | None
 ) -> tuple[list[RunRecord], list[DamagedRecord], list[KnownRun]]:
-    """Records, unreadable records, and states of runs; only of the newest if a number is given."""
     from ipexctl.run.ps import query_runs
 
     abandoned_runs(registry.directory)

@@ -54,7 +54,6 @@ def sources(incomplete: str) -> list[str]:
 
 
 def _paths_of(run: str, typed: str) -> list[str]:
-    """Paths in the typed directory, relative to the current one if that is in the run's project."""
     from ipexctl.node.common.files import read_json
 
     records = [path for path in _records() if run in ("last", path.stem) or path.stem.startswith(run)]
@@ -92,7 +91,6 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def configured() -> list[str]:
-    """Arguments of config: init, and the commands that have options in files."""
     from ipexctl.cli.app import commands
 
     return ["init", *(name for name in commands() if name != "config")]

@@ -128,7 +128,6 @@ def _plain(value: object) -> object:
 
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
-    """Write the file; return the exit code, 3 if a host was unreachable."""
     from ipexctl.api.hosts import doctor
     from ipexctl.cli.hosts import current_directory, open_hosts
     from ipexctl.node.common.files import write_atomically
@@ -160,7 +159,6 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 
 
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
-    """The file: given options, and doctor's recommendations as comments."""
     from ipexctl.hosts.nodeset import fold
 
     targets, home, _ = shared_options()

@@ -44,7 +44,6 @@ class ConfigFile(NamedTuple):
 
     @property
     def named(self) -> str:
-        """Its word on the command line, if `--config` names it."""
         return str(self.source.base / Path(self.source.path).name) if self.origin == "call" else ""
 
     def line_of(self, table: str, key: str) -> int:

@@ -2,9 +2,7 @@
 
 The first layer that has an option wins: command line, chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each
 file the command's table before the top. An option also overrides the defaults of its alternatives: with `--hosts` no
-file adds a hostfile. Mistakes of all files are raised together.
-
-A project's file comes with a repository and was not named by the user, so it can't set what runs programs, trusts keys,
+file adds a hostfile. A project's file was not named by the user, so it can't set what runs programs, trusts keys,
 decides where packages come from, or sends, writes or deletes files (`REFUSED`).
 """
 
@@ -303,7 +301,6 @@ def effective(
 def _first_of(
     layers: Iterable[Mapping[str, ConfiguredValue]], given: set[str], alternatives: Sequence[set[str]]
 ) -> dict[str, ConfiguredValue]:
-    """For each option, the setting of the first layer that has it or an alternative."""
     result: dict[str, ConfiguredValue] = {}
     taken = given
     for layer in layers:

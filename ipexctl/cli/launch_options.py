@@ -271,7 +271,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
 
 
 def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions) -> str:
-    """The call of `run` up to the script, with options and the launcher of a pasted line; else empty."""
     before = words[: len(words) - len(argv)]
     if ctx.info_name != "run" or tuple(words[len(before) :]) != tuple(argv):
         return ""

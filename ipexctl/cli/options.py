@@ -1,9 +1,9 @@
 """Options that several commands share, and how a function becomes a typer command.
 
-A command takes a group of options (`Targets`, `Home`, `Output` …), a frozen dataclass, as one parameter; `grouped`
-expands it for typer and reassembles the values. `option` makes a field of the command line alone, `declare`
-(`option_declaration.py`) one with a shared declaration. `{default}` in a help text stands for the default. Values from
-files of defaults stay marked (`Targets.defaults`), because a found file may not do what a typed option may.
+A command takes a group of options (`Targets`, `Home`, `Output` …) as one parameter; `grouped` expands it for typer and
+reassembles the values. `option` makes a field of the command line alone, `declare` (`option_declaration.py`) one with a
+shared declaration. Values from files of defaults stay marked (`Targets.defaults`), because a found file may not do what
+a typed option may.
 """
 
 from __future__ import annotations
@@ -279,7 +279,6 @@ _type_hints: Any = functools.cache(get_type_hints)
 
 
 def grouped(command: Command) -> Command:
-    """Expand each parameter that is an option group into its options; groups can be nested."""
     signature = inspect.signature(command, eval_str=True)
     types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -301,7 +300,6 @@ def grouped(command: Command) -> Command:
 
 
 def _options(name: str, annotation: object, default: object) -> Iterator[inspect.Parameter]:
-    """Typer parameters for a parameter or field: its option, or those of its group."""
     if dataclasses.is_dataclass(annotation):
         hints = _type_hints(annotation)
         for field in dataclasses.fields(annotation):

@@ -1,8 +1,7 @@
 """`ipexctl run --resume RUN`: repeats a run's call, with typed options replacing recorded ones.
 
 A typed option also replaces its alternatives in the record (`--hosts` over `-H` and `-l`). Files, variables and the
-hostfile are read again, so the call must be made in the first one's directory. Words are checked before any host is
-contacted; `run/start/resume.py` decides on the hosts that answer.
+hostfile are read again, so the call must be made in the first one's directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`ipexctl run`: reads the call, lets `api.run` start and follow the run, and exits with its code.
 
-stdout has only the ranks' output; steps and notes go to stderr. A call that started no run leaves a note for `why`. One
-signal handler is in force from the first connection to the first follow, so a Ctrl-C in between stops the run that was
-just started. Slow imports happen while the hosts connect or the ranks start.
+stdout has only the ranks' output; steps and notes go to stderr. One signal handler is in force from the first
+connection to the first follow, so a Ctrl-C in between stops the run that was just started. Slow imports happen while
+the hosts connect or the ranks start.
 """
 
 from __future__ import annotations
@@ -290,7 +290,6 @@ class CallOutcome:
             self.events = EventsView(Cancel(), ranks=ranks, quiet=quiet)
 
     def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
-        """Print why the run was not started, unless the user interrupted it."""
         from ipexctl.ui.messages import print_message, print_refusal
 
         if interrupt.code is None or failure.is_unsure:

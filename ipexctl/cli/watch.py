@@ -184,7 +184,6 @@ class _Watching:
         return 0 if ended is None else ended.exit_code
 
     def _is_queued(self) -> bool:
-        """True if the scheduler requeued the run's job."""
         status = self._follower.status
         return status is not None and status.state == "queued"
 

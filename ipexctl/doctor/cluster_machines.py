@@ -78,7 +78,6 @@ def arch(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def tiers(cluster: ClusterContext) -> Iterator[Finding]:
-    """A host without any tier has its own finding."""
     found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
     found.pop("unsupported", None)
     if len(found) < 2:

@@ -52,7 +52,6 @@ def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def pythons(cluster: ClusterContext) -> Iterator[Finding]:
-    """Hosts without a usable Python have their own finding."""
     minors = {
         node.name: frozenset(python.minor for python in usable(node.facts) if python.minor) for node in cluster.runnable
     }

@@ -1,8 +1,7 @@
 """Input of doctor's rules (a host, the cluster), and wording that they share. Pure.
 
-A rule is a generator from a host or the cluster to findings. `rules.py` runs those in `RULES` of each `host_*.py` and
-`cluster_*.py`, in that order. A missing fact is never a finding against a host. Equal findings of many hosts are
-merged, so a message has a host's name only where it must.
+A rule is a generator of findings; a missing fact is never one. Equal findings of many hosts are merged, so a message
+has a host's name only where it must. `rules.py` runs the `RULES` of each `host_*.py` and `cluster_*.py`, in that order.
 """
 
 from __future__ import annotations
@@ -140,7 +139,6 @@ def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mappin
 
 
 def usable_cores(cpu: Cpu) -> int | None:
-    """`cpu.allowed`, without going over every core if all are allowed."""
     if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
         return cpu.cores
     return cpu.allowed
@@ -154,7 +152,6 @@ class ClusterContext(NamedTuple):
 
     @property
     def runnable(self) -> tuple[HostContext, ...]:
-        """Hosts that can run ranks: a Mac is not compared."""
         return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
 
 

@@ -1,8 +1,7 @@
 """Logins from node0 to the nodes, as mpirun makes them, and findings about failed ones.
 
-A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without. node0 starts an ssh
-for every node, so the time grows with their number. A login cut off at this check's limit is "slow", not failed:
-mpirun waits longer. `trust/login_errors.py` explains the others.
+A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without. A login cut off at
+this check's limit is "slow", not failed: mpirun waits longer. `trust/login_errors.py` explains the others.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def got_no_answer(login: LoginAttempt) -> bool:
 
 
 def is_slow(login: LoginAttempt) -> bool:
-    """True if it hit the check's limit; with more time it may succeed."""
     return login.code == 124
 
 

@@ -1,8 +1,7 @@
 """Pairs of hosts whose ports to try, and the diagnosis of the results. Pure.
 
-`diagnose` names the smallest set of closed hosts and pairs that explains every blocked connection: a firewall on one
-host should not look like a hundred pairs. A host that answers without the expected token is another machine.
-`network_check.py` probes; `node/network/ports.py` runs on the hosts.
+A firewall on one host should not look like a hundred blocked pairs. A host that answers without the expected token is
+another machine. `network_check.py` probes; `node/network/ports.py` runs on the hosts.
 """
 
 from __future__ import annotations
@@ -88,7 +87,6 @@ def listen_order(address: str, token: str, life: int) -> bytes:
 
 
 Target = tuple[str, str, PortListener]
-"""Address, token and listener of another host."""
 
 
 def connect_order(targets: Sequence[Target], seconds: float) -> bytes:

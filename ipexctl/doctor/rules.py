@@ -35,7 +35,6 @@ _CLUSTER_RULES: Final = (*cluster_machines.RULES, *cluster_network.RULES, *clust
 
 
 def examine_host(host: HostContext) -> tuple[Finding, ...]:
-    """Worst first."""
     rules = _HOST_RULES
     if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
         # no rank can run on another system

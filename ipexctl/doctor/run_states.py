@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 class RunLife(NamedTuple):
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
-    """How the end is known, or why the state is unknown."""
 
 
 NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"

@@ -226,7 +226,6 @@ class _Smoke:
         self._tokens = {name: secrets.token_hex(8) for name in sessions}
 
     def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, request: SmokeRequest) -> None:
-        """Use the Python of an environment with torch if there is one, else a system Python."""
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
         pythons += software.agent_pythons

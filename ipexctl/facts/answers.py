@@ -17,8 +17,6 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A missing key has no values."""
-
     values: Mapping[str, tuple[str, ...]]
 
     def all(self, key: str) -> tuple[str, ...]:

@@ -40,7 +40,6 @@ class Skew(NamedTuple):
 
 
 def skew(clock: float, sent: float, received: float) -> Skew:
-    """The host read its clock between `sent` and `received`, when its first output arrived."""
     half = max(0.0, received - sent) / 2
     return Skew(clock - sent - half, half)
 

@@ -1,8 +1,8 @@
 """The runs alive on a host, of every account with visible processes there. Pure.
 
 The evidence is a process: a supervisor, a rank wrapper, or the holder of the host lock while a run starts
-(`run --exclusive`). Records don't count because those of other accounts can't be read. Ids and names are validated:
-any account may start a process with any arguments.
+(`run --exclusive`). Records of other accounts can't be read. Any account may start a process with any arguments, so ids
+and names are validated.
 """
 
 from __future__ import annotations

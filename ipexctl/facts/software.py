@@ -118,7 +118,6 @@ def parse_software(answers: Answers) -> Software:
 
 
 def _python(line: str) -> Python:
-    """`PATH VERSION venv|- BUILT`, or the path alone if it doesn't run; BUILT is `311-x86_64-linux-gnu`."""
     path, version, venv_support, built = [*line.split(" "), "", "", ""][:4]
     if not re.fullmatch(r"3\.\d+(\.\d+)*", version):
         return Python(path)

@@ -1,10 +1,12 @@
 """Tokens that identify stores: hosts with equal tokens share one home. Pure.
 
 The probe writes nothing, so a token describes the home's parent (it exists before the first install), or the home
-itself if it is a link or a mount. On a network filesystem: the server's short name and the directory,
-`nfs1:/export/home`, because domain and address differ between clients; plus the inode where the guest chooses the name
-(9p, virtiofs). On a disk: boot id, filesystem number and directory. Cloned machines differ in the boot id alone;
-containers on one machine share it, and do share a directory mounted into them.
+itself if it is a link or a mount.
+
+- Network filesystem: the server's short name and the directory, `nfs1:/export/home`, because domain and address differ
+  between clients; plus the inode where the guest chooses the name (9p, virtiofs).
+- Disk: boot id, filesystem number and directory. Cloned machines differ in the boot id alone; containers on one machine
+  share it, and do share a directory mounted into them.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
     ]
     meminfo = answers.named("meminfo")
     thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
-    shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108
+    shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108  # a name, no temporary file
     return Memory(
         total=kilobytes(meminfo.get("MemTotal")),
         available=kilobytes(meminfo.get("MemAvailable")),

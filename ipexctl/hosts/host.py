@@ -17,7 +17,6 @@ class Host:
     name: str
     """As the user wrote it; used in every message and table."""
     address: str
-    """What ssh gets: the name, or `address=` of the file."""
     user: str | None = None
     port: int | None = None
     slots: int | None = None

@@ -1,9 +1,8 @@
 """Hostfiles of mpirun, DeepSpeed and schedulers, and --hosts: a host or node set per line, with attributes.
 
-One grammar for all: `node[1-4] slots=8`, `node1:8`, `user@node1`, and other tools' names for attributes. Slots of
-repeated lines add up, as in Open MPI; contradicting values are an error. A file without any slots but with repeated
-lines is a $PBS_NODEFILE: one slot a line. A file that the user did not name may set no attribute that runs a program
-or trusts a key (`source.py`).
+All formats share one grammar: `node[1-4] slots=8`, `node1:8`, `user@node1`. Slots of repeated lines add up, as in Open
+MPI; contradicting values are an error. A found file may set no attribute that runs a program or trusts a key
+(`source.py`).
 """
 
 from __future__ import annotations

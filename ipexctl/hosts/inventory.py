@@ -1,9 +1,8 @@
 """An Ansible inventory: groups, variables and the hosts they describe, filled by `inventory_files.py`.
 
-Variables merge in Ansible's order: all, then parents, children, the host. Connection variables (`ansible_host`, ssh
-arguments …) become fields of the host; the rest are `vars` for playbooks. A connection variable that can't be honoured
-is an error at its line because the login would go elsewhere. `node1:8` is refused: Ansible reads a port, a hostfile
-slots.
+Variables merge in Ansible's order: all, then parents, children, the host. A connection variable (`ansible_host`, ssh
+arguments …) that can't be honoured is an error because the login would go elsewhere; other variables are kept for
+playbooks. `node1:8` is refused: Ansible reads a port, a hostfile slots.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class HostSetting:
     line: int
     column: int
     problem: str = ""
-    """Why it can't be used as one plain value, or empty."""
 
 
 def host_from(
@@ -85,8 +83,6 @@ def host_from(
 
 @dataclass(frozen=True, slots=True)
 class _SettingReader:
-    """Takes the connection variables out of a host's settings."""
-
     source: SourceFile
     settings: dict[str, HostSetting]
 

@@ -1,8 +1,7 @@
 """`--limit`: selects hosts by name, node set, glob or group, or by a file of these.
 
-Hosts keep the order of the file, so node0 stays the same where it is selected. Commas, or colons as in Ansible,
-separate parts; `!` excludes, `&` intersects. A part without a match is an error: a misspelt exclusion must not run on
-that host.
+Hosts keep the order of the file. Commas, or colons as in Ansible, separate parts; `!` excludes, `&` intersects. A part
+without a match is an error: a misspelt exclusion must not run on that host.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ class _Index:
                 self.known.setdefault(word, set()).add(host.name)
 
     def find(self, part: str) -> set[str]:
-        """Names of the hosts that one part matches; a name or glob without a match is an error."""
         if part in self.known:
             return self.known[part]
         if part in _ALL:

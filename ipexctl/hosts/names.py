@@ -51,7 +51,6 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
 
 
 def quoted(text: str) -> str:
-    """User text for a message: quoted, printable, at most 60 characters."""
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
 

@@ -50,7 +50,6 @@ def split_specs(text: str) -> tuple[str, ...]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Fold unique names into a sorted node set, `node[1-14,16]`; names that can't be folded follow it."""
     unique = dict.fromkeys(names)
     foldable = [name for name in unique if _FOLDABLE.fullmatch(name)]
     others = [name for name in unique if not _FOLDABLE.fullmatch(name)]

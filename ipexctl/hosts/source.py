@@ -26,7 +26,6 @@ _WIDTH: Final = 160
 class SourceFile(NamedTuple):
     path: str
     base: Path
-    """Directory for relative paths in the file."""
     lines: Sequence[str]
     found: str = ""
     """How to name the file (`naming`) if the user did not; some settings are refused then."""
@@ -54,7 +53,6 @@ class SourceFile(NamedTuple):
 
 
 def naming(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
-    """How to name this hostfile for one call, and for all calls of a shell if no other source wins."""
     one_call = f"-H {shlex.quote(str(path))}"
     if not by_variable:
         return one_call

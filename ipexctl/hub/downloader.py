@@ -47,7 +47,6 @@ class HubAccess:
     """The hub as huggingface_hub would use it on the control machine."""
 
     endpoint: str
-    """Empty for huggingface_hub's own."""
     token: str
 
     @property

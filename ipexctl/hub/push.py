@@ -1,9 +1,8 @@
 """`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache.
 
 One machine downloads (`node/files/hub_download.py`); the rest is a push like any other (`files/push.py`), so the uplink
-carries each byte once. A file is named by its hash; one that differs is damaged and is replaced alone. The token goes
-to the downloading machine only, on stdin. A list from a host is checked before use
-(`node/common/hub_cache.py: misplaced`).
+carries each byte once. The token goes to the downloading machine only, on stdin. A list from a host is checked before
+use (`node/common/hub_cache.py: misplaced`).
 """
 
 from __future__ import annotations
@@ -215,8 +214,6 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
 
 
 class _HubCarrier:
-    """Sends files of the downloading host's cache to the other hosts' stores."""
-
     def __init__(
         self,
         downloader: Downloader,

@@ -353,7 +353,6 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 
 def raised(output: RankOutput, context: FailureContext) -> Cause | None:
-    """Cause for an exception without a known text: an error in the script."""
     if output.exception is None:
         return None
     kind, text = output.exception

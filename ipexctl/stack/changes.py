@@ -29,8 +29,6 @@ _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
-    """None where the package is missing."""
-
     name: str
     before: str | None
     after: str | None

@@ -1,8 +1,7 @@
 """The stack that hosts have or would get, for doctor, versions and run. No index is queried.
 
-The installed environment decides, then the last answer of the indexes (`lock/index_cache.py`), then the table alone;
-the answer names its source. An install queries the indexes and decides in `lock/pipeline.py: lock_stack`, with the same
-resolver.
+The installed environment decides, then the last answer of the indexes (`lock/index_cache.py`), then the table alone. An
+install queries the indexes, with the same resolver (`lock/pipeline.py: lock_stack`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> Non
 
 
 def _wrong_call(request: StackRequest, rows: Sequence[StackSpec]) -> Refusal | None:
-    """Refuse what the version table does not have, whatever the hosts are."""
     decided = resolve(request, {}, None, rows=rows)
     return decided.refusal() if isinstance(decided, Reason) and decided.is_wrong_call else None
 

@@ -1,8 +1,7 @@
 """`install --download-only`: fills a wheelhouse on the control machine, for hosts without internet.
 
-The stack is chosen and locked as by `install`, for the hosts' Python or else the control machine's. A file under its
-name is complete and matches the lock, because it is downloaded next to its place and renamed; so a repeated call only
-downloads what is missing.
+Without hosts, the stack is for the control machine's Python. A file under its name is complete and matches the lock,
+because it is downloaded next to its place and renamed; a repeated call downloads only what is missing.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ def _make_directory(directory: Path) -> None:
 
 
 def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watch) -> InstallRequest:
-    """Set the request's Python: --python, the hosts', else the control machine's."""
     stack = request.env.stack
     if hosts or stack.python is not None:
         return request

@@ -1,9 +1,8 @@
 """`ipexctl install`: inspects hosts, resolves and locks a stack, distributes its wheels, builds and verifies.
 
-If every host has the environment, intact and verified since its boot, there is nothing to do. An environment made for
-an equal request is reused, and rebuilt from its own lock where it is damaged or missing. One stack for all hosts,
-because ranks with different versions don't work together: everything before the first build is for all hosts at once,
-so a refusal changes no host. From then on hosts fail independently, and a second call completes the rest.
+An environment made for an equal request is reused, and rebuilt from its own lock where it is damaged or missing. All
+hosts get one stack, because ranks with different versions don't work together. Until the first build a refusal changes
+no host; from then on hosts fail independently, and a second call completes the rest.
 """
 
 from __future__ import annotations

@@ -54,13 +54,11 @@ class InstallRequest:
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
     torch: str | None = None
-    """Version of torch in requirements files, if the call leaves the stack open."""
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = field(default=(), repr=False)
     named_files: tuple[Path, ...] = field(default=(), repr=False)
     """Those that the call names, with extras."""
     named: tuple[str, ...] = ()
-    """Packages that the user named: a verification imports them."""
     builds: tuple[str, ...] = ()
     """Packages to build from source. Never from a host's record: a build runs code."""
     name: str = DEFAULT_ENV

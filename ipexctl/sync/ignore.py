@@ -136,7 +136,6 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
-    """None if the directory has no ignore files."""
     files: dict[str, list[str]] = {}
     root = directory if not base or base.startswith("+") else directory.parents[base.count("/") - 1]
     trust = f"{root}/*"  # one entry for all directories of the project
@@ -249,7 +248,6 @@ class Ignored:
         return reason
 
     def is_above_include(self, path: str) -> bool:
-        """True if an `--include` names something below this directory by its path from the root."""
         return path in self._above_includes
 
 

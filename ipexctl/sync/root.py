@@ -56,7 +56,6 @@ def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
 
 
 def _check_marks(directory: Path, start: Path) -> None:
-    """Raise a UserError for a mark above a shared directory: another account would decide what is sent."""
     own = shlex.quote(os.fspath(start / MARKS[0]))
     for name in MARKS:
         if os.path.isfile(directory / name):

@@ -228,7 +228,6 @@ def heaviest(files: Iterable[tuple[str, int]], *, by_count: bool = False) -> tup
 
 
 def check_size(root: Path, scanned: ScanResult) -> None:
-    """Raise a UserError if the project is too large to send without `--allow-big`."""
     if scanned.complete and scanned.size <= MAX_BYTES and scanned.files <= MAX_FILES:
         return
     by_count = scanned.size <= MAX_BYTES

@@ -305,7 +305,6 @@ class ProjectSync:
             return self._packed[key]
 
     def _note_copies(self) -> None:
-        """Compare the homes after the query, which may have changed trees."""
         for name, answer in sorted(self.answers.items()):
             if answer.updated is not None and answer.is_changed:
                 self.notes.append(f"{name} has the project in {answer.updated.path} already")

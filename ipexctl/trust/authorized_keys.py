@@ -76,7 +76,6 @@ def tag_of(address: str, home: str) -> str:
 
 
 def is_public_key(text: str) -> bool:
-    """True if the text is exactly one public key that is safe to write into a line."""
     fields = text.split(" ")
     if len(fields) != 2 or not fields[0].startswith(("ssh-", "ecdsa-", "sk-")) or not fields[0].isascii():
         return False

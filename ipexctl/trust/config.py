@@ -1,8 +1,7 @@
 """Renders and parses node0's ssh config and known_hosts for runs. Pure.
 
-node0's ssh gets them with -F, so it neither reads nor needs the account's own config. Nodes of earlier calls are kept
-because other runs may use them. A path that no config can hold safely (quotes, control characters, `${`) is refused,
-never escaped.
+node0's ssh gets them with -F, so the account's own config is neither read nor changed. Nodes of earlier calls are kept
+because other runs may use them. A path that no config can hold safely (quotes, control characters, `${`) is refused.
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ class HostState:
     keys: bytes | None
     """Content of authorized_keys; None without the file."""
     keys_problem: str
-    """Why authorized_keys can't be edited, or empty."""
     has_ssh_dir: bool
     home_mode: Permissions | None = None
     ssh_mode: Permissions | None = None

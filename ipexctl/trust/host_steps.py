@@ -90,7 +90,6 @@ class HostSteps:
         self._run(("lock", "files"), args, "write config and known_hosts", known_hosts + config)
 
     def remove_files(self, ipexctl_home: str, *, is_default_home: bool) -> bool:
-        """Remove key and config from node0; True if there were any."""
         args = [ipexctl_home, "default" if is_default_home else ""]
         return self._run(("lock", "remove"), args, "remove key and config").strip() == b"done"
 
@@ -109,7 +108,6 @@ class HostSteps:
         return self._output(trust_script(names, args, label), stdin, ipexctl_home=args[0])
 
     def _output(self, command: Command, stdin: bytes | None = None, *, ipexctl_home: str = "") -> bytes:
-        """Return stdout. If the command fails, the last line of stderr is the reason."""
         content = None if stdin is None else io.BytesIO(stdin)
         result = capture(self.session, command, stdin=content, timeout=self.timeout, cancel=self.cancel)
         if not result.ended.ok:

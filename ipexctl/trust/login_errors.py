@@ -1,8 +1,7 @@
 """Explains failed logins from node0, with a fix, from ssh's output. Pure.
 
-A login prints whom it reached (account, host, boot, network namespace), so one that reached another machine under the
-same address counts as failed. sshd gives no reason for a rejected key; the likely one comes from the probe: modes and
-owners of the home and of authorized_keys, another file that sshd reads, a login as root.
+A login prints whom it reached, so one that reached another machine under the same address counts as failed. sshd gives
+no reason for a rejected key; the likely one comes from the probe: modes and owners, another file that sshd reads, root.
 """
 
 from __future__ import annotations
@@ -130,7 +129,6 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> HostError
 
 
 def _rejected_key(node: HostState, address: str) -> HostError:
-    """The likely reason, from the probe: sshd gives none."""
     reason = f"sshd at {address} rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
     modes = {
         node.home: node.home_mode,

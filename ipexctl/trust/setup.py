@@ -79,8 +79,6 @@ class TrustReport(Report[TrustResult]):
 
 
 class _TrustContext:
-    """Probe results, changes and notes of one call. Nothing else here is mutable."""
-
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: TrustOptions, *, revoke: bool) -> None:
         self.hosts = tuple(hosts)
         self.options = options

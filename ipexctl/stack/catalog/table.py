@@ -130,7 +130,6 @@ class StackSpec:
     oneccl_builds: tuple[OnecclBuild, ...] = ()
     """Preferred first."""
     mpi: tuple[tuple[str, str], ...] = ()
-    """(oldest glibc, requirement), newest glibc first."""
     requires: tuple[Requirement, ...] = ()
     """Packages that its parts import without requiring them, and Intel's OpenMP."""
     constraints: tuple[Requirement, ...] = ()

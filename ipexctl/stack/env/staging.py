@@ -88,7 +88,6 @@ class Staging:
         self._session = session
         self._location = location
         self._reasons: dict[str, str] = {}
-        """Hash of each wheel that the host could not download → reason."""
 
     def stage(self, wheels: Sequence[Wheel]) -> None:
         """Bring the wheels into the host's store; what arrived stays there for the next call.
@@ -219,7 +218,6 @@ class Staging:
 
 
 def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
-    """A wheel of an older lock may be in a directory that this call names."""
     for option in (sources.wheelhouse, *sources.find_links):
         directory = directory_of(option) if option and not wheel.path else None
         if directory is not None and is_intact(path := Path(directory, wheel.filename), wheel):

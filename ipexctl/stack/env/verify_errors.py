@@ -76,7 +76,6 @@ def _other_version(record: EnvRecord, package: str) -> str:
 
 
 def _other_stack(record: EnvRecord) -> str:
-    """Suggest another call than the failed one: the same wheels would fail the same way."""
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
     if record.row not in stock or not older:

@@ -42,7 +42,6 @@ def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availabil
 
 
 def add_oneccl(stack: str, bindings: str) -> str:
-    """Fix: a row of the version table that adds the packages, in the version the bindings were built with."""
     row = next((row for row in rows() if row.name == stack), None)
     built_with = [build.oneccl for build in row.oneccl_builds if bindings.startswith(build.version)] if row else []
     version = minor(next(filter(None, built_with), _NEWEST))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONTROL_MACHINE: Final = ""
-"""The control machine's key in this cache; hosts use their machine id."""
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
 """Of a wheel; URLs are left out."""
 _SCHEMA: Final = "ipexctl.indexes/1"

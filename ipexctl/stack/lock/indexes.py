@@ -107,7 +107,6 @@ def sources_for(
 
 
 def call_labels(sources: Sources) -> frozenset[str]:
-    """Labels of the indexes that the call names, without PyPI and those of stacks."""
     urls = (*sources.extra_index_urls, *([sources.index_url] if sources.index_url else ()))
     named = map(_index, urls)
     return frozenset(source.label for source in named if source.label != "PyPI" and not source.is_of_stacks)

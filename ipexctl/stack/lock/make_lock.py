@@ -181,7 +181,6 @@ def make_lock(
 
 
 def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
-    """Add sizes that the indexes did not give, by HEAD requests; some may stay unknown."""
     known = {
         c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
     }
@@ -241,7 +240,6 @@ def _filename_of(file: Mapping[str, Any]) -> str:
 
 
 def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
-    """Sort key, smallest first: rank of its best tag, then the newest build."""
     try:
         _, _, build, named = parse_wheel_filename(_filename_of(file))
     except InvalidWheelFilename:
@@ -355,7 +353,6 @@ def _no_index_error(index_answer: IndexAnswer) -> HostError:
 
 
 def _quote(messages: str) -> str:
-    """uv's lines, indented, without headlines and hints on uv's options."""
     lines = [re.sub(r"^\s*(error|cause): ", "", line).strip() for line in messages.splitlines()]
     kept = [
         line[:_MAX_WIDTH]

@@ -146,7 +146,6 @@ class _Locking:
             IndexCache(os.environ).save(machine, index_answer.availability)
 
     def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
-        """Lock without any index, from the call's directories, and with `and_pips` those of pip's settings."""
         control, cancel = self.context.control, self.context.pool.cancel
         try:
             settings = pip_settings(control.session, control.python, cancel=cancel) if and_pips else PipSettings()
@@ -351,7 +350,6 @@ def announce_stack(
 
 
 def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
-    """The newest PyTorch without IPEX if it has a CPU build, else where to find such builds."""
     request = StackRequest(stack="torch", python=context.request.env.stack.python)
     other = resolver.resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
     if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):

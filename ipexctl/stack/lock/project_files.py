@@ -51,8 +51,6 @@ _NO_SOURCES: Final = ("git", "path", "workspace")
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A line of a file, with continuations joined and without comments."""
-
     path: Path
     number: int
     text: str
@@ -95,7 +93,6 @@ def read_project_file(path: Path, text: str, names: Sequence[str]) -> ProjectLin
 
 
 def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """[project], its extras, and the groups of a pyproject.toml. Raises a UserError."""
     try:
         document = parse_toml(text)
     except TomlError as error:

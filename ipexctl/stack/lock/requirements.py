@@ -60,7 +60,6 @@ class PackageRequest:
 
     @property
     def torch(self) -> str | None:
-        """Version of torch that the files require: `2.13.0`, `2.13`, or a range such as `>=2.9`."""
         for line in self.lines:
             required = Requirement(line)
             is_torch = canonicalize_name(required.name) == "torch" and line in self.origins and required.specifier

@@ -1,8 +1,7 @@
 """The available wheels that run on a target: Python, glibc, processor and build. Pure.
 
-It chooses as pip would, but prefers CPU builds: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A torch wheel
-without a label counts as CUDA from 350 MB on, like PyPI's. A yanked wheel counts only for an exact pin, as in pip. With
-`NOT_QUERIED`, every published wheel counts as available.
+The choice is pip's, but CPU builds are preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A torch wheel
+without a label counts as CUDA from 350 MB on, like PyPI's. With `NOT_QUERIED`, every published wheel is available.
 """
 
 from __future__ import annotations
@@ -77,13 +76,11 @@ class Availability:
         )
 
     def newest(self, project: str, specifier: SpecifierSet, python: str) -> Version | None:
-        """Newest release that the specifier and Python allow, with or without a wheel."""
         usable = (c for c in self.of(project) if not c.yanked and _allows(c.requires_python, python))
         known = (version for version in (_version(each.version) for each in usable) if version is not None)
         return max((version for version in known if specifier.contains(version, prereleases=False)), default=None)
 
     def versions(self, project: str) -> tuple[str, ...]:
-        """All available versions, for any platform, oldest first."""
         return tuple(sorted({candidate.version for candidate in self.of(project)}, key=version_key))
 
     def pythons(self, project: str, version: str) -> tuple[str, ...]:

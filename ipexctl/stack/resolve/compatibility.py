@@ -1,8 +1,7 @@
 """Matches a row with hosts: whether it runs there, and with which Python. Pure.
 
-Hosts are grouped to profiles; without a common Python, the reason (`reasons.py`) names the hosts at fault and the
-Python to add. Unknown facts never count against a host: a probe that was cut short must not refuse an install that
-would work, and one that does not work fails its verification.
+Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work, and one
+that does not work fails its verification.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Python
 
 OLDEST_PYTHON: Final = "3.8"
-"""Oldest Python that runs the agent."""
 _EXAMPLES: Final = 4
 
 
@@ -82,7 +80,6 @@ def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
 
 
 def incompatibility(row: StackSpec, facts: Facts) -> Reason | None:
-    """Why a host cannot run this row, not even over gloo; None if it can."""
     kind, pythons = profile(facts), row.without_oneccl().pythons
     return _machine_problem(row, kind) or _python_problem(row.title, kind, pythons, _best_to_add({}, pythons))
 

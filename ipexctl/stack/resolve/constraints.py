@@ -183,7 +183,6 @@ class _ConstraintReader:
         )
 
     def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
-        """Rows with the requested bindings, each with the torch patches that work with them."""
         if self.request.oneccl is None:
             return rows
         if self.request.stack != "torch":
@@ -193,7 +192,6 @@ class _ConstraintReader:
         raise _Refused(self._explain_oneccl(self.request.oneccl, rows))
 
     def _explain_oneccl(self, oneccl: str, rows: tuple[StackSpec, ...]) -> Reason:
-        """Why none of these rows has these bindings, which the table has for another torch."""
         stack = self.request.stack
         home = next(row for row in self.table if any(_is(oneccl, build.version) for build in row.oneccl_builds))
         if stack == "torch" or (stack is not None and not any(row.oneccl_builds for row in rows)):

@@ -1,8 +1,7 @@
 """The reason for a chosen stack, and notes for its user, as values of `reasons.py`. Pure.
 
-A note says what the user does not get (oneCCL, Intel MPI, a package) or gets with a drawback (retired IPEX, a yanked
-wheel). One note on oneCCL is enough: the chosen row's if it was requested or hosts are at fault, else the newest row's
-that has it.
+One note on oneCCL is enough: the chosen row's if it was requested or hosts are at fault, else the newest row's that has
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def _first_newer(chosen: StackSpec, tried: Tried) -> Rejected | None:
 
 
 def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: Availability) -> Iterator[Reason]:
-    """Why a row with IPEX has no oneCCL, if it has none."""
     if row.oneccl_builds or not row.ipex:
         return
     indexes = queried_indexes(wheels)
@@ -78,14 +76,12 @@ def gloo_notes(row: StackSpec, tried: Tried, constraints: Constraints, wheels: A
 
 
 def retirement_notes(row: StackSpec, maintained: StackSpec | None, problem: Reason | None) -> Iterator[Reason]:
-    """For every row with IPEX: the maintained row that runs here, or why none does."""
     if row.ipex and row.retired:
         name = maintained.name if maintained else None
         yield because(reasons.ipex_is_retired, maintained=name, problem=problem)
 
 
 def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
-    """Yanked builds, builds never published for CPUs, known problems."""
     for project, candidate in pick.wheels.items():
         if candidate.yanked:  # an exact version still installs it
             version, source = candidate.version, candidate.source

@@ -1,11 +1,9 @@
 """Reasons of a choice, in one table: why a row does not run, why a stack was chosen, what the user does not get.
 
-A `Reason` is a kind with fields. Each function below is a kind: its parameters are the fields, which mypy checks in
-`because(old_glibc, glibc="2.17", ...)`. The sentence is made later, when `text`, `fix` or `refusal` is read. Programs
-compare `kind` and read `fields`, so rewording changes no behaviour.
-
-The parts of a fix are alternatives. `part` names a row for users, `IPEX 2.8` or `oneccl_bind_pt 2.7.0`; `hosts` are
-those at fault; `install` is the Python to add, `3.11`.
+Each function below is a kind of reason: its parameters are the fields, which mypy checks in
+`because(old_glibc, glibc="2.17", ...)`. The sentence is made when `text`, `fix` or `refusal` is read. Programs compare
+`kind` and read `fields`, so rewording changes no behaviour. `part` names a row for users, `IPEX 2.8`; `hosts` are at
+fault; `install` is the Python to add, `3.11`. The parts of a fix are alternatives.
 """
 
 from __future__ import annotations
@@ -76,7 +74,6 @@ class Reason:
 
     @property
     def hosts(self) -> Names:
-        """Hosts at fault; empty if the request or the indexes are."""
         match self.fields:
             case {"hosts": hosts}:
                 return tuple(hosts)
@@ -327,7 +324,6 @@ def no_ipex_for_torch(*, torch: str, last_line: str | None, stack: str) -> Text:
 
 # The hosts or the indexes are at fault.
 def missing_python(*, python: str, hosts: Names, example: Names, example_pythons: Names) -> Text:
-    """Some hosts lack the requested Python; the hosts of `example` have `example_pythons`."""
     has = f"Python {', '.join(example_pythons)}" if example_pythons else "no usable Python"
     text = f"there is no Python {python} on {join_names(hosts)} ({join_names(example)}: {has})"
     return text, f"install it there, or remove --python {python}"
@@ -354,7 +350,6 @@ def nothing_fits(
 
 
 def span(pythons: Sequence[str]) -> str:
-    """`3.9 to 3.13`."""
     return "no Python" if not pythons else pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
 
 
@@ -369,7 +364,6 @@ def _only(pythons: Names) -> str:
 
 
 def _of_hosts(names: Names, predicate: str) -> str:
-    """`node3 has glibc 2.17`, `node3 and node4 have glibc 2.17`."""
     verb, blank, rest = predicate.partition(" ")
     return f"{join_names(names)} {verb if len(names) == 1 else _PLURAL[verb]}{blank}{rest}"
 

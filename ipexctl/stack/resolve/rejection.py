@@ -1,7 +1,6 @@
 """Problems with wheels, from the indexes' answer, and the one to show. Pure.
 
-A user sees only the problem that is easiest to solve: of a row without bindings with available torch, on the fewest
-hosts.
+It is the easiest to solve: of a row without bindings whose torch is available, on the fewest hosts.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ class Pick:
 
     @property
     def is_for_cpus(self) -> bool:
-        """True if its torch is known to be a CPU build; PyPI's is the CUDA build."""
         return TORCH in self.wheels and is_cpu_build(self.wheels[TORCH])
 
     @property
@@ -265,7 +264,6 @@ class _Search:
         )
 
     def _mpi(self, row: StackSpec, pick: Pick) -> str | Reason | None:
-        """The requirement for Intel MPI, None if none is needed, or the note that it is not available."""
         if pick.bundled_mpi or not row.mpi:
             return None
         fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
