@@ -53,8 +53,6 @@ class WriteRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MissingPart:
-    """An incomplete file: the bytes present, and their hash."""
-
     entry: ManifestEntry
     have: int = 0
     known: str | None = None
@@ -74,9 +72,7 @@ class _OpenFile:
     in_place: bool
     """The file itself: it only lacks time and mode, or it grows."""
     refused: str = ""
-    """Why its bytes are discarded."""
     kept: int | None = field(init=False, default=None)
-    """Size of a growing file before this transfer."""
 
     def __post_init__(self) -> None:
         self.kept = self.at if self.in_place and self.at < self.entry.size and not self.refused else None
@@ -89,17 +85,12 @@ class _OpenFile:
 
 
 class Destination:
-    """A directory of the control machine, and the entries written below it."""
-
     def __init__(self, root: str, *, appends: bool = False) -> None:
         self.root = root
         self._appends = appends
-        """True if files that grew on the host grow here."""
         self._umask = read_umask()
         self._directories: dict[tuple[str, ...], ManifestEntry] = {}
-        """Listed directories, by their parts."""
         self._made: tuple[str, ...] | None = None
-        """Directory created last; it was empty."""
         self._file: _OpenFile | None = None
         try:
             self._top, self._made_above = open_named_directory(root, make=True)
@@ -170,7 +161,6 @@ class Destination:
             raise _write_error(error) from None
 
     def begin(self, entry: ManifestEntry, at: int, missing: MissingPart) -> None:
-        """Its bytes follow from `at`: after the present ones, or all of them."""
         if at not in (0, missing.have):
             raise HostError("it resumes a file at another offset than requested")
         crc = missing.crc if at else 0
@@ -268,7 +258,6 @@ class Destination:
             _close(file)
 
     def abandon(self) -> None:
-        """Keep the received part for the next call."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -278,7 +267,6 @@ class Destination:
         _close(file)
 
     def close_directories(self) -> None:
-        """Set modes and times of directories, after their last file."""
         for entry in reversed(self._directories.values()):
             with contextlib.suppress(OSError, WriteRefused):
                 directory = self._enter(entry.parts)
@@ -349,7 +337,6 @@ class Destination:
             self._note(entry.parts)
 
     def _note(self, parts: tuple[str, ...]) -> None:
-        """Add to `created` unless a parent is in it."""
         if not self._is_below_new(parts):
             self._new.add(parts)
             self.created.append(os.path.join(os.path.abspath(self.root), *parts))
@@ -393,11 +380,8 @@ class Destination:
 
 
 class _LocalFile(NamedTuple):
-    """The existing file of that name."""
-
     size: int
     mtime: int
-    """In ns."""
 
 
 Transfer: TypeAlias = Literal["none", "check", "append", "resume", "whole"]

@@ -42,7 +42,6 @@ class Distributor:
         on_progress: Callable[[Host, int, int | None], None] = ignore_event,
         local: Mapping[StoredFile, Path] | None = None,
     ) -> None:
-        """`local`: the files on the control machine, if it has them."""
         self._local = local
         self._pool = pool
         self._source = source

@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 
 
 class NameRules(NamedTuple):
-    """What a file system does not distinguish."""
-
     ignores_case: bool = True
     ignores_form: bool = True
-    """Unicode form."""
 
     def fold(self, name: str) -> str:
-        """Equal for names that lead to one file. Pure."""
         if self.ignores_form:
             name = name if name.isascii() else unicodedata.normalize("NFD", name)
         return name.casefold() if self.ignores_case else name

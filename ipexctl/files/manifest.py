@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Sorted by the bytes of their paths."""
-
     entries: tuple[ManifestEntry, ...]
 
     @classmethod
@@ -42,12 +40,10 @@ class Manifest:
 
     @cached_property
     def files(self) -> dict[str, ManifestEntry]:
-        """One entry per content, by hash."""
         return {entry.content: entry for entry in self.entries if entry.kind == "f"}
 
     @property
     def count(self) -> int:
-        """Files and links."""
         return sum(entry.kind != "d" for entry in self.entries)
 
     @property

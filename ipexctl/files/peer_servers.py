@@ -48,8 +48,6 @@ class PeerUnreachable(HostError):
 
 
 class Server:
-    """Started when first needed."""
-
     def __init__(
         self,
         location: StoreLocation,
@@ -71,7 +69,6 @@ class Server:
         self._port: futures.Future[int] = futures.Future()
 
     def send(self, delivery: Delivery) -> None:
-        """Let the target fetch missing files from this server."""
         events = TransferEvents(delivery.on_bytes)
 
         def on_event(event: Reply) -> None:
@@ -106,12 +103,10 @@ class Server:
         refuse_damaged(response, f"{self._location.host.name}'s copy is damaged")
 
     def close(self) -> futures.Future[None] | None:
-        """Stop the server; the future is done when it has exited."""
         self._stdin.end()
         return self._serving
 
     def _start(self) -> int:
-        """Its port; raises HostError if it can't be started."""
         with self._lock:
             if self._serving is None:
                 self._serving = run_in_background(self._serve, "server")
@@ -205,7 +200,6 @@ class Servers:
 
     @contextmanager
     def _acquire(self, only_source: bool, patience: float) -> Iterator[Server | None]:
-        """A server that is free within these seconds."""
         server = self._take(only_source, time.monotonic() + patience)
         try:
             yield server

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 STORE: Final = "store"
-"""In the directory that a push makes on a host."""
 _NAMED: Final = 3
 
 
@@ -48,18 +47,15 @@ class PushResult(HostResult):
     """One host. Lists of names are cut at twenty."""
 
     path: str | None = None
-    """Absolute, without links."""
     files_sent: int = 0
     """Files and links written (dry_run: to write). For a hub: files of its repositories."""
     sent_bytes: int = 0
     """From this machine to that host, without transfers between hosts."""
     same: int = 0
-    """Existing files and links."""
     differing: tuple[str, ...] = ()
     """Existing files with other content: refused, or replaced with --force."""
     replaced: int = 0
     refused: bool = False
-    """True if nothing was sent because of existing files."""
     would_send: tuple[str, ...] = ()
 
 
@@ -67,7 +63,6 @@ class PushResult(HostResult):
 class PushReport(Report[PushResult]):
     source: str
     path: str
-    """As in the call."""
     files: int
     size: int
     force: bool = False
@@ -88,10 +83,7 @@ class PushOptions:
 
 
 class Carrier(Protocol):
-    """Brings contents to the stores of hosts."""
-
     sent: dict[str, int]
-    """Host → bytes sent from this machine."""
 
     def __enter__(self) -> Carrier: ...
 
@@ -105,7 +97,6 @@ class Carrier(Protocol):
 
 
 MakeCarrier = Callable[["Mapping[str, StoreLocation]", "Mapping[str, frozenset[str]]"], Carrier]
-"""Takes each host's store and what it needs."""
 
 
 def push(
@@ -205,7 +196,6 @@ class _Push:
         return found
 
     def _is_decided(self, host: Host) -> bool:
-        """True if the host has everything or is refused."""
         found = self._found[host.name]
         base = PushResult(
             host, "ok", path=found.path, same=found.same, differing=found.differing, replaced=found.differing_count

@@ -32,28 +32,23 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 _READERS: Final = 4
-"""Threads that read and hash."""
 _HOSTS: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)
 
 
 class PushTarget(NamedTuple):
     hosts: str | None
-    """None for the call's hosts."""
     path: str
 
 
 @dataclass(frozen=True)
 class PushSource:
     root: Path
-    """Directory of the files."""
     is_file: bool
     manifest: Manifest
     """Below `root`; a single file has an entry without path."""
     local_name: str = ""
-    """Name of a single file."""
 
     def entry_of(self, sha256: str) -> ManifestEntry:
-        """A file with that content."""
         entry = self.manifest.files[sha256]
         return entry._replace(path=self.local_name) if self.is_file else entry
 
@@ -76,7 +71,6 @@ def parse_target(text: str, source: Path) -> PushTarget:
 
 
 def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:
-    """List and hash everything. Raises a UserError for what can't be read or sent."""
     try:
         status = source.stat()
     except OSError as error:

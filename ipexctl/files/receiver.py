@@ -65,7 +65,6 @@ class Receiver:
         return [missing.entry.path for missing in self._missing.values()]
 
     def on_event(self, event: Reply) -> RawReader | None:
-        """A HostError raised here ends the call."""
         kind, is_listed = event.get("event"), self.destination is not None
         if kind == "working":
             return None

@@ -40,8 +40,6 @@ _STDERR_KEPT: Final = 1000
 
 
 class ArrivingFiles:
-    """Files arriving one by one, while other threads send them on."""
-
     def __init__(self, store: str, cancel: Cancel) -> None:
         self._store = store
         self._cancel = cancel
@@ -55,7 +53,6 @@ class ArrivingFiles:
             self._changed.notify_all()
 
     def end(self, files: Iterable[StoredFile], error: HostError) -> None:
-        """Raise the error in threads that wait for one of these files."""
         with self._changed:
             self._errors.update((file.sha256, error) for file in files)
             self._changed.notify_all()
@@ -131,7 +128,6 @@ class Relay:
             self._arriving.end(files, error)
 
     def _pipe(self, session: Session, files: Sequence[StoredFile]) -> None:
-        """Pipe the source's `file_stream` into the local store, which checks every hash."""
         request: StoreRequest = {"store": self._source.store, "files": [file.to_json() for file in files]}
         read_end, write_end = os.pipe()
         received = run_in_background(lambda: self._receive(request["files"], read_end), "relay-receive")

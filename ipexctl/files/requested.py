@@ -35,8 +35,6 @@ _GROWTH: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class FetchSource:
-    """Parts of `RUN`, `RUN:PATH` or `HOST:PATH`."""
-
     word: str
     path: str | None
     """None without a colon: all of the run."""
@@ -51,12 +49,10 @@ class FileFailure:
 @dataclass(frozen=True, slots=True)
 class FetchResult(HostResult):
     source: str = ""
-    """The path there."""
     dest: str = ""
     brought: tuple[str, ...] = ()
     unchanged: int = 0
     size: int = 0
-    """Bytes of the fetched files."""
     received: int = 0
     """Bytes transferred: fewer if a part was present."""
     resumed: tuple[str, ...] = ()
@@ -89,7 +85,6 @@ def parse_source(text: str) -> FetchSource:
 
 
 def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
-    """Raises a HostError if it is invalid."""
     row = fields.get("row")
     if not isinstance(row, list) or len(row) != len(ManifestEntry._fields):
         raise HostError(_UNREADABLE)
@@ -154,19 +149,13 @@ _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Listed entries that may be written."""
-
     entries: Mapping[int, ManifestEntry]
-    """By number in the list."""
     single: bool
-    """True if the path names a single file."""
     left_out: tuple[FileFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """A path on a host, or all of a run."""
-
     path: str | None
     run: str = ""
     is_followed: bool = False

@@ -43,8 +43,6 @@ exit $code
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """Identified by its hash."""
-
     sha256: str
     name: str
     size: int | None = None
@@ -55,14 +53,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A store on a host, with its Python and address for other hosts."""
-
     host: Host
     python: str
     store: str
-    """Absolute path on the host."""
     address: str | None = None
-    """At which other hosts reach it."""
     home: str = ""
     """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
     resume: bool = False
@@ -82,7 +76,6 @@ class StoreLocation:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Reply:
-        """Run an agent command on this host."""
         return call(
             session,
             command,
@@ -111,8 +104,6 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """Hashes now in the store, and the reason for each failure."""
-
     got: tuple[str, ...]
     failed: Mapping[str, str]
 
@@ -243,8 +234,6 @@ def drop(
 
 
 class Delivery:
-    """Files one target still lacks, and their progress."""
-
     def __init__(
         self,
         target: StoreLocation,
@@ -298,7 +287,6 @@ class Damaged(HostError):
 
 
 def refuse_damaged(response: Reply, subject: str) -> None:
-    """Raise unless the receiver accepted every file of a transfer."""
     failed = response.records("failed")
     if any(item.get("kind") == "hash" for item in failed):
         raise Damaged(f"{subject}: {failed[0].text('reason')}")
@@ -307,7 +295,6 @@ def refuse_damaged(response: Reply, subject: str) -> None:
 
 
 def _unfinished(session: Session, location: StoreLocation, cancel: Cancel | None) -> dict[str, int]:
-    """Beginning of a hash → bytes in the store."""
     request: HaveRequest = {"store": location.store, "files": [], "verify": False}
     left = location.call(session, "files.store", "have", request, cancel=cancel).record("unfinished")
     return {prefix: left.integer(prefix) for prefix in left}

@@ -39,7 +39,6 @@ def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
 
 
 def stream_entries(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
-    """Bytes and files of a project; small ones share a chunk."""
     buffer = bytearray()
     for part in parts:
         if isinstance(part, bytes):

@@ -96,9 +96,7 @@ class Uploader:
         self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
         self._files: list[tuple[StoredFile, Path]] = []
         self._begun: dict[str, StoreLocation] = {}
-        """Host → its store, if it may have files."""
         self.sent: dict[str, int] = {}
-        """Host → bytes sent from this machine."""
 
     def __enter__(self) -> Uploader:
         self._exit_stack.callback(self._drop)
@@ -121,7 +119,6 @@ class Uploader:
         return [blob for blob, _ in self._files]
 
     def bring(self, host: Host, session: Session) -> list[str]:
-        """Copy all files to the host; returns their paths there."""
         location = self._locations[host.name]
         self._begun[host.name] = location
         blobs = self.blobs_of(host)
@@ -131,13 +128,11 @@ class Uploader:
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in blobs]
 
     def failure_on(self, host: Host, error: HostError) -> HostError:
-        """The first host's error, for another one."""
         first = self.source.host
         reason = f"{first.name}, which sends the files on, failed: {error.reason}"
         return error if host is first else HostError(reason, error.fix)
 
     def blobs_of(self, host: Host) -> list[StoredFile]:
-        """Files the host needs: a parcel, and large ones it lacks."""
         needs = self._needs.get(host.name)
         return [blob for blob in self._blobs if needs is None or blob.name == PARCEL or blob.sha256 in needs]
 

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any, Callable, Dict
 
 PATIENCE = 5.0
-"""Seconds for every rank to post."""
 WRITING = 60.0
 """Seconds for a rank that may publish to do so."""
 
@@ -21,8 +20,6 @@ Decision = Dict[str, Any]
 
 
 class Round:
-    """`name` is unique in the store."""
-
     def __init__(self, store: Any, rank: int, size: int, name: str, patience: float = PATIENCE) -> None:
         self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
         self._patience = patience

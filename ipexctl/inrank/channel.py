@@ -73,23 +73,18 @@ class _Piece(NamedTuple):
     end: int
     is_whole: bool
     shards: Sequence[tuple[int, int]]
-    """By rank; empty if each rank sums the whole piece."""
 
 
 class _Pending:
-    """A piece this rank has written but not yet copied."""
-
     __slots__ = ("factor", "future", "lost", "number", "owner", "piece", "result", "target", "tensor", "work")
 
     def __init__(
         self, owner: Any, piece: _Piece, tensor: Any, factor: float | None, number: int, lost: Lost | None
     ) -> None:
         self.owner = owner
-        """The model."""
         self.piece, self.tensor, self.factor, self.lost = piece, tensor, factor, lost
         self.number, self.target = number, (number + 1) & MASK
         self.future: Any = None
-        """The bucket's future, set in its last piece."""
         self.result: Any = None
         """Sum of the own shard in the own segment; part of the tensor itself if this rank is alone on its host."""
         self.work: Any = None
@@ -97,8 +92,6 @@ class _Pending:
 
 
 class Channel:
-    """The segments of all ranks of this host, in the same order on each."""
-
     def __init__(
         self,
         segments: Sequence[Segment],
@@ -108,7 +101,6 @@ class Channel:
         between: Between | None = None,
     ) -> None:
         self._between = between
-        """None with one host."""
         self._piece_size = PIECE if between is None or between.codec is not None else PIECE_BETWEEN
         slots = min(SPACE // self._piece_size, MOST_PIECES)
         self.place, self.size = place, len(segments)
@@ -116,7 +108,6 @@ class Channel:
         self._own = segments[place]
         self.waiter = Waiter(self._own, segments, peers, timeout)
         self._number = 0
-        """Number of the next piece, modulo 2**32 like the counters."""
         self._to_add: deque[_Pending] = deque()
         self._to_send: deque[_Pending] = deque()
         self._to_spread: deque[_Pending] = deque()

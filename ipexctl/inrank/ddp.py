@@ -41,7 +41,6 @@ class Gradients:
         """True if this rank has no more input and joins the others' backward passes."""
 
     def reduce(self, bucket: Any) -> Any:
-        """Future of the bucket's tensor with the mean over all ranks."""
         if self.script_hook is not None:
             state, hook = self.script_hook
             return hook(state, bucket)
@@ -201,7 +200,6 @@ def _backend(group: Any) -> Any:
 
 
 def _timeout(group: Any) -> float:
-    """Seconds until a collective of the group fails."""
     try:
         return float(_backend(group).options._timeout.total_seconds())
     except AttributeError:

@@ -12,14 +12,12 @@ LINE = 64
 
 
 def shard_bounds(elements: int, ranks: int, itemsize: int) -> list[int]:
-    """`ranks` + 1 bounds of the shards of a piece; the last shards may be shorter or empty."""
     step = max(LINE // itemsize, 1)
     lines = -(-elements // step)
     return [min(lines * rank // ranks * step, elements) for rank in range(ranks)] + [elements]
 
 
 def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
-    """Bounds of a bucket's pieces: about equal, at most `limit` bytes each."""
     step = max(LINE // itemsize, 1)
     most = limit // itemsize // step * step
     count = max(-(-elements // most), 1)

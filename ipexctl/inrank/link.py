@@ -24,7 +24,6 @@ from .wire import Between, Lost
 CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
 """Bytes from which this is faster than gloo: on one host, on several, and with encoding between them."""
 BUILDING = 60.0
-"""Seconds for the groups between hosts to connect."""
 buckets = 0
 """Summed in shared memory by this process so far."""
 
@@ -44,7 +43,6 @@ class SharedLink:
 
     @property
     def crossover(self) -> int:
-        """Bytes from which a tensor goes this way."""
         if self.between is None:
             return CROSSOVER
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
@@ -121,7 +119,6 @@ def _between(
 
 
 def _offered(reason: str) -> tuple[Segment | None, int, str]:
-    """The own segment and its descriptor, or the reason why there is none."""
     if reason:
         return None, -1, reason
     if not is_supported():
@@ -191,7 +188,6 @@ def _published(decision: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment]:
-    """Segments of the other ranks on this host."""
     segments = {}
     for peer, offer in enumerate(offers):
         if peer != rank and offer["boot"] == offers[rank]["boot"]:

@@ -71,7 +71,6 @@ class StepCounter:
         self._candidate_steps = 0
         self._is_stepping = False
         self._pending: dict[int, list[int]] = {}
-        """Samples and wait of each iterator since the last step."""
         self._last = 0
         self._batch_thread = 0
         self._mixed_steps = 0
@@ -82,7 +81,6 @@ class StepCounter:
         self._is_stepping = True
 
     def after_step(self, optimizer: Any, thread: int) -> bool:
-        """True if this step counts."""
         if not self._is_stepping:
             return False
         self._is_stepping = False
@@ -130,8 +128,6 @@ class StepCounter:
 
 
 class Meter:
-    """The meter of this process, until it fails or another process of the rank has the ring."""
-
     def __init__(self, path: str) -> None:
         self.is_on = True
         self.counter = StepCounter()

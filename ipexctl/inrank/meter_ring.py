@@ -57,8 +57,6 @@ def check_of(number: int, totals: Totals) -> int:
 
 
 class RingWriter:
-    """The ring, mapped and locked by this process. Forked children must not write to it."""
-
     def __init__(self, path: str) -> None:
         # In a container with its own pids, the path may belong to another file.
         if not os.readlink(path).startswith(LINK):
@@ -79,7 +77,6 @@ class RingWriter:
         self._number, self.before = self._find_newest()
 
     def _find_newest(self) -> tuple[int, Totals]:
-        """Newest record of the ring's previous process."""
         newest, totals = 0, Totals(0)
         for fields in _RECORD.iter_unpack(self._map[:]):
             number, found = fields[0], Totals(*fields[1:7])

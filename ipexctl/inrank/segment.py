@@ -30,7 +30,6 @@ import weakref
 WAITS_FOR, NONCE, AWAITED, PIECES = 128, 384, 640, 1024
 COUNTERS = (0, 256, 512)
 WRITTEN, SUMMED, COPIED = 0, 1, 2
-"""Numbers of the counters."""
 NONCE_SIZE = 32
 MOST_PIECES = 64
 """Maximum pieces in progress; no more than slots."""
@@ -71,7 +70,6 @@ def _failed(what: str) -> SegmentError:
 
 
 def create_memfd(size: int) -> int:
-    """Descriptor of new shared memory that only this user can open."""
     # Pythons built for an old glibc, as conda's, have no os.memfd_create.
     number = int(_libc.syscall(ctypes.c_long(_MEMFD_CREATE), ctypes.c_char_p(NAME.encode()), ctypes.c_long(1)))
     if number < 0:
@@ -137,7 +135,6 @@ class Segment:
         self.bytes[NONCE : NONCE + NONCE_SIZE] = value
 
     def wake(self, counter: int) -> None:
-        """Wake the ranks that wait for the counter to change."""
         _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
 
     def sleep(self, counter: int, value: int, seconds: float) -> None:

@@ -19,7 +19,6 @@ MASK, HALF = 0xFFFFFFFF, 0x80000000
 SPINS = 600
 """Readings before a rank sleeps: about 40 µs, as long as waking it takes."""
 SLEEP = 1.0
-"""Seconds of a sleep before the other rank is checked."""
 slept = [0]
 """Nanoseconds slept by this process, for the step meter."""
 
@@ -33,7 +32,6 @@ class Peer(NamedTuple):
 
 
 def read_state(pid: int) -> tuple[str, int]:
-    """State and start time of a process; ("", 0) if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -43,13 +41,11 @@ def read_state(pid: int) -> tuple[str, int]:
 
 
 def is_alive(peer: Peer) -> bool:
-    """True while that process runs, even stopped."""
     state, started = read_state(peer.pid)
     return started == peer.started and state not in ("", "Z", "X")
 
 
 def awaited_key(place: int, counter: int) -> int:
-    """Upper half of AWAITED."""
     return (place + 1) << 8 | counter
 
 

@@ -19,15 +19,12 @@ import torch
 
 MODES = ("fp32", "bf16", "int8")
 BLOCK = 1024
-"""Values with one scale."""
 LEAST = 1e-30
 """Smallest scale, for a block of zeros. What it rounds to zero is far below any gradient."""
 _TOP = 127.0
 
 
 class Bf16:
-    """Two bytes per value."""
-
     itemsize, has_feedback = 2, False
 
     @staticmethod
@@ -100,19 +97,16 @@ class Work:
     """One step of a sum over hosts, continued by `channel.py`."""
 
     def __init__(self, work: Any = None) -> None:
-        """`work` is gloo's; None if there is nothing to sum."""
         self._work = work
 
     def is_completed(self) -> bool:
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> None:
-        """Raises the group's error, if any."""
         if self._work is not None:
             self._work.wait()
 
     def next_step(self) -> Work | None:
-        """The step after this one; None after the last."""
         return None
 
     def store(self, target: Any) -> None:
@@ -120,8 +114,6 @@ class Work:
 
 
 class PlainSum(Work):
-    """Gloo's sum of unencoded values."""
-
     def __init__(self, link: Between, values: Any) -> None:
         super().__init__(link.first.allreduce([values]))
         self._values = values

@@ -69,5 +69,4 @@ def _without_alias(name: str) -> str:
 
 
 def _key_type(algorithm: str) -> str:
-    """Key type of a signature algorithm, as in known_hosts."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm

@@ -143,9 +143,7 @@ class Login:
         self.has_started = False
         self._tried: list[str] = []
         self._problems: list[str] = []
-        """Keys that could not be offered."""
         self._allowed: list[str] = []
-        """Login methods the host allows."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer keys until one is accepted. Raises an AuthenticationException if none is, or the deadline passes."""
@@ -166,7 +164,6 @@ class Login:
         raise paramiko.AuthenticationException
 
     def refusal(self) -> Unreachable:
-        """The error for a rejected login, with a fix."""
         endpoint, tried = self._endpoint, ", ".join(self._tried)
         reason = f"user {endpoint.user}: "
         reason += f"no offered key was accepted (tried {tried})" if tried else "there is no key to offer"
@@ -184,7 +181,6 @@ class Login:
         )
 
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
-        """Keys with their labels in messages."""
         endpoint = self._endpoint
         offered: set[bytes] = set()
         agent_keys = {key.asbytes(): key for key in self._agent_keys() if not self._is_too_short(key)}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each reconnect."""
 _SHORTEST_WAIT: Final = 0.05
 """Seconds between checks of a deadline: a paused one has the same time left each time."""
 _LONGEST_WAIT: Final = 3600.0
@@ -52,7 +51,6 @@ class Cancel:
                     wake()
 
     def sleep(self, seconds: float) -> None:
-        """Raises Cancelled."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.thrown:
@@ -97,7 +95,6 @@ class Deadline:
         return left is not None and left <= 0
 
     def left(self, most: float | None = None) -> float | None:
-        """Seconds left, at most `most`; None if there is neither."""
         with self._lock:
             if self._deadline is None:
                 return most
@@ -111,7 +108,6 @@ class Deadline:
                 self._deadline = time.monotonic() + self.seconds
 
     def limit(self, seconds: float) -> None:
-        """Leave at most this time from now on."""
         with self._lock:
             until = time.monotonic() + seconds
             if self._deadline is None or until < self._deadline:
@@ -120,7 +116,6 @@ class Deadline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the time while the user types a passphrase."""
         with self._lock:
             self._paused_at = started = time.monotonic()
         try:

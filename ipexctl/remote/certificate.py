@@ -24,7 +24,6 @@ _OPENSSL: Final = (
 
 
 def make_certificate() -> tuple[ssl.SSLContext, str]:
-    """A context with a new certificate, and its fingerprint. Raises a HostError if nothing can make one."""
     try:
         text = _by_cryptography()
     except ModuleNotFoundError:

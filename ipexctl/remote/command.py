@@ -28,12 +28,9 @@ _ESCAPES = {byte: f"\\0{byte:03o}" for byte in range(256) if byte not in _PLAIN}
 
 
 class Command(NamedTuple):
-    """A POSIX sh script, with its label in messages."""
-
     script: str
     label: str
     program: str = ""
-    """First element of an argv."""
 
     @classmethod
     def argv(cls, *argv: str) -> Command:
@@ -43,7 +40,6 @@ class Command(NamedTuple):
 
     @classmethod
     def shell(cls, line: str) -> Command:
-        """A line for sh, which expands pipes, globs and variables."""
         return cls(script=line, label=line)
 
     @classmethod
@@ -53,7 +49,6 @@ class Command(NamedTuple):
         return cls(script=f"set -- {shlex.join(arguments)}\n{text}", label=label)
 
     def hint(self, code: int) -> str:
-        """What to type next if the exit code suggests it, else empty."""
         if code == 127 and any(c in self.program for c in " |;&<>$*"):
             return f"no program is called that; a line for the shell goes behind --shell: --shell {self.label}"
         return ""
@@ -103,15 +98,12 @@ class FenceFilter:
         self._held = b""
         self.passed = False
         self.tag = b""
-        """Text after the nonce in the fence."""
 
     @property
     def noise(self) -> bytes:
-        """End of the output before the fence."""
         return self._held
 
     def feed(self, data: bytes) -> bytes:
-        """The part of `data` after the fence."""
         if self.passed:
             return data
         self._held += data

@@ -47,15 +47,12 @@ OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
 
 
 class ConnectOptions(NamedTuple):
-    """Command-line options for reaching hosts."""
-
     connect_timeout: float = CONNECT_SECONDS
     host_keys: Policy | None = None
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
     """Called once per unsupported ssh config option."""
     starter: Starter = OVER_SSH
-    """The way to hosts other than the control machine."""
     job: str = ""
     """Slurm job whose nodes are reached by srun; empty for the call's."""
     stays_on: frozenset[str] = frozenset()
@@ -65,7 +62,6 @@ class ConnectOptions(NamedTuple):
 
 
 def _check_own_kernel() -> None:
-    """Refuse this machine as a host if it is no Linux."""
     if not is_linux():
         raise Unreachable(
             "it is this machine, which can't be a host: hosts run Linux",
@@ -88,7 +84,6 @@ class Connector:
         self._steps: StepServer | None = None
 
     def _import(self) -> Future[None]:
-        """Import the ssh modules, once, in a thread."""
         with self._lock:
             if self._imported is None:
                 self._imported = run_in_background(import_ssh, "import")
@@ -109,7 +104,6 @@ class Connector:
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
-        """Raises HostError. paramiko is imported while `ssh -G` runs and sshd starts."""
         started = time.monotonic()
         session: Session
         if is_this_machine(host):

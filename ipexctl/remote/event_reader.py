@@ -23,10 +23,7 @@ OnEvent = Callable[[Reply], RawReader | None]
 
 
 class EventLimits(NamedTuple):
-    """A host that exceeds them is cut off."""
-
     line: int = 32 << 20
-    """Bytes of one line."""
     total: int = 32 << 20
     """Bytes of lines without raw bytes between them."""
     subject: str = "answer"
@@ -48,7 +45,6 @@ class EventReader:
         self._limits = limits
         self._raw: RawReader | None = None
         self._line = bytearray()
-        """Line received so far."""
         self._received = 0
 
     def sink(self, stream: StreamName, data: bytes) -> None:
@@ -60,7 +56,6 @@ class EventReader:
             at = self._read_line(data, at) if self._raw is None else self._read_raw(self._raw, data, at)
 
     def _read_line(self, data: bytes, at: int) -> int:
-        """Returns the position after the line and its raw bytes."""
         end = data.find(b"\n", at)
         part = data[at:] if end < 0 else data[at:end]
         self._received += len(part)

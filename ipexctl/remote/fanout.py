@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Item, T]):
-    """Result of the work for one item, usually a host, or its error."""
-
     item: Item
     result: T | None
     error: HostError | None = None

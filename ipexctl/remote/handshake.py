@@ -33,8 +33,6 @@ logging.getLogger("paramiko").propagate = False
 
 
 class Handshake(NamedTuple):
-    """One host's socket and login data. The deadline runs since the connect began."""
-
     host: Host
     endpoint: Endpoint
     sock: socket.socket
@@ -140,7 +138,6 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
 
 
 def _connection_error(error: Exception, handshake: Handshake, login: Login) -> Unreachable:
-    """The user's error in place of paramiko's."""
     port, try_by_hand = handshake.endpoint.port, f"try by hand: {manual_command(handshake.host)}"
     if handshake.deadline.over:
         waited = f"(waited {handshake.deadline.seconds:g} s)"

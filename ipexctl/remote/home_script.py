@@ -32,7 +32,6 @@ _PREFIX: Final = "ipexctl-home "
 
 @cache
 def home_functions() -> str:
-    """The functions `check_home`, `use_home`, `refuse_home` and `walk`."""
     values = {
         "home_mark": MARK,
         "home_mark_text": MARK_TEXT,

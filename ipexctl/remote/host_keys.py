@@ -47,7 +47,6 @@ class HostKeys:
         return known_types(self.entries(endpoint)) or known_types(self._without_port(endpoint))
 
     def check(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
-        """Raise Unreachable unless the policy trusts this key."""
         for path in endpoint.revoked_keys:
             check_revoked(path, key_type, key)
         policy = self._policy or endpoint.strict
@@ -114,7 +113,6 @@ _HOST_KEY = {
     "ssh-rsa": "/etc/ssh/ssh_host_rsa_key.pub",
     **dict.fromkeys((f"ecdsa-sha2-nistp{bits}" for bits in (256, 384, 521)), "/etc/ssh/ssh_host_ecdsa_key.pub"),
 }
-"""Default paths of sshd's keys."""
 
 
 def _rejected_key(
@@ -170,12 +168,10 @@ def _rejected_key(
 
 
 def _show_key(key_type: str) -> str:
-    """Command that shows a host's key on that host."""
     return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
 
 
 def _append(path: Path, line: str) -> int:
-    """Add a line; returns its number, or 0 if the file is not regular (/dev/null)."""
     make_private_directory(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "r+b", buffering=0) as file:

@@ -54,19 +54,15 @@ class KnownHostsEntry(NamedTuple):
 
 
 class KeyCheck(NamedTuple):
-    """Verdict on a host's key, and the deciding entry."""
-
     verdict: KeyVerdict
     entry: KnownHostsEntry | None = None
 
 
 def fingerprint(key: bytes) -> str:
-    """As `ssh-keygen -l` prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
 def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
-    """Invalid lines are skipped, as ssh does."""
     entries = []
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()

@@ -78,7 +78,6 @@ def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
 
 
 def _home() -> Path:
-    """The account's home, or / without one, like sshd."""
     home = home_directory()
     return home if home.is_dir() else Path("/")
 

@@ -144,7 +144,6 @@ Shell codes 126 and 127: the file can't start, its interpreter is gone, or it is
 
 
 _MORE_FOLDERS: Final = {"smoke": ("network",), "uninstall": ("env", "files", "run")}
-"""Further folders that a folder's commands import."""
 
 
 def agent_zip(*folders: str) -> bytes:
@@ -200,7 +199,6 @@ def agent_command(
 
 
 def script_command(module: str, *, python: str = "", label: str) -> Command:
-    """Like `agent_command`, for a standalone module: its source is in the command line."""
     return Command(_find_python(python, "", "-I -S", _RUN_SOURCE, shlex.quote(script_text(module))), label)
 
 
@@ -339,7 +337,6 @@ def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
-    """Stdin of an `agent_command` that is not cached."""
     return agent_zip(command.partition(".")[0]) + _encode(request)
 
 

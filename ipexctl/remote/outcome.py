@@ -36,8 +36,6 @@ class HostError(Exception):
 
 
 class Unreachable(HostError):
-    """Connecting failed, or the connection was lost."""
-
     status: HostStatus = "unreachable"
 
 
@@ -59,18 +57,14 @@ class AgentEnded(HostError):
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """Result of a command on one host. Subclasses add fields."""
-
     host: Host
     status: HostStatus
     reason: str = ""
-    """Why it failed, or a remark; a sentence without the host's name."""
     fix: str = ""
     seconds: float = 0.0
 
     @classmethod
     def of_error(cls: type[R], host: Host, error: HostError, **fields: Any) -> R:
-        """`fields`: further ones of this class."""
         return cls(host, error.status, error.reason, error.fix, **fields)
 
     @property
@@ -84,8 +78,6 @@ AnyResult = TypeVar("AnyResult", bound=HostResult, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Report(Generic[AnyResult]):
-    """Results of all hosts, in hostfile order."""
-
     hosts: Sequence[AnyResult]
     seconds: float
 

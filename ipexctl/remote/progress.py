@@ -8,19 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """About the complete call."""
-
     text: str
     warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BytesMoved:
-    """Bytes transferred so far on a host; `host` is empty for the control machine."""
-
     host: str
     what: str
-    """`downloading`, `receiving`, or a file name."""
     done: int
     total: int | None
 
@@ -35,8 +30,6 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Duration of a step, shown with -v."""
-
     host: str
     what: str
     seconds: float

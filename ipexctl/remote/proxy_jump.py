@@ -35,8 +35,6 @@ _OPENSSH_VALUES = {"strict": "yes", "accept-new": "accept-new", "off": "no"}
 
 
 class ProxySocket(socket.socket):
-    """Near end of a pipe through a helper process."""
-
     def __init__(self, descriptor: int, helper: subprocess.Popen[bytes], stderr: BinaryIO) -> None:
         super().__init__(fileno=descriptor)
         self._helper = helper
@@ -64,7 +62,6 @@ class ProxySocket(socket.socket):
 
 
 def close_tunnel(sock: socket.socket | paramiko.Channel) -> None:
-    """Close the socket, and its helper process if any."""
     if isinstance(sock, ProxySocket):
         sock.end()
     else:
@@ -72,8 +69,6 @@ def close_tunnel(sock: socket.socket | paramiko.Channel) -> None:
 
 
 class ProxyJumps:
-    """The proxy connections of one command, with one login per bastion."""
-
     def __init__(self, ssh: str | None, policy: Policy | None) -> None:
         self._ssh = ssh
         self._policy = policy
@@ -188,7 +183,6 @@ class _Master:
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: Deadline) -> int | None:
-    """Exit code, or None if killed at the deadline or by cancellation."""
     while not deadline.cancelled and not deadline.over:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(deadline.left(0.1))

@@ -62,7 +62,6 @@ class Reply(dict[str, Any]):
         return tuple(map(Reply, self._checked_value(key, tuple, "tuple[Json, ...]")))
 
     def decode(self, kind: Callable[..., Value], **given: object) -> Value:
-        """Decode a record; fields with a default may be missing or null."""
         try:
             return decode(kind, dict(self), "it", given)
         except ValueError as error:
@@ -76,6 +75,5 @@ class Reply(dict[str, Any]):
         return value
 
     def error(self, problem: str) -> MalformedReply:
-        """Quotes this object without credentials."""
         shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))

@@ -41,7 +41,6 @@ def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> 
 def open_sessions(
     pool: SessionPool, hosts: Sequence[Host], until: float
 ) -> tuple[dict[str, Session], dict[str, HostError]]:
-    """Sessions that are open by then, and errors of the other hosts."""
     opened = {host.name: session for host in hosts if (session := pool.opened(host)) is not None}
     results = on_hosts(pool.session, [host for host in hosts if host.name not in opened], until)
     errors = {name: result for name, result in results.items() if isinstance(result, HostError)}
@@ -50,7 +49,6 @@ def open_sessions(
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:
-    """Results by host, with a HostError for failed or late ones; other errors are raised."""
     wait(futures.values(), timeout=max(0.0, until - time.monotonic()))
     results: dict[str, T | HostError] = {}
     for name, future in futures.items():
@@ -71,7 +69,6 @@ class ScriptDialog:
 
     @property
     def running(self) -> frozenset[str]:
-        """Hosts whose program has not ended as far as is known."""
         return frozenset(self._running)
 
     def start(self, name: str, session: Session, command: Command, *, timeout: float, stdin: bytes = b"") -> None:
@@ -106,7 +103,6 @@ class ScriptDialog:
         return None
 
     def end(self, until: float) -> None:
-        """Close every stdin, so that the programs exit."""
         for stdin in self._stdin.values():
             stdin.end()
         while self.receive(until) is not None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
 
 MAX_OUTPUT: Final = 16 << 20
-"""Collected bytes of one command's output."""
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
@@ -42,8 +41,6 @@ class Readable(Protocol):
 
 
 class Ended(NamedTuple):
-    """Exit code, 128+N for signal N, and the signal's name."""
-
     code: int
     signal: str | None = None
 
@@ -56,8 +53,6 @@ class Ended(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """Exit code and complete output, for output known to be short."""
-
     ended: Ended
     stdout: bytes
     stderr: bytes
@@ -86,8 +81,6 @@ class OutputCollector:
 
 
 class Session(ABC):
-    """One open connection to one host. `close` it once."""
-
     host: Host
     on_command: Callable[[Command, float], None] | None = None
     """Called for each finished command with its seconds."""
@@ -160,8 +153,6 @@ class _WatchedStdin:
 
 
 class Wakeup:
-    """A pipe to end a wait on file descriptors from another thread."""
-
     def __enter__(self) -> Wakeup:
         self.reader, self._writer = os.pipe()
         return self
@@ -210,7 +201,6 @@ def capture(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Captured:
-    """Run a command and collect its output."""
     output = OutputCollector()
     ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
     return Captured(ended, output.stdout, output.stderr)
@@ -240,8 +230,6 @@ class ChunkStream:
 
 
 class StdinQueue:
-    """`send` adds a line, `end` closes; `read` blocks."""
-
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 

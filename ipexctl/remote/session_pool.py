@@ -62,7 +62,6 @@ class SessionPool:
             pass
 
     def session(self, host: Host) -> Session:
-        """Raises HostError if it can't be opened. All threads get the same one."""
         with self._lock:
             opening = self._opening.setdefault(host.name, threading.Lock())
         with opening:
@@ -77,12 +76,9 @@ class SessionPool:
             return self._sessions[host.name]
 
     def opened(self, host: Host) -> Session | None:
-        """The host's session if open; never waits."""
         return self._sessions.get(host.name)
 
     def warm(self, hosts: Sequence[Host]) -> None:
-        """Start opening sessions and return. `session` raises errors."""
-
         def open_all() -> None:
             for _ in fan_out(hosts, self.session, forks=self.forks, cancel=self.cancel):
                 pass
@@ -110,7 +106,6 @@ class SessionPool:
         return LentSession(self, self.detach(host) or self.connector.open(host, cancel))
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
-        """Run a step on many hosts at once; yields outcomes as they come."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
 
 

@@ -68,11 +68,9 @@ _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
 """Ports to try, of those that nodes can connect to."""
 _MAX_EVENT: Final = 1 << 16
-"""Bytes of a step's event."""
 _MAX_EVENTS: Final = 100
 """Unread events of a step; there are two per command."""
 _CLOSE_TIME: Final = 5.0
-"""Seconds for a step to end after its stdin."""
 _SILENCE: Final = (15, 5, 3, 30)
 """A node silent for 30 seconds is lost, as over ssh."""
 _READ: Final = 1 << 18
@@ -83,14 +81,11 @@ _WOKEN: Final = "woken"
 
 
 def srun_argv(node: str, script: str, job: str = "") -> list[str]:
-    """Starts a script in a step that shares a node. `job`: its number (default: the call's)."""
     # The call's environment may have secrets, and crosses the network in clear: a step gets it by TLS.
     return [*step_argv(node, job), f"--export={_EXPORTED}", "/bin/sh", "-c", script]
 
 
 class StepServer:
-    """The control machine's port for commands in steps, shared by all sessions of a call."""
-
     def __init__(self, ports: range | None = None) -> None:
         """`ports`: reachable from nodes; None: any. Raises a HostError if none is free."""
         self.token = secrets.token_hex(32)
@@ -110,7 +105,6 @@ class StepServer:
 
     @contextlib.contextmanager
     def expecting(self, name: str, on_connection: Callable[[socket.socket], object]) -> Iterator[None]:
-        """Pass that command's connection on, if it comes within the block."""
         with self._lock:
             self._waiting[name] = on_connection
         try:
@@ -147,8 +141,6 @@ def read_port_range(config: str) -> range | None:
 
 @dataclass(frozen=True)
 class _Port:
-    """What a port needs to prove and encrypt its connections."""
-
     on_connection: Callable[[str, socket.socket], None]
     token: str
     context: ssl.SSLContext
@@ -191,8 +183,6 @@ class _StepPort(AuthenticatingServer):
 
 
 class SrunSession(Session):
-    """One step on one node; runs several commands at a time."""
-
     server_key = None
     has_proxy = True
     """srun's end is awaited at the close."""

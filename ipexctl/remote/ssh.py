@@ -53,7 +53,6 @@ class SshSession(Session):
         self.has_proxy = isinstance(self._transport.sock, ProxySocket)
         self._commands_changed = threading.Condition()
         self._running = 0
-        """Number of running commands."""
         self._ended_count = 0
 
     @property
@@ -227,7 +226,6 @@ class _Pipe:
         return sum(map(len, self._pieces))
 
     def set_event(self, wake: threading.Event) -> None:
-        """Call it before the first `read`."""
         self._wake = wake
 
     def feed(self, data: bytes) -> None:
@@ -282,7 +280,6 @@ class _OutputReader:
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
     def forward_output(self) -> bool:
-        """Forward received data; False without any."""
         channel, has_data = self.channel, False
         if channel.recv_ready():
             has_data = True

@@ -58,8 +58,6 @@ _NEEDS_SSH = re.compile(r"""["'\\$%]""")
 
 
 class Endpoint(NamedTuple):
-    """The ssh config's values for one host, with tokens and tildes expanded."""
-
     hostname: str
     port: int
     user: str
@@ -80,7 +78,6 @@ class Endpoint(NamedTuple):
     required_rsa_size: int = 0
     revoked_keys: tuple[Path, ...] = ()
     name: str = ""
-    """The host's name in the call."""
 
     @property
     def key_name(self) -> str:
@@ -89,7 +86,6 @@ class Endpoint(NamedTuple):
 
     @property
     def bare_name(self) -> str:
-        """Name in known_hosts without a port."""
         return (self.key_alias or self.hostname).lower()
 
 
@@ -98,7 +94,6 @@ class Resolver:
 
     def __init__(self) -> None:
         self.ssh = shutil.which("ssh")
-        """Path of the control machine's ssh, or None."""
         self._lock = threading.Lock()
         self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
         self._groups: dict[object, _HostGroup] = {}
@@ -274,12 +269,10 @@ def _expand_tilde(path: str) -> str:
 
 
 def manual_command(host: Host) -> str:
-    """The ssh command that tries the same login without ipexctl."""
     return shlex.join(["ssh", *ssh_options(host), host.address, "true"])
 
 
 def parse_ssh_g(text: str) -> dict[str, list[str]]:
-    """Parse `keyword value` lines; some keywords repeat."""
     settings: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.partition(" ")
@@ -288,7 +281,6 @@ def parse_ssh_g(text: str) -> dict[str, list[str]]:
 
 
 def _query_paramiko(host: Host) -> dict[str, list[str]]:
-    """Settings from paramiko's parser, with OpenSSH's defaults."""
     with PARAMIKO_LOCK:
         import paramiko
 

@@ -21,7 +21,6 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 _POLL_INTERVAL = 0.2
-"""Seconds between checks for cancellation during a connect."""
 
 _READ_AHEAD = 1 << 17
 """Bytes of a read: four of ssh's largest packets."""
@@ -31,7 +30,6 @@ _QUICK_ACKS = 96
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:
-    """Try every address of the name; raises Unreachable with a fix."""
     infos = _addresses(hostname, port, family, deadline)
     error: OSError = OSError("no address")
     for index, (address_family, _, _, _, address) in enumerate(infos):
@@ -45,7 +43,6 @@ def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = sock
 
 
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
-    """Runs the resolver in a thread."""
     with contextlib.suppress(OSError, UnicodeError):
         # Bytes: for text Python imports its codec of international names.
         return socket.getaddrinfo(hostname.encode("ascii"), port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
@@ -136,7 +133,6 @@ class TunedSocket(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self._buffer = memoryview(bytearray(_READ_AHEAD))
         self._ahead = self._buffer[:0]
-        """Received data not read yet."""
 
     def settimeout(self, seconds: float | None) -> None:
         """Let the kernel enforce the time limit of reads and writes."""

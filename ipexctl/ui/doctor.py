@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _UNREACHABLE = "unreachable"
 _STATUSES = ("ok", "warn", "fail", _UNREACHABLE)
 _CALM = ("info", "ok")
-"""Levels without anything to do."""
 _INDENT = " " * 6
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
@@ -52,7 +51,6 @@ def show_doctor(
 def finding_sections(
     report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool, options: CallOptions = NO_OPTIONS
 ) -> list[list[str]]:
-    """A section per level, worst first."""
     findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
     sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
     for level in reversed(LEVELS):

@@ -40,7 +40,6 @@ _STATES: Final = {
 
 
 Line = tuple[str, str]
-"""With its color."""
 
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:

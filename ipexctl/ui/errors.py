@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:
-    """Schema of the command in `argv` if it has --json."""
     command, has_json = _command_of(argv, "--json")
     if not has_json or not command:
         return None

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 class LiveOutput(OutputPipes):
-    """A host's stdout to stdout, its stderr to stderr."""
-
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         super().__init__(cancel, no_color=no_color)
         self._terminal: dict[StreamName, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
@@ -51,14 +49,11 @@ class LiveOutput(OutputPipes):
         return sink
 
     def finish(self, host: Host) -> None:
-        """Print the host's unfinished line."""
         for stream, prefixer in self._prefixers.pop(host, {}).items():
             self.write(stream, prefixer.flush())
 
 
 class _StoredOutput:
-    """Segments of one stream in the file, and its hash."""
-
     def __init__(self) -> None:
         from hashlib import blake2b
 
@@ -93,7 +88,6 @@ class CollectedOutput:
         """Does nothing: output is shown at the end."""
 
     def digest(self, host: Host, stream: StreamName) -> bytes | None:
-        """None without output."""
         output = self._outputs.get((host, stream))
         return output.digest.digest() if output else None
 

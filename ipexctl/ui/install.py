@@ -35,7 +35,6 @@ def as_json(report: InstallReport) -> dict[str, Any]:
 
 
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Failures, notes and the next command go to stderr."""
     results = report.hosts
     if report.refusal is not None:
         print_refusal(report.refusal.reason, report.refusal.fix, no_color=no_color)
@@ -80,7 +79,6 @@ def _show_stack(report: InstallReport) -> None:
 
 
 def verified_text(verify: Mapping[str, Any]) -> str:
-    """Verified features, without times, so that equal hosts share a line."""
     if not verify.get("ok"):
         return ""
     features = [f"verified: torch's own kernels use {verify['capability']}" if verify.get("capability") else "verified"]

@@ -80,7 +80,6 @@ def _summary(plan: Plan) -> str:
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
-    """Hosts with equal ranks share their rows."""
     alike = group_by(hosts, lambda host: tuple((r.cores, r.ccl_cores, r.omp, r.memory) for r in host.ranks))
     rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
     for group in alike.values():

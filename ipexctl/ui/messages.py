@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 STOPPING = "stopping (press Ctrl-C again to leave at once)\n"
-"""Answer to the first signal."""
 
 
 def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
@@ -79,7 +78,6 @@ def write_to_terminal(text: str) -> None:
 
 
 def notice_text(notice: Notice) -> str:
-    """Safe to print."""
     text = "\n".join(printable(line) for line in notice.text.split("\n"))
     return f"warning: {text}" if notice.warning else text
 
@@ -111,12 +109,10 @@ def fitted(lines: Sequence[str]) -> str:
 
 
 def print_paragraph(text: str) -> None:
-    """On a terminal no word is cut."""
     print_with_fix(text, "")
 
 
 def _terminal_width() -> int:
-    """0 without a terminal."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):  # no terminal, or a test captures it
@@ -124,7 +120,6 @@ def _terminal_width() -> int:
 
 
 def print_user_error(error: UserError) -> None:
-    """Print an error in the call or a file, with the line and a caret if its place is known."""
     label = paint("error:", "31", on=wants_color(sys.stderr))
     lines = [f"{label} {printable_lines(error.message)}"]
     if isinstance(error, FileError):
@@ -139,7 +134,6 @@ def print_user_error(error: UserError) -> None:
 
 
 def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
-    """Print why nothing was started, and the fix."""
     label = paint("refused:", "31", on=wants_color(sys.stderr, no_color=no_color))
     print_with_fix(f"{label} {printable_lines(reason)}", fix)
 

@@ -34,7 +34,6 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None)
 
 
 def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
-    """Wrap long lines of a text that is safe to print."""
     return [
         piece
         for line in text.split("\n")
@@ -57,7 +56,6 @@ def wrapped_names(text: str, width: int, indent: str, hanging: str) -> list[str]
 
 
 def clauses(fix: str) -> Iterator[tuple[str, bool]]:
-    """Clauses of a fix, each with whether it is a command to paste."""
     follows_colon = False
     for match in _CLAUSE.finditer(fix):
         clause = match[0].strip()

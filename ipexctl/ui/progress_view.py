@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 _PROGRESS_SECONDS: Final = 5.0
-"""Seconds between plain lines about one host's bytes."""
 _SHORT_SECONDS: Final = 1.0
 """A shorter transfer has no line, and one of half of it no bar."""
 _MOST_BARS: Final = 24
@@ -81,8 +80,6 @@ class ProgressView:
 
 
 class _Bars:
-    """rich progress bars: one per host, the total below."""
-
     def __init__(self, *, no_color: bool) -> None:
         self._no_color = no_color
         self._lock = threading.Lock()

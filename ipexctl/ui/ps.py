@@ -161,7 +161,6 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
 def show_pruned(
     nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
 ) -> None:
-    """A line per host; with --dry-run also each run that would be removed."""
     action = "would be pruned" if dry_run else "pruned"
     results: list[tuple[str, Sequence[PrunedRun], str]] = []
     for entry in nodes:

@@ -18,7 +18,6 @@ def as_json(report: PushReport) -> dict[str, Any]:
 
 
 def show(report: PushReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Failures and the next step go to stderr."""
     show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_names(report)
@@ -37,7 +36,6 @@ def _describe(result: PushResult) -> str:
 
 
 def _show_names(report: PushReport) -> None:
-    """Once for hosts with equal lists."""
     groups = fold_equal([result for result in report.hosts if result.would_send], lambda result: result.would_send)
     for names, hosts in groups.items():
         if len(groups) > 1:

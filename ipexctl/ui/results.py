@@ -44,7 +44,6 @@ def report_json(command: str, report: Report[Any], *, without: Collection[str] =
 
 
 def value_json(value: object, *, without: Collection[str] = ()) -> Any:
-    """Records become JSON values with printable texts."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value_json(value._asdict())
     if dataclasses.is_dataclass(value):
@@ -75,7 +74,6 @@ def fold_names(names: Iterable[str]) -> str:
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value, list[Item]]:
-    """Each value of the key, in order of appearance, with its items."""
     groups: dict[Value, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -83,7 +81,6 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value,
 
 
 def fold_equal(results: Iterable[Result], value_of: Callable[[Result], Value]) -> dict[Value, str]:
-    """Each value with the folded names of its hosts."""
     groups = group_by(results, value_of)
     return {value: fold_names(result.host.name for result in group) for value, group in groups.items()}
 
@@ -96,7 +93,6 @@ def show_results(
     no_color: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Equal results once: successes to stdout, failures with their fix to stderr."""
     has_color = wants_color(sys.stdout, no_color=no_color)
 
     def line_of(result: Result) -> tuple[HostStatus, str, str]:

@@ -28,7 +28,6 @@ _CANCELLED_PATIENCE: Final = 1.0
 
 
 def for_terminal(data: bytes, stream: TextIO) -> bytes:
-    """Neutralised if `stream` is a terminal."""
     if not stream.isatty():
         return data
     encoding = "utf-8" if stream.encoding in (None, "ascii") else stream.encoding
@@ -78,7 +77,6 @@ class Pipe:
             self._changed.notify_all()
 
     def finish(self, patience: float | None) -> None:
-        """Wait until all is written, at most `patience` seconds, and only briefly after cancellation."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -136,7 +134,6 @@ class OutputPipes:
             self._pipes[stream].write(lines)
 
     def prefix(self, stream: StreamName, label: str) -> bytes:
-        """Colored by stream."""
         text = paint(label, "36" if stream == "stdout" else "33", on=self._tinted[stream])
         return f"{text} ".encode()
 

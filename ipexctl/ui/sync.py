@@ -24,7 +24,6 @@ def as_json(report: SyncReport) -> dict[str, Any]:
 
 
 def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Failures, warnings and notes go to stderr."""
     show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     if report.dry_run and not quiet:
         _show_paths(report)
@@ -46,7 +45,6 @@ def _describe(result: SyncResult) -> str:
 
 
 def _show_paths(report: SyncReport) -> None:
-    """Once for hosts with equal lists."""
     listed = [result for result in report.hosts if result.would_send or result.would_delete]
     groups = fold_equal(listed, lambda result: (result.would_send, result.would_delete))
     for (send, delete), names in groups.items():

@@ -37,7 +37,6 @@ def output_width(without_terminal: int) -> int:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Flushed before anything printed to stderr later."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
@@ -86,7 +85,6 @@ def folded_hosts(names: Sequence[str]) -> str:
 
 
 def table_width(rows: Sequence[Sequence[str]]) -> int:
-    """Without folded cells."""
     return sum(max(map(len, column)) + len(_GAP) for column in zip(*rows, strict=True)) - len(_GAP)
 
 
@@ -102,7 +100,6 @@ def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 def row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Too long cells continue on the next line."""
     cells = [_pieces(cell, width) for cell, width in zip(row, widths, strict=True)]
     for pieces in zip_longest(*cells, fillvalue=""):
         yield _GAP.join(piece.ljust(width) for piece, width in zip(pieces, widths, strict=True)).rstrip()

@@ -18,7 +18,6 @@ def as_json(report: TrustReport) -> dict[str, Any]:
 
 
 def show(report: TrustReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
-    """Failures and the next command go to stderr."""
     show_results(report.hosts, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
         print_message(f"note: {printable(note)}")

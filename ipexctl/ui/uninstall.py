@@ -39,7 +39,6 @@ _LEFT: Final = {
     "labs": "labs",
 }
 _UNSHOWN: Final = ("starting", "over", "busy", "is_node0_of_trust")
-"""Fields of a result that are not in its document."""
 
 
 def as_json(report: UninstallReport) -> dict[str, Any]:
@@ -71,7 +70,6 @@ def _group_json(group: FileGroup) -> dict[str, Any]:
 
 
 def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Failures and the next step go to stderr."""
     show_results(report.results, _describe, quiet=quiet, no_color=no_color, dry_run=report.is_survey)
     if quiet or report.control.status == "failed":
         return
@@ -88,7 +86,6 @@ def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False
 
 
 def _left(report: UninstallReport) -> dict[str, list[str]]:
-    """What stays, by the way to remove it."""
     hosts: dict[tuple[str, str], list[str]] = {}
     for result in report.results:
         for group in result.left:

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
 _DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi", "gloo_overflow")
-"""Properties of a row that are in its document."""
 
 
 def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
-    """A refusal and failed hosts go to stderr."""
     outcome = report.outcome
     chosen = outcome.row if isinstance(outcome, StackPlan) else None
     if not quiet:

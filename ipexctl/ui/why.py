@@ -92,7 +92,6 @@ def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Printed even with `quiet`: it is the answer."""
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0

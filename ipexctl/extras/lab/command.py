@@ -36,7 +36,6 @@ def _lab_names() -> list[str]:
 
 
 def _hosts_of_labs(ctx: typer.Context) -> list[str]:
-    """Hosts of this machine's labs; with the lab if its name is ambiguous."""
     chosen = ctx.params.get("lab")
     hosts = [host for lab in labs.list_labs() if chosen in (None, lab.name) for host in lab.hosts]
     count = Counter(host.name for host in hosts)
@@ -48,7 +47,6 @@ def _faults() -> list[str]:
 
 
 def _active_faults(ctx: typer.Context) -> list[str]:
-    """Faults of the host typed before."""
     try:
         return list(labs.find_host(ctx.params.get("name") or "", ctx.params.get("lab")).faults)
     except UserError:

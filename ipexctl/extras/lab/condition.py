@@ -25,7 +25,6 @@ unreadable: no record of this version."""
 class FoundLab:
     name: str
     lab: Lab | None
-    """None without a readable record."""
     maker_is_gone: bool = False
     """False if unknown: the record names no process, or another machine's."""
 
@@ -44,14 +43,12 @@ class FoundLab:
 
     @property
     def holder(self) -> int | None:
-        """Pid of the living process that owns the lab."""
         if self.lab is None or self.lab.maker is None or self.maker_is_gone:
             return None
         return self.lab.maker.pid if self.lab.temporary or not self.lab.ready else None
 
 
 def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: bool) -> tuple[str, ...]:
-    """Labs that `down` means; an unknown or missing name is a user error."""
     names = sorted(lab.name for lab in found)
     if name is not None:
         if remove_all:

@@ -86,14 +86,11 @@ _SAME_SOCKET: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Below /sys/devices/system."""
-
     files: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
 
 
 def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
-    """This machine's real memory is divided among the nodes."""
     tree = Tree()
     all_cpus = cpus(cpu_profile)
     _system_files(tree, cpu_profile)
@@ -169,7 +166,6 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
 def _sets(
     cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], key: Callable[[CpuSpec], Key]
 ) -> dict[Key, tuple[str, str]]:
-    """The CPUs of each key, as kernel list and mask."""
     found: defaultdict[Key, list[int]] = defaultdict(list)
     for cpu in all_cpus:
         found[key(cpu)].append(cpu.number)

@@ -69,7 +69,6 @@ sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp sve
 
 
 def _flags(text: str) -> str:
-    """Each flag once; `-mpx` removes one."""
     removed = {flag.removeprefix("-") for flag in text.split() if flag.startswith("-")}
     return " ".join(flag for flag in dict.fromkeys(text.split()) if flag.removeprefix("-") not in removed)
 
@@ -80,8 +79,6 @@ ARM: Final = "aarch64"
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
-    """Identity of the CPU, layout of cores and memory."""
-
     name: str
     model_name: str
     family: int
@@ -113,7 +110,6 @@ class CpuProfile:
 
     @property
     def virtual(self) -> bool:
-        """A virtual machine, without control over its clock."""
         return "hypervisor" in self.flags.split()
 
     @property
@@ -198,7 +194,6 @@ class CpuSpec:
     number: int
     socket: int
     core: int
-    """Number within its socket."""
     thread: int
     node: int
 

@@ -54,7 +54,6 @@ def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
 
 
 def remove_abandoned() -> RemovedLabs:
-    """Remove only temporary labs whose process is known to be gone."""
     names = [item.name for item in find_labs() if item.is_remains and item.lab and item.lab.temporary]
     return _remove_each(names, unless_changed=names)
 
@@ -77,7 +76,6 @@ def find_labs() -> tuple[FoundLab, ...]:
 
 
 def known_labs() -> set[str]:
-    """Labs with a directory, or with only namespaces left."""
     return {*state.directories(), *labs_of(system.namespaces())}
 
 

@@ -26,18 +26,13 @@ ALL_INTERFACES: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a fault: its name, default and parser."""
-
     name: str
     default: str
     parse: Callable[[str], str]
-    """Returns the text in its normal form; the message of ValueError names the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a host that can be removed again."""
-
     name: str
     summary: str
     arguments: tuple[Argument, ...] = ()
@@ -221,14 +216,11 @@ _READ_ONLY_FAULTS: Final = ("full-disk", "read-only-home")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of a fault's script, in the host or in the switch's namespace."""
-
     argv: tuple[str, ...]
     in_host: bool
 
 
 def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
-    """The script runs that inject or remove a fault."""
     if not fault.on_interface:
         return (Step((action, fault.name, *args), in_host=True),)
     selected = network.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)

@@ -57,7 +57,6 @@ def _names(host: LabHost) -> list[str]:
 
 
 def inventory(lab: Lab) -> str:
-    """An Ansible inventory."""
     lines = ["[nodes]"]
     lines += [f"{host.name} ansible_host={host.address} ansible_user={host.user}" for host in lab.hosts]
     options = f"-o UserKnownHostsFile={lab.known_hosts} -o IdentitiesOnly=yes"

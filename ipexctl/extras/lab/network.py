@@ -24,7 +24,6 @@ def namespaces(lab: Lab) -> str:
 
 
 def uplink(lab: Lab, *, v6: bool) -> str:
-    """For this machine's namespace."""
     link = lab.uplink
     commands = [
         f"link add {link} type veth peer name {_UPLINK} netns {lab.switch}",
@@ -37,7 +36,6 @@ def uplink(lab: Lab, *, v6: bool) -> str:
 
 
 def switch(lab: Lab) -> str:
-    """For the switch's namespace: bridges, and a link to every host."""
     commands = [f"link add {bridge} type bridge" for bridge in (FRONT, INNER)]
     commands += [f"link set {bridge} up" for bridge in (FRONT, INNER)]
     commands.append(f"link set {_UPLINK} master {FRONT} up")
@@ -55,7 +53,6 @@ def switch(lab: Lab) -> str:
 
 
 def links(host: LabHost) -> tuple[tuple[str, str], ...]:
-    """(interface in the host, bridge)"""
     if host.behind_bastion:
         return (("eth0", INNER),)
     if host.internal:
@@ -73,7 +70,6 @@ def port_name(host: LabHost, interface: str) -> str:
 
 
 def host_network(host: LabHost, *, v6: bool) -> str:
-    """For the host's namespace."""
     addresses = [host.address, *([host.internal] if host.internal else [])]
     commands = ["link set lo up"]
     for (interface, _), address in zip(links(host), addresses, strict=True):

@@ -37,21 +37,16 @@ class LabSpec:
     name: str | None = None
     """`None`: the first free of lab, lab2, lab3 …"""
     cpus: tuple[str, ...] = ()
-    """CPU profiles by host; empty for this machine's real CPU."""
     shared_home: bool = False
     """One filesystem as home on all nodes, as on NFS."""
     bastion: bool = False
     """A bastion host; this machine can't reach the nodes directly."""
     internal: bool = False
-    """A second network between the nodes; over the first they reach only this machine."""
     names: bool = True
     """The nodes resolve each other's names."""
     users: tuple[str, ...] = (LAB_USER,)
-    """Login accounts; may be `root`."""
     homes: tuple[str, ...] = (LAB_HOMES,)
-    """Parent directories of the accounts' homes."""
     slurm: bool = False
-    """The first host is Slurm's controller and login host, the others are compute nodes without sshd."""
     temporary: bool = False
     """Once the process that made it has exited, anybody's `down` may remove it."""
 
@@ -100,7 +95,6 @@ _SYSTEM_DIRECTORIES = frozenset(
 
 
 def check_name(name: str) -> None:
-    """Names become part of namespaces and directories."""
     if not _LAB_NAME.fullmatch(name):
         raise UserError(
             f"{name!r} cannot be a lab's name",
@@ -131,7 +125,6 @@ def ipv6(address: str) -> str:
 
 
 def free_name(taken: Collection[str], requested: str | None = None) -> str:
-    """The requested name, or the first free of lab, lab2, lab3 …"""
     if requested is not None:
         if requested in taken:
             raise UserError(

@@ -32,10 +32,8 @@ PROGRAMS: Final = {
     "srun": "slurm-client",
     "munged": "munge",
 }
-"""Program → its Debian package."""
 SCRIPT: Final = Path(__file__).with_name("slurm.sh")
 _SHARED_TREES: Final = ("/usr/", "/opt/")
-"""Directories of the machine's programs that hosts see."""
 
 
 def configuration(lab: Lab, cores: int) -> str:
@@ -79,12 +77,8 @@ CGROUP_CONF: Final = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
-    """What a Slurm lab's hosts have in addition."""
-
     files: Mapping[str, str]
-    """Below /etc."""
     environment: Mapping[str, str]
-    """Variables of `node.sh`."""
 
 
 def prepare(lab: Lab) -> HostParts:

@@ -47,14 +47,12 @@ class LabHost:
     address: str
     """Address for the control machine; through the bastion if there is one."""
     internal: str | None
-    """Address on the second network, if any."""
     user: str
     home: str
     cpu_profile: str | None = None
     is_bastion: bool = False
     behind_bastion: bool = False
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """Active faults with their arguments."""
 
     @property
     def netns(self) -> str:
@@ -66,7 +64,6 @@ class LabHost:
 
     @property
     def peer_address(self) -> str:
-        """Address for the other nodes."""
         return self.internal or self.address
 
 
@@ -120,7 +117,6 @@ class Lab:
 
     @property
     def uplink(self) -> str:
-        """This machine's end of the link to the lab."""
         return f"{LINK_PREFIX}{self.block}"
 
     @property
@@ -155,7 +151,6 @@ FIELD_DECODERS: Final = {"LabHost": _decode_host}
 
 
 def from_json(text: str) -> Lab:
-    """Parse the output of `to_json`; raises ValueError."""
     data = as_object(parse_json(text))
     if data.get("format") != _FORMAT:
         raise ValueError("not a lab.json of this version")
@@ -167,7 +162,6 @@ def save(lab: Lab) -> None:
 
 
 def load(name: str) -> Lab | None:
-    """None without a readable record."""
     try:
         return from_json((LABS / name / RECORD).read_text())
     except (OSError, ValueError):
@@ -197,7 +191,6 @@ def find(name: str) -> FoundLab:
 
 
 def directories() -> tuple[str, ...]:
-    """Names of all state directories, readable or not."""
     try:
         return tuple(sorted(path.name for path in LABS.iterdir() if path.is_dir()))
     except FileNotFoundError:

@@ -54,7 +54,6 @@ def require() -> None:
 
 
 def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
-    """Why a lab can't be made, and the fix; empty strings if it can."""
     if platform != "linux":
         return "a lab needs Linux: it is made of network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
@@ -124,7 +123,6 @@ def namespaces() -> tuple[str, ...]:
 
 
 def routes() -> tuple[str, ...]:
-    """Destinations of all IPv4 routes, in all tables."""
     lines = run(["ip", "-4", "route", "show", "table", "all"]).splitlines()
     kinds = {"local", "broadcast", "unreachable", "blackhole", "prohibit", "throw", "unicast"}
     destinations = []
@@ -160,7 +158,6 @@ def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
 
 
 def init_of(netns: str) -> int | None:
-    """A host's first process, as seen from this machine."""
     for pid in in_namespaces([netns])[netns]:
         with suppress(OSError):
             if pid != 1 and innermost_pid(Path(f"/proc/{pid}/status").read_text()) == 1:
@@ -207,5 +204,4 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: fl
 
 
 def at_switch(netns: str, script: str, args: Sequence[str] = ()) -> str:
-    """Run a script in the switch's network namespace, with this machine's files."""
     return run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args])

@@ -168,7 +168,6 @@ def _start(
     v6: bool,
     is_closed: Callable[[], bool],
 ) -> None:
-    """Write a host's files, start it, and wait for its sshd."""
     _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
     disk.make_image(host)
     environment = {

@@ -25,7 +25,6 @@ _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 
 
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
-    """The hostfile's path to stdout; other paths and the next command to stderr."""
     if json:
         print_json({"schema": "ipexctl.lab-up/1", "lab": _as_json(lab)})
         return
@@ -124,7 +123,6 @@ def show_mended(before: LabHost, after: LabHost) -> None:
 
 
 def _rows(found: FoundLab) -> list[tuple[str, ...]]:
-    """One row per group of equal hosts, ordered by their first."""
     lab = found.lab
     if lab is None:
         return [(found.name, *[""] * 6)]

@@ -11,7 +11,6 @@ ANSIBLE_FACTS: Final = (
     *("hostname", "nodename", "fqdn", "distribution", "distribution_version", "os_family", "kernel"),
     *("architecture", "processor_vcpus", "memtotal_mb", "user_id", "user_dir"),
 )
-"""Facts available under Ansible's names."""
 _LEFT_OUT: Final = "gather_facts: false in this play leaves it out"
 HINTS: Final = {
     **{f"ansible_{name}": _LEFT_OUT for name in ANSIBLE_FACTS},
@@ -40,7 +39,6 @@ HINTS: Final = {
     "inventory_dir": "playbook_dir, or here",
     "role_path": "playbook_dir",
 }
-"""Texts for facts without a value here."""
 
 UNSUPPORTED: Final = {
     "roles": "put the role's tasks in a file: include_tasks: FILE",

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def _playbooks() -> list[str]:
-    """For Tab: ipexctl's playbooks, and YAML files in the current directory."""
     from ipexctl.extras.play.playbook_file import shipped
 
     try:
@@ -115,8 +114,6 @@ def play_command(
 
 @dataclass(frozen=True, slots=True)
 class _PreparedPlay:
-    """A checked playbook and what its tasks get."""
-
     ready: Prepared
     all_hosts: tuple[Host, ...]
     """Hosts that templates may name; --limit only leaves them out of plays."""
@@ -137,7 +134,6 @@ def _prepare(
     local: bool,
     is_listing: bool,
 ) -> _PreparedPlay:
-    """Check everything that needs no host; all errors are raised at once."""
     from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.play.playbook_file import templates_in
     from ipexctl.extras.play.prepare import check_facts, check_projects, load_playbook, prepare, unknown_tags
@@ -183,7 +179,6 @@ def _run(
     step: bool,
     quiet: bool,
 ) -> tuple[PlayReport, Interrupt]:
-    """Run the tasks; the report names the file of failed hosts, if any."""
     from ipexctl.cli.hosts import session_pool
     from ipexctl.extras.play.play_context import PlayContext
 

@@ -38,7 +38,6 @@ class Engine:
         self.counts = {host.name: Counts() for host in context.hosts}
         self.unreachable_hosts: set[str] = set()
         self.failed_hosts: set[str] = set()
-        """Failed and not rescued."""
         self.departed: dict[str, str] = {}
         """Host → why it left the play; rescued hosts are removed."""
         self.reports: list[TaskReport] = []
@@ -46,9 +45,7 @@ class Engine:
         self._confirm = confirm
         self._facts: set[str] = set()
         self._unrescued: set[str] = set()
-        """Hosts counted as failed and not rescued so far."""
         self._play_hosts: set[str] = set()
-        """All hosts of this play or `serial` batch."""
         self._notified: dict[str, set[str]] = {}
         self._play: Play = ready.playbook.plays[0]
         self._ended = False
@@ -109,7 +106,6 @@ class Engine:
             self._ended = True
 
     def missing(self, hosts: Sequence[str]) -> dict[str, str]:
-        """Hosts that left this play, with reasons; `hosts` are still in it."""
         return {name: reason for name, reason in self.departed.items() if name in self._play_hosts - set(hosts)}
 
     def _remaining(self, names: Sequence[str]) -> list[str]:
@@ -149,7 +145,6 @@ class Engine:
         self.finish(report)
 
     def _handlers(self, play: Play, hosts: Sequence[str]) -> set[str]:
-        """Run handlers notified since the last call; returns the failed hosts."""
         failed: set[str] = set()
         for handler in play.handlers:
             notified: set[str] = set()
@@ -168,7 +163,6 @@ class Engine:
     # Steps
 
     def _steps(self, steps: Sequence[Step], hosts: Sequence[str]) -> set[str]:
-        """Run each step on all hosts still in the play; returns the failed hosts."""
         failed: set[str] = set()
         for step in steps:
             alive = [name for name in hosts if name not in failed | self.unreachable_hosts]

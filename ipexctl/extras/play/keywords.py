@@ -31,8 +31,6 @@ RESERVED: Final = frozenset(
 
 
 def known_value(option: Option) -> KeywordReader:
-    """Reads a value that must be known before anything runs, so not a template."""
-
     def read_known(file: PlaybookFile, entry: Entry) -> Any:
         value = file.value(entry.value)
         if isinstance(value, Templated):
@@ -55,14 +53,12 @@ def text(file: PlaybookFile, entry: Entry) -> str | Templated:
 
 
 def name_of(file: PlaybookFile, entry: Entry) -> str:
-    """A variable's name, as in `register` and `loop_var`."""
     text(file, entry)
     check_variable(file, entry.value)
     return str(entry.value.value)
 
 
 def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
-    """A text or list of texts without templates."""
     nodes = file.listed(entry.value)
     for node in nodes:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
@@ -200,7 +196,6 @@ def report_unknown(
 def read_keywords(
     file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, KeywordReader]
 ) -> dict[str, Any]:
-    """Values of keywords with a reader; unreadable ones are reported and left out."""
     values = {}
     for key, entry in entries.items():
         if key in readers:
@@ -210,6 +205,5 @@ def read_keywords(
 
 
 def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
-    """Combine these entries with the inherited keywords."""
     values = read_keywords(file, entries, _INHERITED)
     return replace(above, **{key: getattr(above, key) + v if key in _ADDED else v for key, v in values.items()})

@@ -31,7 +31,6 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=16)
 def _forms(secrets: frozenset[str]) -> Sequence[str]:
-    """Longest first."""
     return sorted({form for secret in secrets for form in _forms_of(secret)}, key=len, reverse=True)
 
 

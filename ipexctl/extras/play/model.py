@@ -25,8 +25,6 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class InheritedKeywords:
-    """Keywords that a play or block sets for its tasks, and a task for itself."""
-
     when: tuple[Templated, ...] = ()
     tags: tuple[str, ...] = ()
     vars: tuple[Mapping[str, Value], ...] = ()
@@ -44,8 +42,6 @@ class InheritedKeywords:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`loop` with its `loop_control`, or `with_items`."""
-
     items: Value
     position: Position
     loop_var: str = "item"
@@ -64,7 +60,6 @@ class Task:
     position: Position
     inherited: InheritedKeywords
     base: Path
-    """For relative paths on the control machine."""
     loop: Loop | None = None
     register: str | None = None
     until: tuple[Templated, ...] = ()
@@ -76,16 +71,13 @@ class Task:
     notify: tuple[tuple[str, Position], ...] = ()
     listen: tuple[str, ...] = ()
     file: Templated | None = None
-    """Text of a template task's file."""
 
     @property
     def called(self) -> str:
-        """Name with unfilled templates."""
         return self.name if isinstance(self.name, str) else self.name.text
 
     @property
     def values(self) -> list[Value]:
-        """All values that may hold a template."""
         inherited, loop = self.inherited, self.loop
         values = [self.name, *(arg.value for arg in self.args.values()), self.until]
         values += [self.changed_when, self.failed_when, *((loop.items, loop.label) if loop else ())]
@@ -131,12 +123,10 @@ class Play:
 
     @property
     def tasks(self) -> Iterator[Task]:
-        """In file order, including `rescue` and `always`."""
         return (task for task, _ in parts_of(self.steps))
 
     @property
     def all_tasks(self) -> tuple[Task, ...]:
-        """Including handlers."""
         return (*self.tasks, *self.handlers)
 
 
@@ -144,7 +134,6 @@ class Play:
 class Playbook:
     path: Path
     shown: str
-    """Path as the user typed it, for messages."""
     plays: tuple[Play, ...]
 
     @property

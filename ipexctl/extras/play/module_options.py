@@ -45,7 +45,6 @@ def strip_prefix(key: str) -> str:
 
 
 def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]) -> Entry | None:
-    """Entry of the module, or None; a key that is neither module nor keyword is an error."""
     modules = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) in KNOWN]
     unknown = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) not in KNOWN]
     for entry in unknown:
@@ -83,7 +82,6 @@ def default_name(module_entry: Entry, spec: Spec) -> str:
 
 
 def read_options(file: PlaybookFile, spec: Spec, module_entry: Entry, more: Entry | None) -> dict[str, Arg]:
-    """Options in the module's value and under `args:`."""
     args: dict[str, Arg] = {}
     node = module_entry.value
     if node.id == "mapping":
@@ -178,7 +176,6 @@ def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Ar
 
 
 def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
-    """Text of a template task's file. Raises if copy or template can't send `src`."""
     if isinstance(arg.value, Templated):
         if module == "template":
             raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")

@@ -55,19 +55,14 @@ class Spec:
     where: Where
     options: Mapping[str, Option] = field(hash=False)
     free: str | None = None
-    """Option that a plain text or list sets."""
     any_option: bool = False
     """Option names are free: set_fact."""
     one_of: tuple[str, ...] = ()
-    """Exactly one of these options is required."""
     becomes: bool = False
-    """Supports `become`."""
     once: bool = False
-    """Runs once, not per host."""
     is_cluster_job: bool = False
     """One job on all hosts: refused if a host is missing or options differ between hosts."""
     check: Callable[[Mapping[str, Any]], str | None] | None = None
-    """Returns the problem of a combination of valid options."""
 
     def option(self, name: str) -> str | None:
         if name in self.options:
@@ -85,7 +80,6 @@ class BadOption(Exception):
 
 
 def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> Iterator[FileError]:
-    """Option errors with positions. Templates are checked when filled."""
     for name, option in spec.options.items():
         if option.required and name not in args:
             yield position.error(f"{called} needs {quoted(name)}, {_KINDS[option.kind][0]}")
@@ -106,7 +100,6 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Posit
 
 
 def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
-    """All options, converted or with their defaults. Raises BadOption."""
     if spec.any_option:
         return dict(values)
     options: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
@@ -145,7 +138,6 @@ def filled_environment(layers: Sequence[object]) -> dict[str, str]:
 
 
 def converted(option: Option, value: Value) -> Any:
-    """Raises BadOption."""
     result = _KINDS[option.kind][1](value)
     if option.choices and result not in option.choices:
         choices = f"one of {', '.join(option.choices)}"
@@ -256,11 +248,9 @@ _KINDS: Final[Mapping[OptionKind, tuple[str, Callable[[Value], Any]]]] = {
     "any": ("a value", lambda value: value),
     "exprs": ("a condition, or a list of them", lambda value: value if isinstance(value, list) else [value]),
 }
-"""Kind → name in messages, and converter."""
 
 
 def local_path(base: Path, text: str) -> Path:
-    """Relative to the playbook's directory."""
     return base / expanded(text)
 
 

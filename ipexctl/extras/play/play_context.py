@@ -33,7 +33,6 @@ LOCALHOST: Final = ("localhost", "127.0.0.1")
 
 
 def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
-    """The problem of a `delegate_to` that names no host of the call, and its fix."""
     fix = "--local lets this playbook run its tasks for localhost on this machine"
     if name not in LOCALHOST:
         fix = did_you_mean(name, known, "node0 is the first of them")
@@ -42,8 +41,6 @@ def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Call options besides playbook and hosts."""
-
     home: str = DEFAULT_HOME
     iface: str | None = None
     timeout: float | None = None
@@ -51,10 +48,8 @@ class Options:
     diff: bool = False
     verbose: int = 0
     local: bool = False
-    """True if tasks may be delegated to the control machine."""
     vars_dirs: VarsDirs = field(default_factory=dict)
     extra: Sequence[Mapping[str, Any]] = ()
-    """Variables of -e; later ones win."""
 
 
 @dataclass
@@ -64,9 +59,7 @@ class PlayContext:
     options: Options
     watch: PlayWatch
     hosts: Sequence[Host]
-    """The first is node0."""
     all_hosts: Sequence[Host]
-    """Including those excluded by --limit."""
     cwd: Path
     fixed: set[str] = field(default_factory=set)
     """Ids of doctor findings that earlier tasks fixed, or would have fixed without --check."""
@@ -85,7 +78,6 @@ class PlayContext:
             yield self.pool.session(host)
 
     def opened(self, call: Call, hosts: Sequence[Host]) -> OpenHosts:
-        """A task's hosts for functions of `api/`."""
         return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, call.timeout)
 
     def sleep(self, seconds: float) -> None:

@@ -47,8 +47,6 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """A text that Jinja evaluates."""
-
     text: str
     position: Position
     body: int = 0
@@ -88,14 +86,12 @@ def templates_in(value: Value) -> list[Templated]:
 
 
 def shipped() -> dict[str, Path]:
-    """Playbooks that ship with ipexctl, by name."""
     packaged = Path(__file__).parents[2] / "playbooks"
     directory = packaged if packaged.is_dir() else _CHECKOUT
     return {path.stem: path for path in sorted(directory.glob("*.yml"))}
 
 
 def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
-    """Path of a file or shipped playbook, and its name in messages."""
     path = cwd / expanded(name)
     try:
         is_file = path.is_file()
@@ -116,7 +112,6 @@ def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
 def read_file(
     path: Path, shown: str | None = None, *, at: Position | None = None, errors: list[FileError] | None = None
 ) -> PlaybookFile:
-    """`at`: where another file names it; `errors`: the list to extend."""
     if shown is None:
         is_beside = at is not None and path.is_relative_to(at.source.base)
         shown = str(Path(at.source.path).parent / path.relative_to(at.source.base)) if at and is_beside else str(path)
@@ -138,8 +133,6 @@ _MAX_DIGITS: Final = 300
 
 
 class PlaybookFile(YamlTree):
-    """One YAML file: nodes as values, and errors with line and column."""
-
     def __init__(self, text: str, path: str, base: Path, errors: list[FileError] | None = None) -> None:
         self.errors = [] if errors is None else errors
         """The files of one playbook share the list."""
@@ -153,19 +146,16 @@ class PlaybookFile(YamlTree):
         return Position(self.source, line, column).error(what, fix=fix)
 
     def report(self, node: YamlNode, what: str, *, fix: str = "") -> None:
-        """Record an error; reading continues."""
         self.errors.append(self.error(node, what, fix=fix))
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Record the error that ends the block."""
         try:
             yield
         except FileError as error:
             self.errors.append(error)
 
     def listed(self, node: YamlNode) -> list[YamlNode]:
-        """Nodes of a list, or the node itself."""
         return self.items(node) if node.id == "sequence" else [node]
 
     def value(self, node: YamlNode, depth: int = 0) -> Value:

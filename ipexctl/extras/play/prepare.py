@@ -40,14 +40,11 @@ _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 class Prepared:
     playbook: Playbook
     hosts: Mapping[int, tuple[Host, ...]]
-    """Play number → its hosts, after --limit."""
     tasks: frozenset[int]
     chosen: int
-    """Selected tasks, without handlers."""
 
 
 def load_playbook(name: str, cwd: Path, templater: Templater) -> Playbook:
-    """Check every template's syntax. Raises all errors at once."""
     path, shown = find_playbook(name, cwd)
     playbook, errors = read_playbook(path, shown)
     raise_all(errors + templater.check(_templates(playbook)), shown)
@@ -110,7 +107,6 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
     from ipexctl.sync.root import find_root, root_problem
 
     def known(name: str) -> Any:
-        """Value or default of an option, or an unfilled template."""
         value = task.args[name].value if name in task.args else None
         if value is None:
             return task.spec.options[name].default
@@ -136,7 +132,6 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
 
 
 def _templates(playbook: Playbook) -> list[Templated]:
-    """Each once."""
     values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
     return list({id(template): template for template in templates_in(values)}.values())
 
@@ -206,7 +201,6 @@ def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
 
 
 def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, str]]:
-    """Requested tags that no task has, each with a suggestion."""
     known = {tag for play in playbook.plays for task in play.tasks for tag in task.tags}
     unknown = sorted((choice.tags | choice.skip_tags) - known - _SPECIAL)
     return [

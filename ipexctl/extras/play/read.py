@@ -63,15 +63,12 @@ def read_playbook(path: Path, shown: str) -> tuple[Playbook, list[FileError]]:
 
 
 def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
-    """A file of variables: `-e @FILE`."""
     file = read_file(path, shown)
     return variables(file, file.root, "a file of variables")
 
 
 @dataclass
 class _PlaybookReader:
-    """State while reading one playbook."""
-
     open_files: list[Path]
     errors: list[FileError] = field(default_factory=list)
     """Errors of the playbook, without `source_errors`."""
@@ -256,7 +253,6 @@ class _PlaybookReader:
     def _task(
         self, file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry], above: InheritedKeywords
     ) -> tuple[Task, ...]:
-        """Empty if anything in it is wrong."""
         self.task_count += 1
         if self.task_count > MAX_TASKS:
             raise file.error(node, f"more than {MAX_TASKS:,} tasks in one playbook")
@@ -297,7 +293,6 @@ class _PlaybookReader:
         return (Task(spec=spec, args=args, position=position, inherited=inherited, base=file.source.base, **values),)
 
     def _included_vars(self, file: PlaybookFile, module: Entry) -> dict[str, Arg]:
-        """Variables of include_vars, as options of set_fact."""
         file_node, name = module.value, None
         if file_node.id == "mapping":
             options = {entry.key: entry for entry in file.entries(file_node, module.key)}

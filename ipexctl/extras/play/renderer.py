@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MEMORY: Final = 1 << 30
 MAX_CHARACTERS: Final = 8 << 20
-"""Characters in one reply."""
 _FALSE_TEXTS: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
 _MAX_DEPTH: Final = 60
 _MISSING: Final = object()
@@ -86,7 +85,6 @@ class Scope:
             return Undefined(hint=message if message.startswith("\3") else f"\3{inner}\3{message}")
 
     def _variables_of(self, host: str) -> Mapping[str, Any]:
-        """Variables of a host. Raises KeyError."""
         if host not in self._worker.hosts:
             raise KeyError(host)
         scope = Scope(self._worker, host, [])
@@ -100,7 +98,6 @@ class Scope:
         return _LazyMapping(sorted(scope.names() - {"hostvars"}), value_of)
 
     def fill(self, value: Any) -> Any:
-        """The value with all templates filled."""
         if isinstance(value, dict):
             if "\0t" in value:
                 return self._template(value)
@@ -134,7 +131,6 @@ class Scope:
             self._depth -= 1
 
     def undefined(self, message: str) -> tuple[str, str, str | None]:
-        """Problem, fix and word to point at for a message of Undefined."""
         if message.startswith("\3"):
             _, at, message = message.split("\3", 2)
             self.at = int(at)
@@ -154,8 +150,6 @@ class Scope:
 
 
 class _LazyMapping(Mapping[str, Any]):
-    """Looks values up when a template uses them."""
-
     def __init__(self, names: Sequence[str], look_up: Callable[[str], Any]) -> None:
         self._names = names
         self._look_up = look_up
@@ -223,8 +217,6 @@ def _time_up(number: int, frame: FrameType | None) -> None:
 
 
 class Worker:
-    """Received layers of variables, and each host's layers."""
-
     def __init__(self) -> None:
         self.layers: dict[str, tuple[dict[str, Any], bool]] = {}
         self.hosts: dict[str, list[str]] = {}
@@ -289,7 +281,6 @@ class Worker:
 
 
 def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
-    """The error and its position in the innermost template."""
     at, fix, word = scope.at, "", None
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
     if isinstance(error, _TimeUp):

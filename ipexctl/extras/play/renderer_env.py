@@ -47,7 +47,6 @@ _LOOKUP_FIXES: Final = {
     "template": "template: {src: FILE, dest: PATH} fills the file and sends it",
     "vars": "name the variable itself: {{ NAME }}; of another host: {{ hostvars[HOST][NAME] }}",
 }
-"""What to use instead of Ansible's other lookups."""
 
 
 class BadTemplate(Exception):
@@ -220,8 +219,6 @@ class _LazyContext(Context):
 
 
 class Renderer:
-    """Compiles each text once."""
-
     def __init__(self) -> None:
         self.secrets: set[str] = set()
         self._env = _Sandbox(

@@ -66,8 +66,6 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """The task is done on all hosts; `items`: its loop's."""
-
     report: TaskReport
     items: Sequence[ItemDone]
 

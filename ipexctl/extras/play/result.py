@@ -32,11 +32,9 @@ class Result:
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     diff: str = ""
     message: str = ""
-    """Shown on success, such as debug's message."""
     not_run: bool = False
     """Skipped by --check: `changed_when`, `failed_when` and `until` have nothing to check."""
     line: str = ""
-    """Playbook line that caused the failure; `column` is the position in it."""
     column: int = 0
 
     @property
@@ -49,7 +47,6 @@ class Result:
         return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
 
     def to_variable(self) -> dict[str, Any]:
-        """Value of `register`, under Ansible's names."""
         variable: dict[str, Any] = dict(self.data)
         variable["changed"] = self.changed
         variable["failed"] = self.status == "failed"
@@ -66,8 +63,6 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One module on one host, with all options filled."""
-
     host: Host
     target: Host
     """`host`, unless the task is delegated."""
@@ -76,7 +71,6 @@ class Call:
     check: bool = False
     diff: bool = False
     become: str | None = None
-    """None for the login account."""
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     timeout: float | None = None
 

@@ -43,13 +43,10 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NOT_BEGUN = failed("it was not begun")
 _RETRIES = 3
-"""With `until` and without `retries`."""
 
 
 @dataclass
 class _WorkItem:
-    """The task on one host, or one item of its loop."""
-
     host: Host
     item: object = None
     index: int = 0
@@ -73,7 +70,6 @@ class TaskRunner:
         self.items_done: list[ItemDone] = []
 
     def run(self) -> set[str]:
-        """Returns the failed hosts."""
         task = self._task
         names = self._names[:1] if task.inherited.run_once else self._names
         hosts = [host for name in names if (host := self._engine.host(name)) is not None]
@@ -86,7 +82,6 @@ class TaskRunner:
     # Prepare the calls
 
     def _create_items(self, hosts: Sequence[Host]) -> None:
-        """One item per host, or per item of its loop."""
         loop = self._task.loop
         if loop is None:
             for host in hosts:
@@ -119,7 +114,6 @@ class TaskRunner:
         return [(values, True) for values in self._task.inherited.vars]
 
     def _fill(self, work_items: Sequence[_WorkItem]) -> None:
-        """Fill the conditions and, where they hold, all options."""
         task, inherited = self._task, self._task.inherited
         truths = {"that": task.args["that"].value} if task.spec.name == "assert" else {}
         args = {name: arg.value for name, arg in task.args.items() if name not in truths}
@@ -280,7 +274,6 @@ class TaskRunner:
                 work_item.result = done if isinstance(done, Result) else done[work_item.host.name]
 
     def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
-        """Apply `changed_when`, `failed_when` and `until`; returns the items to retry."""
         task = self._task
         conditions = {"until": task.until, "changed_when": task.changed_when, "failed_when": task.failed_when}
         queries = {name: value for name, value in conditions.items() if isinstance(value, tuple) and value}

@@ -30,13 +30,10 @@ _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.extras
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Values are filled only if the conditions hold."""
-
     host: str
     values: Mapping[str, Value] = field(default_factory=dict)
     when: Sequence[Templated] = ()
     truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
-    """Further conditions."""
     local: Sequence[tuple[Mapping[str, Value], bool]] = ()
     """Variables of this job only, and whether they may hold templates; those with templates are weaker."""
 
@@ -48,7 +45,6 @@ class Filled:
     truths: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     """Whether these hold; not evaluated after the first that does not."""
     by: str = ""
-    """The condition that did not hold."""
 
 
 class Templater:
@@ -88,13 +84,11 @@ class Templater:
             self._write(_encode({"op": "add", "name": name, "values": values}))
 
     def layer(self, name: str, values: Mapping[str, Value], *, templated: bool) -> None:
-        """Set or replace a layer of variables."""
         self._send(
             ("layer", name), {"op": "layer", "name": name, "values": self._packed(values), "templated": templated}
         )
 
     def add(self, name: str, values: Mapping[str, Any]) -> None:
-        """Add values to a layer; existing names are overwritten."""
         self._added.setdefault(name, {}).update(values)
         if self._process is not None:
             self._write(_encode({"op": "add", "name": name, "values": values}))
@@ -107,7 +101,6 @@ class Templater:
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
     def check(self, templates: Iterable[Templated], *, lookups: bool = True) -> list[FileError]:
-        """Syntax errors; with `lookups`, also unsupported lookups."""
         return [
             template.spot(problem["line"], problem.get("word")).error(
                 f"Jinja: {problem['what']}",
@@ -129,7 +122,6 @@ class Templater:
         ]
 
     def _problems(self, op: str, templates: Sequence[Templated], **more: object) -> Iterator[tuple[Templated, Any]]:
-        """Templates in which the process finds a problem."""
         if not templates:
             return
         texts = [[template.text, template.kind] for template in templates]
@@ -142,7 +134,6 @@ class Templater:
                 yield template, problem
 
     def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
-        """Reply or first error of each job; jobs without templates are not sent."""
         return [self._fill(job) if _templates_of(job) else Filled(True, dict(job.values)) for job in jobs]
 
     def _fill(self, job: Job) -> Filled | FileError:

@@ -70,7 +70,6 @@ _FAMILIES: Final = {
 
 
 def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
-    """Send the variables that hold for all plays."""
     templater, hosts = context.templater, context.all_hosts
     groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
     for host in hosts:
@@ -108,7 +107,6 @@ def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
 
 
 def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
-    """Send the play's variables and each host's layers; later ones win."""
     templater = context.templater
     templater.layer("play", play.vars, templated=True)
     for index, values in enumerate(play.file_vars):
@@ -154,7 +152,6 @@ def _listed(text: str) -> Any:
 
 
 def ansible_facts(facts: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """Ansible's most used facts, under its names."""
     system, memory, account = facts["system"], facts["memory"], facts["account"]
     hostname = str(facts["network"]["hostname"] or host)
     distro = str(system["distro_id"] or "")

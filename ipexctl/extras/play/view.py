@@ -42,8 +42,6 @@ _LINES: Final = 20
 
 
 class PlayView:
-    """Takes events from any thread."""
-
     def __init__(
         self, *, json: bool = False, quiet: bool = False, verbose: int = 0, no_color: bool = False, diff: bool = False
     ) -> None:
@@ -249,7 +247,6 @@ def as_json(report: PlayReport) -> dict[str, Any]:
 
 
 def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
-    """Print --list-tasks, or the summary of --syntax-check."""
     plays: list[dict[str, Any]] = []
     patterns: list[str] = []
     for number, play in enumerate(ready.playbook.plays):

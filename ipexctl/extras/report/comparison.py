@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 PARTS: Final = 10
 MIN_PARTS: Final = 5
 _WARM_UP: Final = 0.1
-"""Share of a run's time left out at its start."""
 _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 12: 2.18, 14: 2.14, 16: 2.12}
 """Student's t for 95 % by degrees of freedom; others use the next lower, which is wider."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """None if the run does not have it."""
-
     name: str
     before: str | None
     after: str | None
@@ -55,7 +52,6 @@ Incomparable = Literal["not-measured", "other-unit", "too-short"]
 @dataclass(frozen=True, slots=True)
 class RunComparison:
     other: str
-    """Id of the other run."""
     settings: tuple[ChangedSetting, ...]
     change: Change | Incomparable
 
@@ -95,7 +91,6 @@ def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incom
 
 
 def _parts(values: Sequence[float | None]) -> list[float]:
-    """Means of equal parts from first to last step, without the warm-up."""
     known = [value for value in values if value is not None]
     with_steps = [place for place, value in enumerate(known) if value]
     if not with_steps:

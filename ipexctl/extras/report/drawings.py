@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.extras.report.phases import PhaseKind, RunPhase
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
-"""Edges of every drawing over time, in view box units."""
 PLOT: Final = RIGHT - LEFT
 _AXIS: Final = 26
 _CURVE_HEIGHT: Final = 150
@@ -40,7 +39,6 @@ _NONE: Final = "."
 WORK_LEVELS: Final = 5
 WAIT_LEVELS: Final = 3
 _NUMBERED_ROW: Final = 11.5
-"""Least height of a row with its rank's number."""
 _WAITS_FROM: Final = 0.1
 """Share of waiting from which a cell shows it instead of work."""
 _NAMES: Final[dict[PhaseKind, str]] = {
@@ -63,7 +61,6 @@ _UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint")
 
 
 def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
-    """A drawing with heading, readout and table."""
     heading = element("h2", escaped(title), id=f"t{number}")
     readout = element("p", class_="readout")
     behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
@@ -99,14 +96,12 @@ def _svg(height: float, label: str, *children: Markup, **data: str | float) -> M
 
 
 def _plot(top: float, height: float, *children: Markup) -> Markup:
-    """The part of a drawing that the script zooms, in page units."""
     box = f"{LEFT} 0 {PLOT} {short(height)}"
     attributes = {"preserveAspectRatio": "none", "class_": "plot", "viewBox": box}
     return element("svg", *children, x=LEFT, y=top, width=PLOT, height=height, **attributes)
 
 
 def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[Markup]:
-    """A line for each restart, which moves with the plot."""
     for at in seconds:
         path = path_data(f"M{short(LEFT + at / span * PLOT)} 0V{short(height)}")
         yield element("path", element("title", escaped("restart")), d=path, class_="again")
@@ -136,7 +131,6 @@ def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) ->
 
 
 def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
-    """A bar of consecutive phases, restarts as marks and silence below."""
     bar, shapes = 24.0, []
     for phase in parts:
         x, width = LEFT + phase.begin / span * PLOT, (phase.end - phase.begin) / span * PLOT
@@ -158,7 +152,6 @@ def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
 
 
 def _phase_table(parts: Sequence[RunPhase]) -> Markup:
-    """Phases with colours, also the legend of the bar."""
     head = (element("th", escaped(cell), scope="col") for cell in ("Phase", "Begins", "Lasts", "What happens"))
     body = (
         element(
@@ -181,7 +174,6 @@ def _swatch(style: str) -> Markup:
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> Markup:
-    """Names of colours; a swatch has a class of our style."""
     return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
 
 
@@ -212,7 +204,6 @@ def _share(value: float, least: float, most: float) -> float:
 
 
 def band_path(low: Sequence[float | None], high: Sequence[float | None], most: float, height: float) -> str:
-    """Area between two curves where both have values."""
     words, step = [], PLOT / max(1, len(low))
     for part in _runs(low, high):
         points = [(column, high[column] or 0.0) for column in part]
@@ -270,7 +261,6 @@ def _mean(shown: TimeCurve) -> Markup:
 
 
 def _curve_table(shown: TimeCurve) -> Markup:
-    """Means of at most `_TABLE_ROWS` parts of the time."""
     size = -(-len(shown.values) // _TABLE_ROWS)
     rows = []
     for at in range(0, len(shown.values), size):
@@ -316,7 +306,6 @@ def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = 
 
 
 def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
-    """Line of each rank. A free line separates hosts with several ranks."""
     hosts = len({row.host for row in rows})
     is_spaced = 1 < hosts <= len(rows) // 2
     places, at = [], 0
@@ -424,15 +413,12 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
 
 
 class _Measure(NamedTuple):
-    """What is drawn of all hosts in one column: a line for each."""
-
     label: str
     unit: str
     values: Sequence[Sequence[float | None]]
 
 
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
-    """Two small curves per host, on shared scales."""
     measures = (
         _Measure("Memory of the ranks", "B", [shown.memory for shown in curves]),
         _Measure("Sent", "B/s", [shown.sent for shown in curves]),

@@ -40,7 +40,6 @@ _STREAMS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log
 _KEYS: Final = "Keys on a drawing: ← → move the cursor, ↑ ↓ choose a rank, + and - zoom, Esc shows all. Drag to zoom."
 _MAX_LINE: Final = 4000
 _FIGURES_AT: Final = 3
-"""After script, hosts and start."""
 
 
 def page_html(page: ReportPage) -> str:
@@ -54,7 +53,6 @@ def page_html(page: ReportPage) -> str:
 
 
 def document(title: str, sections: Iterable[Markup]) -> str:
-    """A complete file with these sections."""
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
     head = element(
         "head",
@@ -77,7 +75,6 @@ def _hash(text: str) -> str:
 
 
 def _ending(page: ReportPage) -> Markup:
-    """How it ended, and what to type."""
     style = page.state if page.state in _STATES else "unknown"
     state = element("span", escaped(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
     parts = [element("h1", escaped(page.headline)), element("p", state, escaped(f"Run {page.run}"), class_="run")]
@@ -148,7 +145,6 @@ def _drawings(page: ReportPage) -> Iterator[Markup]:
 
 
 def _plan(page: ReportPage) -> Markup:
-    """Variables with their reasons."""
     if not page.settings:
         return joined()
     head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Why")))

@@ -26,7 +26,6 @@ _MAX_LINE: Final = 2000
 
 
 def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float], ...]:
-    """Time and value of each line with a loss."""
     found: list[tuple[float, float]] = []
     for at, line in lines:
         value = training_loss(without_colors(line[:_MAX_LINE]))
@@ -36,7 +35,6 @@ def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float]
 
 
 def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
-    """Empty without a copy."""
     times = TimesReader(str(copy / "output.times"), 2)
     if not times.exists:
         return ()

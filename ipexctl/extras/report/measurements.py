@@ -29,39 +29,29 @@ _MIN_COLUMNS: Final = 60
 
 
 class Window(NamedTuple):
-    """What one rank did in a few seconds."""
-
     start: float
     """Seconds since the epoch, by node0's clock."""
     seconds: float
     steps: float
     samples: float | None = None
-    """None if unknown."""
     waited: float | None = None
     """Seconds waiting for data or other ranks; None if neither is measured."""
     cpu: float | None = None
     """Seconds of the stepping threads."""
     memory: float | None = None
-    """Bytes of the rank's processes."""
 
 
 class HostWindow(NamedTuple):
-    """What was measured on one host in a few seconds."""
-
     start: float
     seconds: float
     sent: float | None
-    """Bytes/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Windows are ordered by time."""
-
     ranks: Mapping[int, Sequence[Window]] = field(default_factory=dict, hash=False)
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
     losses: tuple[tuple[float, float], ...] = ()
-    """Time and value, as a rank printed them."""
     is_metric: bool = False
     """Samples come from values a rank printed for the run, so they are not summed over ranks."""
 
@@ -105,7 +95,6 @@ def _waited(rate: RankRates, seconds: float) -> float | None:
 
 
 def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | None]) -> tuple[HostWindow, ...]:
-    """The same for a host."""
     return tuple(
         HostWindow(started + number * seconds, seconds, rate.sent_per_s)
         for number, rate in enumerate(rates)
@@ -115,11 +104,8 @@ def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of all drawings over time."""
-
     start: float
     width: float
-    """Seconds."""
     count: int
 
     @property
@@ -129,22 +115,16 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """Totals of a rank, and a value per column."""
-
     rank: int
     host: str
     steps: float
     """Approximate: a window where steps began or ended counts as if it had them all the time."""
     samples: float | None
     mean_wait: float | None
-    """Share of time, if known."""
     mean_cpu: float | None
     most_memory: float | None
-    """Bytes."""
     cpu: tuple[float | None, ...]
-    """Share of time its thread was on a processor."""
     waits: tuple[float | None, ...]
-    """Share of time spent waiting."""
     steps_per_s: tuple[float | None, ...]
     samples_per_s: tuple[float | None, ...]
     """Empty if samples are unknown."""
@@ -154,8 +134,6 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """All measured ranks, grouped by host."""
-
     columns: Columns
     rows: tuple[RankRow, ...]
 
@@ -167,9 +145,7 @@ class HostCurves:
     host: str
     columns: Columns
     memory: tuple[float | None, ...] = ()
-    """Sum of the host's ranks."""
     sent: tuple[float | None, ...] = ()
-    """Bytes/s over its link."""
 
 
 def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
@@ -180,7 +156,6 @@ def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
 
 
 def rank_columns(ranks: int) -> int:
-    """Columns per rank."""
     return max(_MIN_COLUMNS, min(MAX_COLUMNS, MAX_CELLS // max(1, ranks)))
 
 

@@ -54,21 +54,16 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """A rank variable and its reason."""
-
     name: str
     value: str | None
     """None: it is removed."""
     reason: str
     where: str
-    """Hosts or ranks that have it; empty: all."""
     is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StackText:
-    """Ranks with the same stack."""
-
     title: str
     lines: tuple[str, ...]
 
@@ -96,14 +91,11 @@ class ReportPage:
     confidence: str = "likely"
     fixes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    """To type next."""
     notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     took: float | None = None
-    """Seconds from the start of the ranks to the end."""
     measured: Throughput | None = None
-    """Of the complete run."""
     throughput: TimeCurve | None = None
     loss: TimeCurve | None = None
     grid: RankGrid | None = None
@@ -111,7 +103,6 @@ class ReportPage:
     phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
-    """Rows left out."""
     lines: tuple[Line, ...] = ()
     whose: str = ""
     stacks: tuple[StackText, ...] = ()
@@ -123,7 +114,6 @@ class ReportPage:
 
     @property
     def span(self) -> float:
-        """Seconds that the drawings cover."""
         ends = [phase.end for phase in self.phases]
         return max([*ends, self.grid.columns.span if self.grid is not None else 0.0, 1.0])
 
@@ -239,7 +229,6 @@ def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | Non
 
 
 def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: float) -> TimeCurve | None:
-    """Mean of the printed values in each column."""
     points = [(at, value) for at, value in measured.losses if start <= at <= end]
     if len(points) < 2:
         return None

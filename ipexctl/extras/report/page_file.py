@@ -23,13 +23,10 @@ if TYPE_CHECKING:
 
 _FIX: Final = "name a new file in a directory that you can write to, such as report.html"
 _HEAD: Final = 4096
-"""Bytes in which a page names its maker."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPageFile:
-    """The file of `run --report` (`cli/run.py: RunPage`)."""
-
     path: Path
 
     def check(self, *, detach: bool, dry_run: bool) -> None:
@@ -58,7 +55,6 @@ class RunPageFile:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raise a UserError for an unwritable file before any host is asked."""
     if problem := _unwritable(path):
         raise UserError(f"{option} {path}: {problem}", fix=_FIX)
 
@@ -104,7 +100,6 @@ def write_report(
 
 
 def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
-    """Ask node0; if it is unreachable, use the control machine's copy."""
     from ipexctl.api.runs import node0_of
     from ipexctl.extras.report.report import report_of
     from ipexctl.run.registry import RunRegistry

@@ -25,7 +25,6 @@ PhaseKind = Literal[
 ]
 _MAX_BEFORE: Final = 7 * 86400.0
 _SHORTEST: Final = 0.05
-"""Seconds of a phase that is named."""
 _MIN_WARM: Final = 6
 """Windows needed to know a usual speed."""
 _WARM: Final = 0.9
@@ -36,13 +35,11 @@ _WARM: Final = 0.9
 class RunPhase:
     kind: PhaseKind
     begin: float
-    """Seconds since the start."""
     end: float
     text: str
 
 
 def before_start(plan: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of checks and sync, which were over when the run began."""
     before = as_dict(plan.get("before_start"))
     found = {name: as_number(before.get(name)) or 0.0 for name in ("checks", "sync")}
     return {name: seconds for name, seconds in found.items() if 0.0 < seconds < _MAX_BEFORE}
@@ -78,7 +75,6 @@ _Mark = tuple[float, PhaseKind, str]
 
 
 def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: float) -> Iterator[_Mark]:
-    """When each phase of an attempt begins."""
     begun = next((at for at in _times_of(snapshot, "start") if begin <= at <= over), None)
     at = begin
     if begun is not None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 class RunReport(NamedTuple):
     page: ReportPage
     exit_code: int
-    """Code of `why`."""
 
 
 def report_of(
@@ -52,7 +51,6 @@ def report_of(
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
-    """For a run of which only the control machine's registry entry is left."""
     facts = [Fact("Script", record.script)]
     if record.hosts:
         ranks = counted(record.world_size, "rank")

@@ -17,7 +17,6 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
-    """Marks from 0 to the span, all in one unit."""
     step = next((step for step in _TIME_STEPS if span / step <= most), span / most)
     divisor, unit = next(((size, name) for size, name in _UNITS if step >= size), (1, "s"))
     marks = [number * step for number in range(int(span / step + 1e-9) + 1)]

@@ -179,7 +179,6 @@ def _login(name: str | None, targets: Targets) -> Host:
 def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
 ) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
-    """Check the call without contacting a host."""
     from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys

@@ -166,8 +166,6 @@ def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
 
 
 class SlurmQueue(MpirunOverSsh):
-    """Runs queued by `ipexctl submit`."""
-
     name: str = "slurm"
     waits: bool = True
     explain = staticmethod(explain)

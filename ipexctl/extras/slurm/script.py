@@ -72,11 +72,9 @@ class QueueOptions:
     no_kill: bool = False
     """True if the job survives a lost node."""
     others: tuple[str, ...] = ()
-    """Further sbatch options, such as `--constraint=amx`."""
 
 
 def check_queue_options(options: QueueOptions) -> None:
-    """Raises a UserError for an invalid value."""
     if options.time is not None and not _TIME.fullmatch(options.time):
         raise UserError(
             f"-t {quoted(options.time)} is no time of Slurm", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
@@ -129,14 +127,10 @@ def option_lines(run: str, options: QueueOptions) -> list[str]:
 class BatchScript:
     run: str
     rundir: str
-    """Absolute, as all paths here."""
     python: str
     package: str
-    """Directory of ipexctl's own package."""
     workdir: str
-    """Project directory in which the run is called."""
     words: tuple[str, ...]
-    """Words after `ipexctl`."""
     options: QueueOptions
     nonce: str
     """Content of a file that only a node with the same home has."""
@@ -258,5 +252,4 @@ def _option_words(values: Any, kind: type) -> list[str]:
 
 
 def environment_text(secrets: Mapping[str, str]) -> str:
-    """Shell lines that set the secrets."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in secrets.items())

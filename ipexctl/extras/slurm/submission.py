@@ -67,12 +67,9 @@ class SubmittedRun:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSubmission:
-    """What --dry-run shows."""
-
     script: str
     login: str
     path: str
-    """Where the script would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +80,11 @@ class Submission:
     project: ProjectLocation
     pool: SessionPool
     on_step: Callable[[str], None]
-    """Called with each step to show."""
     note: Callable[[str], None]
-    """Called with advice to show."""
     login_options: CallOptions = NO_OPTIONS
     """Options of this call with which other commands reach the login node."""
 
     def plan(self) -> PlannedSubmission | StartFailure:
-        """The script; changes nothing."""
         try:
             query = self._begin_query(start_reading(self.spec, self.project, self.on_step), None)
             context = self._context(dry_run=True)

@@ -64,7 +64,6 @@ def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", 
 
 
 def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
-    """Write an event directly followed by its bytes."""
     with _write_lock:
         _write_or_buffer(json.dumps({"event": event, **fields}).encode() + b"\n")
         _write_or_buffer(data)
@@ -139,7 +138,6 @@ def _write_all(data: bytes) -> None:
 
 @contextlib.contextmanager
 def emit_frames() -> Iterator[CompressedFrameWriter]:
-    """Emit the event `frames`, then a stream of frames; lines of JSON follow its end."""
     from ipexctl.node.common.frames import CompressedFrameWriter
 
     emit("frames")

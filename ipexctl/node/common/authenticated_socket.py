@@ -33,7 +33,6 @@ PATIENCE = 20.0
 """Seconds to retry while the server keeps closing the connection."""
 MAX_LINE = 1 << 24
 MALFORMED = (ValueError, KeyError, TypeError)
-"""Errors raised by an invalid message."""
 _RETRY_INTERVAL = 0.1
 
 
@@ -46,8 +45,6 @@ class AnotherProgram(ConnectError):
 
 
 class AuthenticatingServer(ABC):
-    """Handles each client that proves the token in its own thread."""
-
     def __init__(
         self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = (), number: int = 0
     ) -> None:

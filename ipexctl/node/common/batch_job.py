@@ -53,18 +53,15 @@ def job_id(rundir: str) -> str:
 
 
 def is_own(rundir: str) -> bool:
-    """True if this process is in the job."""
     return slurm.own_job() == job_id(rundir)
 
 
 def signal_script(rundir: str) -> None:
-    """Signal only the script, which then stops the run."""
     argv = ["scancel", "--batch", "--signal=USR2", job_id(rundir)]
     slurm.call(argv, failed="Slurm has not passed it on")
 
 
 def call_agent(rundir: str, node: str, words: Sequence[str], line: bytes) -> None:
-    """Call the run's own copy of the agent in a step on a node, with a request as its line."""
     python = str(read_json(os.path.join(directory_of(rundir), "request.json")).get("python") or "python3")
     argv = [*slurm.step_argv(node, job_id(rundir)), python, "-IS", f"{rundir}/agent.zip", *words]
     slurm.call(argv, line, failed=f"the run's supervisor on {node} can't be reached by srun")

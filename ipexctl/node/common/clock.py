@@ -16,7 +16,6 @@ class Countdown:
 
     @property
     def left(self) -> float:
-        """Seconds; 0 when it is over."""
         return max(0.0, self._until - time.monotonic())
 
     @property
@@ -24,13 +23,10 @@ class Countdown:
         return time.monotonic() > self._until
 
     def shorten(self, seconds: float) -> None:
-        """Leave at most so many seconds from now on."""
         self._until = min(self._until, time.monotonic() + seconds)
 
 
 class Stopwatch:
-    """Seconds since it was made or restarted."""
-
     def __init__(self) -> None:
         self.restart()
 
@@ -53,7 +49,6 @@ def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> b
 
 
 def seconds_since(at: float) -> float:
-    """`at`: seconds since the epoch, as in a file or record."""
     return time.time() - at
 
 

@@ -33,7 +33,6 @@ def client_context() -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """`certificate`: in DER."""
     return hashlib.sha256(certificate).hexdigest()
 
 

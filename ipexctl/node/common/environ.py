@@ -56,7 +56,6 @@ class SetupResult(NamedTuple):
     environ: dict[str, str]
     process: ProcessLimits = ProcessLimits()
     refused: tuple[str, ...] = ()
-    """Errors of `ulimit` lines that did not stop the file."""
 
 
 _LIMITS = {

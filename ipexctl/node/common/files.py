@@ -129,7 +129,6 @@ class RunReference(TypedDict):
 
 
 def remove_file(path: AnyPath) -> None:
-    """Remove a file if it exists and may be removed."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -174,12 +173,10 @@ def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> lis
 
 
 def open_private(path: str, flags: int) -> int:
-    """An opener for `open`: new files are private with any umask."""
     return os.open(path, flags, 0o600)
 
 
 def make_private_directory(path: AnyPath) -> None:
-    """Make a directory and its missing parents, private with any umask."""
     if not os.path.isdir(path):
         parent = os.path.dirname(os.fspath(path))
         if parent:
@@ -209,7 +206,6 @@ def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> Agen
 
 
 def free_space(path: str) -> int:
-    """Bytes this account may still write on the filesystem."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 MAX_FRAME = 2 << 20
-"""Bytes of a payload."""
 HEAD = struct.Struct("!Ic")
 _CHUNK_HEAD = struct.Struct("!IQ")
 _WINDOWS_HEAD = struct.Struct("!I8s")
@@ -33,7 +32,6 @@ _INFLATED = 1 << 20
 """Bytes decompressed at once, whatever the compression ratio."""
 _COMPRESSED_TOGETHER = 1 << 18
 Frame = Tuple[bytes, bytes]
-"""Kind and payload."""
 StreamName = Literal["stdout", "stderr"]
 SUFFIXES: dict[StreamName, str] = {"stdout": "out", "stderr": "err"}
 """StreamName → the suffix of its file, and its name in messages."""
@@ -68,10 +66,8 @@ class Note(NamedTuple):
     rank: int
     stream: StreamName
     data: bytes
-    """The line with its newline."""
     offset: int
     at: float | None
-    """As for a chunk."""
     kind: str
     fields: Mapping[str, object]
     """Its content as values; `output_notes.py` has the fields of each kind."""
@@ -153,8 +149,6 @@ def decode_output(kind: bytes, payload: bytes) -> OutputPart:
 
 
 class WindowsFile(NamedTuple):
-    """A rank's file of windows (`node/run/window_file.py`)."""
-
     rank: int
     suffix: str
     data: bytes
@@ -179,7 +173,6 @@ class FrameReader:
 
     @property
     def has_rest(self) -> bool:
-        """True if an incomplete frame is buffered."""
         return bool(self._data)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -248,6 +241,5 @@ class CompressedFrameWriter:
             self._write(self._zlib.compress(frames) + self._zlib.flush(zlib.Z_SYNC_FLUSH))
 
     def close(self) -> None:
-        """End the stream."""
         self.flush()
         self._write(self._zlib.flush())

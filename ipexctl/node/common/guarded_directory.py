@@ -80,7 +80,6 @@ def open_file(path: str) -> int:
 
 
 def open_own(path: str) -> GuardedDirectory:
-    """A directory that is this account's alone, as in a home. Raises an AgentError otherwise."""
     try:
         place = enter(path, own)
     except Refused as refused:
@@ -101,13 +100,11 @@ class GuardedDirectory:
 
     @classmethod
     def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
-        """Open an absolute path. Raises an AgentError if a part of it is a link."""
         with cls(os.open("/", _ENTER), "/") as root:
             return root.enter(os.fsencode(path), make=make)
 
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:
-        """The place itself if it is a directory, else its parent."""
         return cls(place.number, place.path[: len(place.path) - len(place.name)].rstrip("/") or "/")
 
     def __enter__(self) -> GuardedDirectory:
@@ -134,7 +131,6 @@ class GuardedDirectory:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def set_times(self, mtime: int) -> None:
-        """In nanoseconds."""
         os.utime(self._of_inode, ns=(mtime, mtime))
 
     @property
@@ -262,7 +258,6 @@ class GuardedDirectory:
         os.replace(old, name, src_dir_fd=source, dst_dir_fd=self.number)
 
     def unlink(self, name: bytes) -> None:
-        """Remove a file or link if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.number)
 
@@ -300,7 +295,6 @@ class DirectoryChain:
         self._opened: list[tuple[bytes, GuardedDirectory]] = []
 
     def enter(self, names: Sequence[bytes]) -> GuardedDirectory:
-        """Stays open until another one is entered."""
         common = 0
         while common < min(len(self._opened), len(names)) and self._opened[common][0] == names[common]:
             common += 1
@@ -310,7 +304,6 @@ class DirectoryChain:
         return self._last
 
     def leave(self, depth: int = 0) -> None:
-        """Close all below that depth."""
         while len(self._opened) > depth:
             self._opened.pop()[1].close()
 
@@ -326,12 +319,10 @@ def write_all(number: int, data: bytes | memoryview) -> None:
 
 
 def blocks_of(file: BinaryIO) -> Iterator[bytes]:
-    """The rest of a file, from its current position."""
     return iter(lambda: file.read(1 << 20), b"")
 
 
 def set_attributes(number: int, mode: int, mtime: int) -> None:
-    """`mtime`: in ns."""
     os.fchmod(number, mode)
     os.utime(number, ns=(mtime, mtime))
 

@@ -19,7 +19,6 @@ RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "
 FILES, LINK_SPEED, STEP = "files", "link speed", "step"
 """Kinds of ports: each derives its own key."""
 MAX_FRAME = 4096
-"""Bytes of a handshake message."""
 _NONCE_SIZE = 32
 
 
@@ -34,7 +33,6 @@ def derive_token(token: str, *purpose: str) -> str:
 
 class ServerHandshake:
     def __init__(self, token: str, port: str) -> None:
-        """`port`: its kind."""
         self._key = _key_of(token, port)
         self._nonce = _new_nonce()
         self._peer_nonce = ""
@@ -43,7 +41,6 @@ class ServerHandshake:
         return {"t": "challenge", "nonce": self._nonce}
 
     def check(self, hello: Json) -> None:
-        """Raise a HandshakeError unless the client has the token."""
         if hello.get("t") != "hello":
             raise HandshakeError("its first message is no hello")
         peer_nonce = _nonce_of(hello)
@@ -64,14 +61,12 @@ class ServerHandshake:
 
 class ClientHandshake:
     def __init__(self, token: str, port: str, **identity: object) -> None:
-        """`identity`: fields of the hello."""
         self._key = _key_of(token, port)
         self._identity = identity
         self._nonce = _new_nonce()
         self._peer_nonce = ""
 
     def hello(self, challenge: Json) -> Json:
-        """Reply to the server's challenge."""
         if challenge.get("t") != "challenge" or self._peer_nonce:
             raise HandshakeError("another program answers there")
         self._peer_nonce = _nonce_of(challenge)
@@ -79,7 +74,6 @@ class ClientHandshake:
         return {**message, "proof": _proof(self._key, "client", self._peer_nonce, self._nonce, message)}
 
     def check(self, welcome: Json) -> None:
-        """Raise a HandshakeError unless the server has the token."""
         if welcome.get("t") == "refused":
             raise HandshakeError("the program there has another token")
         if welcome.get("t") != "welcome" or not self._peer_nonce:

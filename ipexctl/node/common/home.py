@@ -26,7 +26,6 @@ from ipexctl.node.common.walk import Place, Refused, enter, own_above
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
 DEFAULT_NAME = ".ipexctl"
-"""Name of the default home in the account's home directory."""
 HOME_ENTRIES = frozenset(
     {
         "agent",
@@ -81,7 +80,6 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
         "move it away, or name another directory: --home {below}",
     ),
 }
-"""Kind → reason and fix."""
 
 
 class HomeRefused(AgentError):
@@ -143,7 +141,6 @@ def check_home(home: str) -> bool:
 
 
 def is_home(home: str) -> bool:
-    """True if it has the mark."""
     try:
         with _open(home) as directory:
             return directory is not None and _has_mark(directory)
@@ -152,7 +149,6 @@ def is_home(home: str) -> bool:
 
 
 def remove_mark(home: str) -> None:
-    """Last step of a removal, when the home is empty."""
     with _open(home) as directory:
         if directory is not None and _has_mark(directory):
             directory.unlink(MARK.encode())
@@ -200,7 +196,6 @@ def _has_mark(home: GuardedDirectory) -> bool:
 
 
 def _check_unmarked(home: GuardedDirectory) -> None:
-    """Raise a HomeRefused for a directory that has files and no mark."""
     import pwd
 
     status = home.status()

@@ -21,12 +21,10 @@ from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_cache_name
 from ipexctl.node.common.queue_files import DIRECTORY
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
-"""Made by `run/registry.py: new_id`."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine", DIRECTORY)
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
 STATE_DIRECTORY = ".ipexctl"
-"""In a project's tree."""
 _LEASES = f"{STATE_DIRECTORY}/leases".encode()
 _HEX12 = "[0-9a-f]{12}"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -52,13 +50,11 @@ _RUNS_FILES = re.compile(
 )
 _PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
 _VERIFIED = re.compile(r"verified\.json|\.verified\.json\.[0-9a-f]{8}\.new")
-"""Record of `files/verified_blobs.py`."""
 _HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
 """What libraries make from cached repositories."""
 
 
 def is_directory(path: str) -> bool:
-    """True for a directory, but not for a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -73,7 +69,6 @@ def is_file(path: str) -> bool:
 
 
 def list_names(directory: str) -> list[str]:
-    """Names in a directory; empty if missing or unreadable."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -81,7 +76,6 @@ def list_names(directory: str) -> list[str]:
 
 
 def is_run(path: str) -> bool:
-    """A run: a directory with its record or job, or with a run's id and one of its files."""
     name = os.path.basename(path)
     if not is_directory(path) or not _RUN_NAME.fullmatch(name):
         return False
@@ -100,7 +94,6 @@ def read_regular(path: str) -> Mapping[str, object]:
 
 
 def is_tree(path: str) -> bool:
-    """A project's tree, by its name and state directory, which stays until its last file is removed."""
     return bool(TREE.fullmatch(os.path.basename(path))) and is_directory(f"{path}/{STATE_DIRECTORY}")
 
 
@@ -116,7 +109,6 @@ def is_environment(path: str) -> bool:
 
 
 def is_environment_name(path: str) -> bool:
-    """A named link to an environment next to it."""
     try:
         target = os.readlink(path).rstrip("/")
     except OSError:
@@ -129,7 +121,6 @@ def is_plain_name(name: str) -> bool:
 
 
 def is_agent_copy(path: str) -> bool:
-    """A copy of the agent, an unfinished one, or its bytecode."""
     name = os.path.basename(path)
     if _BYTECODE.fullmatch(name):
         return is_file(path)
@@ -140,7 +131,6 @@ def is_agent_copy(path: str) -> bool:
 
 
 def is_stored(path: str) -> bool:
-    """A content store's file with its directory, or an unfinished one."""
     name = os.path.basename(path)
     if _PARTIAL.fullmatch(name):
         return is_file(path)
@@ -232,7 +222,6 @@ def foreign_entries(home: str) -> Iterator[str]:
 
 
 def release_trees(rundir: str) -> None:
-    """Remove the leases of a finished run in its home."""
     code, name = f"{os.path.dirname(os.path.dirname(rundir))}/code", os.fsencode(os.path.basename(rundir))
     for tree in list_names(code):  # one of them may be the user's link to a larger disk
         path = os.path.realpath(f"{code}/{tree}")

@@ -33,8 +33,6 @@ class RefusedAddress(ValueError):
 
 
 class HttpSettings(TypedDict, total=False):
-    """pip's settings, read by `env/pip_settings.py`; missing or None means the environment's."""
-
     trusted_hosts: Sequence[str]
     """`host` or `host:port` whose certificates are not verified."""
     cert: str | None
@@ -135,8 +133,6 @@ class HttpClient:
 
 
 class _HttpsHandler(urllib.request.HTTPSHandler):
-    """Chooses the certificates for each host, including redirect targets."""
-
     def __init__(self, context_for: Callable[[str], ssl.SSLContext]) -> None:
         urllib.request.AbstractHTTPHandler.__init__(self)  # HTTPSHandler's own loads the system's certificates
         self._context_for = context_for
@@ -146,8 +142,6 @@ class _HttpsHandler(urllib.request.HTTPSHandler):
 
 
 class _RedirectHandler(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but none from https to http, and sends a login only to the same origin."""
-
     def __init__(self, check_encryption: Callable[[str], None]) -> None:
         self._check_encryption = check_encryption
 
@@ -172,7 +166,6 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
@@ -184,7 +177,6 @@ def without_login(url: str) -> str:
 
 
 def is_final(error: Exception) -> bool:
-    """True if the same request would fail again."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500 and error.code not in (408, 416, 429)
     return isinstance(_cause(error), (ssl.SSLCertVerificationError, FileNotFoundError, RefusedAddress))

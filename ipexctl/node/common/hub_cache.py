@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from ipexctl.node.files.manifest import ManifestEntry
 
 HUB = "https://huggingface.co"
-"""Used unless HF_ENDPOINT is set."""
 HF_HOME = "hub"
-"""Name in a home."""
 HUB_CACHE = "hub"
-"""Name in HF_HOME."""
 CACHE = f"{HF_HOME}/{HUB_CACHE}"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -46,12 +43,10 @@ def is_revision(text: str) -> bool:
 
 
 def folder_of(kind: str, repo_id: str) -> str:
-    """`models--ORG--NAME`."""
     return "--".join((f"{kind}s", *repo_id.split("/")))
 
 
 def repo_of(folder: str) -> tuple[str, str] | None:
-    """Kind and id of the repository in that directory; None for other directories."""
     match = _FOLDER.fullmatch(folder)
     if match is None or not is_repo_id(repo_id := match[2].replace("--", "/")):
         return None
@@ -59,7 +54,6 @@ def repo_of(folder: str) -> tuple[str, str] | None:
 
 
 def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
-    """Directory of a snapshot, which may lack files (`--include`)."""
     repo = os.path.join(cache, folder)
     if not COMMIT.fullmatch(revision):
         try:
@@ -72,7 +66,6 @@ def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
 
 
 def is_cache_name(name: str) -> bool:
-    """True if huggingface_hub makes such an entry in a cache."""
     return _CACHE_NAME.fullmatch(name) is not None
 
 

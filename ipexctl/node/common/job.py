@@ -76,11 +76,8 @@ class JobRecord(NamedTuple):
     metric: str = ""
     """Regular expression whose first group is samples/s in a line of output; empty for none."""
     hosts: tuple[str, ...] = ()
-    """Hosts with ranks, in rank order."""
     first_world_size: int = 0
-    """World size of the first attempt."""
     restarts: int = 0
-    """Maximum number of further attempts."""
     local_rank: str = ""
     """Option for the script's local rank, before its own arguments."""
     attempt: int | None = None
@@ -107,10 +104,8 @@ class SupervisorRequest(NamedTuple):
     id: str
     rundir: str
     bind: str
-    """Address to listen on."""
     token: str
     host: str
-    """Node0's name in the hostfile."""
 
 
 class RankPlacement(NamedTuple):
@@ -119,7 +114,6 @@ class RankPlacement(NamedTuple):
     store: str
     """Hosts with the same store share a job file."""
     word: str = ""
-    """mpirun's name for this host."""
 
 
 class PoolHost(NamedTuple):
@@ -127,9 +121,7 @@ class PoolHost(NamedTuple):
     store: str
     ranks: int
     word: str = ""
-    """Name for the pool's shell."""
     line: str = ""
-    """Lines in the launcher's hostfile; empty if it has none."""
 
 
 class HostPool(NamedTuple):
@@ -152,9 +144,7 @@ class ConnectivityRecord(NamedTuple):
     """A passed check of the connections between nodes; on node0 in `runs/` after a successful run."""
 
     key: str
-    """Digest of what was checked."""
     checked: float
-    """Seconds since node0's boot."""
     no_logins: str = ""
     """Why node0 could not log in to the others; the ranks were then started without logins."""
     logins_tried: float = 0.0
@@ -183,7 +173,6 @@ class StarterCall(NamedTuple):
 
     host: str
     word: str
-    """Name for ssh."""
     line: str
     """Command line; its stdin is a `HostStarterRequest`."""
 
@@ -192,7 +181,6 @@ class StartRequest(NamedTuple):
     """The supervisor's second line of stdin: mpirun and the run's limits."""
 
     argv: tuple[str, ...]
-    """Line of mpirun or a rank wrapper; the supervisor appends its addresses."""
     ranks: tuple[RankPlacement, ...]
     world_size: int
     nodes: int
@@ -208,24 +196,19 @@ class StartRequest(NamedTuple):
     by_slurm: bool = False
     """True if a batch system starts the other hosts' ranks, which needs the job's variables."""
     variables: Mapping[str, str | None] = {}
-    """mpirun's variables."""
     setup: str | None = None
-    """Sourced by bash before mpirun."""
     addresses: tuple[str, ...] = ()
     """Planned hosts, accepted by the supervisor before others."""
     time_limit: float | None = None
     restarts: int = 0
     checkpoint: str = ""
-    """As in the job."""
     checkpoint_is_found: bool = False
     connectivity: ConnectivityRecord | None = None
     starter_calls: tuple[StarterCall, ...] = ()
     """Empty if node0 logs in nowhere."""
     notify: Notification | None = None
     job: str = ""
-    """Text of node0's job.json, written by the supervisor; empty if no rank has its store."""
     plan: str = ""
-    """Text of plan.json."""
     pool: HostPool | None = None
     """None if each attempt has the same hosts."""
 
@@ -238,10 +221,8 @@ class HostStarterRequest(NamedTuple):
 
     rundir: str
     host: str
-    """Its own name in the hostfile."""
     ranks: tuple[int, ...]
     argv: tuple[str, ...]
-    """Line of a rank wrapper, without addresses."""
     token: str
     local: str
     address: str
@@ -260,7 +241,6 @@ def job_file(attempt: int) -> str:
 
 
 def read_job(document: object) -> JobRecord:
-    """Raises a ValueError for an invalid document."""
     job = decode(JobRecord, document, "the job")
     if not (job.id and job.rundir and job.token):
         raise ValueError("the job has no id, rundir or token")

@@ -69,7 +69,6 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
 
 
 def parse_object(text: str | bytes | bytearray) -> dict[str, Any]:
-    """Parse an object; raises a JsonError for other values."""
     return as_object(parse_json(text))
 
 
@@ -80,7 +79,6 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def read_json_file(path: AnyPath, limit: int = MAX_FILE) -> Any:
-    """Raises an OSError or a JsonError."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):

@@ -25,7 +25,6 @@ _EMPTY = {"bool": False, "float": 0.0, "int": 0, "str": "", "tuple": (), "dict":
 
 
 def as_json(value: Any) -> Any:
-    """Turn a record, or a value with records in it, into JSON objects."""
     if hasattr(value, "_asdict"):
         return as_json(value._asdict())
     if isinstance(value, dict):
@@ -67,8 +66,6 @@ def check_type(kind: type[Value], value: object, field: str) -> Value:
 
 
 class _TypeShape(NamedTuple):
-    """A type annotation, split by one level."""
-
     container: str
     """`optional`, `tuple`, `mapping`, or empty."""
     item: str
@@ -111,7 +108,6 @@ def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> Fie
 
 @lru_cache(maxsize=None)
 def _fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
-    """Name and type of each field, and whether it has a default."""
     if issubclass(kind, tuple):
         types = {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
         return tuple((name, type_, name in kind._field_defaults) for name, type_ in types.items())

@@ -27,7 +27,6 @@ def message(t: str, **fields: Any) -> bytes:
 
 class Link:
     def __init__(self, sock: socket.socket, address: str = "") -> None:
-        """`address`: the other side's."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -35,7 +34,6 @@ class Link:
         self.sock = sock
         self.reader = FrameReader(MAX_HANDSHAKE_FRAME)
         self.pending = 0
-        """Bytes not yet sent to the socket."""
         self.began = self.last_received = time.monotonic()
         self._out: deque[memoryview] = deque()
 
@@ -47,7 +45,6 @@ class Link:
         self.pending += len(data)
 
     def flush(self) -> None:
-        """Send as much as the socket accepts now."""
         while self._out:
             try:
                 sent = self.sock.send(self._out[0])
@@ -93,7 +90,6 @@ def wake_on_signal() -> int:
 def ready(
     readers: Sequence[Pollable], writers: Sequence[Pollable], timeout: float
 ) -> tuple[list[Pollable], list[Pollable]]:
-    """Readers and writers that are ready within `timeout` seconds."""
     poll = select.poll()
     by_number: dict[int, Pollable] = {}
     events: dict[int, int] = {}

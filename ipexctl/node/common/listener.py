@@ -24,7 +24,6 @@ AUTHENTICATION_TIME = 5.0
 MAX_UNAUTHENTICATED = 512
 """Unauthenticated connections, in addition to one per expected client."""
 MAX_OF_ONE_ADDRESS = 32
-"""Of those, from one address."""
 _ACCEPTED_AT_ONCE = 32
 """Between two polls, so that a reply counts before its connection is the oldest."""
 OnClient = Callable[[Link, ServerHandshake, "Json"], None]
@@ -33,8 +32,6 @@ ConnectionBroken, FrameError or OSError."""
 
 
 class Listener:
-    """Accepts connections at one or two ports, and hands over authenticated ones."""
-
     def __init__(
         self, listening: Sequence[socket.socket], token: str, port: str, on_client: OnClient, expected: int = 0
     ) -> None:
@@ -47,7 +44,6 @@ class Listener:
             listener.setblocking(False)
         self._token, self._port, self._on_client = token, port, on_client
         self._unauthenticated: dict[Link, ServerHandshake] = {}
-        """Oldest first."""
 
     def readers(self) -> list[Pollable]:
         return [*self._listening, *self._unauthenticated]
@@ -72,7 +68,6 @@ class Listener:
             self._drop(link)
 
     def drop_all(self) -> None:
-        """Drop all unauthenticated connections."""
         for link in list(self._unauthenticated):
             self._drop(link)
 
@@ -101,7 +96,6 @@ class Listener:
             self._drop_on_error(link, Link.flush)
 
     def _make_room(self, address: str) -> None:
-        """Drop an unauthenticated connection if there are too many, of that address or in all."""
         same_address = [link for link in self._unauthenticated if link.address == address]
         if len(same_address) >= MAX_OF_ONE_ADDRESS + self.expected:
             self._drop(same_address[0])

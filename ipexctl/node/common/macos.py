@@ -86,6 +86,5 @@ def add_key_command(path: object) -> str:
 
 
 def pip_files(home: str) -> tuple[list[str], list[str]]:
-    """pip's configuration files on a Mac that Linux does not have."""
     place = "Library/Application Support/pip/pip.conf"
     return ([], []) if is_linux() else ([f"/{place}"], [os.path.join(home, place)])

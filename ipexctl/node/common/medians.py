@@ -9,7 +9,6 @@ Key = TypeVar("Key")
 
 
 def medians_of_others(values: Mapping[Key, float]) -> dict[Key, float]:
-    """Median of all others for each; empty for one alone."""
     if len(values) < 2:
         return {}
     ordered, others = sorted(values.values()), len(values) - 1

@@ -25,18 +25,14 @@ _PDEATHSIG = 1
 
 
 class ProcessStat(NamedTuple):
-    """`/proc/PID/stat`."""
-
     pid: int
     state: str
     parent: int
     session: int
     seconds: float
-    """CPU time, user and system."""
     start: int
     """Kernel ticks since boot. A pid can be reused, but not with the same start."""
     rss: int
-    """Bytes."""
     processor: int = -1
     """Last CPU it ran on."""
 
@@ -51,7 +47,6 @@ class ProcessIdentity(NamedTuple):
 
     pid: int
     start: int | None = None
-    """From `start_of`."""
     machine: str | None = None
     """Hostname; None in older records, which are from this machine."""
     boot: str | None = None
@@ -99,7 +94,6 @@ class ProcessIdentity(NamedTuple):
 
 
 def read_text(path: str) -> str:
-    """Text of a kernel file; empty if unreadable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -108,7 +102,6 @@ def read_text(path: str) -> str:
 
 
 def read_stat(pid: int) -> ProcessStat:
-    """Raises an OSError if there is no such process."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         data = file.read()
     try:
@@ -152,7 +145,6 @@ def kill_sessions(leaders: Collection[int]) -> None:
 
 
 def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
-    """Pids and arguments of the other processes, each argument ending with NUL; `more`: `environ`."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             for kind in ("cmdline", *more):
@@ -161,7 +153,6 @@ def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
 
 
 def allow_many_files(most: int = 1 << 16) -> None:
-    """Raise the soft limit of open files, often 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for target in macos.file_limits(most, -1 if hard == resource.RLIM_INFINITY else hard):
         if soft < target:

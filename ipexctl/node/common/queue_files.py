@@ -14,9 +14,7 @@ _MONTH = 30 * 86400.0
 
 DIRECTORY = "slurm"
 REQUEUE_FILE, WAITS_FILE, SECRETS_FILE = f"{DIRECTORY}/requeue", f"{DIRECTORY}/waits", f"{DIRECTORY}/env"
-"""The job may be requeued; the run waits for the next start; variables for the ranks."""
 OUTCOME_FILE = f"{DIRECTORY}/outcome.json"
-"""Final state of an ended job."""
 NO_KILL_FILE = f"{DIRECTORY}/no-kill"
 """Slurm keeps the job when a node is lost, even node0."""
 

@@ -63,8 +63,6 @@ def split_details(lines: Iterable[str]) -> tuple[list[str], tuple[Detail, ...]]:
 
 
 class OutOfMemory(NamedTuple):
-    """The kernel killed a process because memory ran out."""
-
     by: str
     """Source: cgroup, kernel log, vmstat."""
     limit: int | None = None
@@ -77,9 +75,7 @@ class FullDisk(NamedTuple):
     """A filesystem without room when a rank failed on its host."""
 
     path: str
-    """A directory on it."""
     free: int
-    """Bytes."""
     size: int
     lacks_files: bool = False
     """True if bytes are free, but no inodes."""
@@ -89,7 +85,6 @@ class Throughput(NamedTuple):
     """Measured by the step meter: over the last minute, or over an attempt that ended."""
 
     steps_per_s: float | None = None
-    """Steps of an optimizer."""
     samples_per_s: float | None = None
     """None if unknown."""
     data_wait: float | None = None
@@ -117,11 +112,9 @@ class NetworkCost(NamedTuple):
     """Cost of transfers between hosts per step of an attempt."""
 
     share: float
-    """Share of a step that ranks wait for other hosts, 0 to 1."""
     bytes_per_step: float
     """Sent by a host."""
     rate: float
-    """Bytes/s while a host sends."""
     iface: str = ""
     """Of the run's connections; empty for all but the loopback."""
     advice: WireAdvice | None = None
@@ -135,7 +128,6 @@ class RankStatus(NamedTuple):
     cpu: float | None = None
     """Percent of one core, as in top: 800 is eight cores."""
     rss: int | None = None
-    """Bytes."""
     exit_code: int | None = None
     signal: int | None = None
     out_lines: int | None = None
@@ -144,7 +136,6 @@ class RankStatus(NamedTuple):
     """Bytes of output lost because disks were full."""
     oom: OutOfMemory | None = None
     wrapper: int | None = None
-    """Pid of the rank wrapper."""
     process: str | None = None
     """State of its main process: R, S, D …"""
     waits_in: str | None = None
@@ -152,9 +143,7 @@ class RankStatus(NamedTuple):
     mismatch: tuple[str, ...] = ()
     """Sentences about cores and memory that differ from the plan."""
     problem: Detail | None = None
-    """Why its command could not be started."""
     disk: FullDisk | None = None
-    """Full disk on its host when its command failed."""
     throughput: Throughput | None = None
 
     def to_json(self) -> Json:
@@ -170,8 +159,6 @@ class RankStatus(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Failure that ended a run. `run/verdict.py` describes the values of `kind`."""
-
     rank: int | None
     """The cause, or the first of several; None if no rank is to blame, as when mpirun exited."""
     host: str | None
@@ -189,36 +176,27 @@ class SilentRank(NamedTuple):
     rank: int
     host: str
     last: str | None = None
-    """Its last line."""
     cpu: float | None = None
     process: str | None = None
     waits_in: str | None = None
     stream: str | None = None
-    """Stream of its last line: out, err."""
 
 
 class Silence(NamedTuple):
-    """No rank has printed anything since then."""
-
     since: float
     after: float
-    """Seconds without output until it is reported."""
     ranks: tuple[SilentRank, ...] = ()
     dump: str = ""
-    """Id of the stack dump taken then."""
     on_hang: str = ""
     """report, dump, stop; empty in older records, where report took no dump."""
 
 
 class Attempt(NamedTuple):
-    """An earlier attempt."""
-
     attempt: int
     reason: str = ""
     first_failure: Failure | None = None
     ended: float | None = None
     hosts: tuple[str, ...] = ()
-    """Empty in older records."""
     world_size: int = 0
 
 
@@ -226,12 +204,9 @@ class Mpirun(NamedTuple):
     pid: int | None = None
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
-    """Last output lines, when it ended the run."""
 
 
 class LostOutput(NamedTuple):
-    """Output missing from the record, because the host's disk was full until the end of the run."""
-
     bytes: int
     host: str
     ranks: tuple[int, ...]
@@ -242,7 +217,6 @@ _WAITING = frozenset(
 )
 _ACTIVE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
 GONE = "GONE"
-"""The queue does not know the job, or no longer."""
 
 
 class QueueJob(NamedTuple):
@@ -261,7 +235,6 @@ class QueueJob(NamedTuple):
     script_code: int | None = None
     """Exit code of a script that exited by itself."""
     without_home: tuple[str, ...] = ()
-    """Nodes without the login node's home."""
     why: str = ""
     """Why `ipexctl run` in the job began no run, and what to type."""
     fix: str = ""
@@ -278,7 +251,6 @@ class QueueJob(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """True if it is known to be over."""
         return bool(self.state) and not (self.is_waiting or self.is_active)
 
     @property
@@ -288,7 +260,6 @@ class QueueJob(NamedTuple):
 
     @property
     def run_state(self) -> State:
-        """State of a run without its own record."""
         if not self.id:
             return "unknown"
         if self.is_waiting:
@@ -302,8 +273,6 @@ class QueueJob(NamedTuple):
 
 
 class RunStatus(NamedTuple):
-    """Written by the supervisor. Times are seconds since the epoch."""
-
     id: str
     state: State
     script: str = ""
@@ -316,15 +285,11 @@ class RunStatus(NamedTuple):
     ranks: tuple[RankStatus, ...] = ()
     first_failure: Failure | None = None
     reason: str = ""
-    """Sentence for people."""
     attempt: int = 0
-    """Restarts so far."""
     restarts: int = 0
-    """Maximum number of restarts."""
     silent: Silence | None = None
     supervisor: ProcessIdentity = ProcessIdentity(0)
     node0: str = ""
-    """The supervisor's host, as named in the hostfile."""
     mpirun: Mpirun = Mpirun()
     master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
@@ -334,7 +299,6 @@ class RunStatus(NamedTuple):
     """Supervisor's descriptor of the memory with output while the disk is full (`unstored_output.py`)."""
 
     throughput: Throughput | None = None
-    """All ranks together; None if nothing was measured."""
     slow: SlowRank | None = None
     """Only while running; `ipexctl slow` finds more, and the causes."""
     network: NetworkCost | None = None
@@ -352,13 +316,11 @@ class RunStatus(NamedTuple):
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
-        """Including the last one."""
         last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
         return (*self.attempts, last)
 
     @property
     def has_moved(self) -> bool:
-        """True if attempts had different hosts."""
         return len({attempt.hosts for attempt in self.all_attempts if attempt.hosts}) > 1
 
     @property

@@ -18,7 +18,6 @@ from ipexctl.node.common.limits import QUEUE_ANSWER
 from ipexctl.node.common.records import QueueJob
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
-"""Slurm's, and those by which its tasks join an MPI."""
 _NOT_OF_JOB = ("SLURM_STEP", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SRUN_")
 _OF_ONE_TASK = frozenset(
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURMD_NODENAME")
@@ -37,7 +36,6 @@ _OPTIONS_OF_SRUN = frozenset(
 
 
 def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's variables of the job, without those of a step or task."""
     return {
         name: value
         for name, value in environ.items()
@@ -46,7 +44,6 @@ def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment without the variables that act as srun options."""
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
@@ -80,7 +77,6 @@ def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: 
 
 
 def ask(argv: Sequence[str], *, seconds: float = QUEUE_ANSWER) -> str:
-    """Output of a Slurm query; empty without an answer."""
     with contextlib.suppress(AgentError):
         return call(argv, seconds=seconds)
     return ""
@@ -95,7 +91,6 @@ def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def read_answer(query: subprocess.Popen[bytes]) -> str:
-    """Its output; empty without an answer."""
     try:
         return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
@@ -104,7 +99,6 @@ def read_answer(query: subprocess.Popen[bytes]) -> str:
 
 
 def end_query(query: subprocess.Popen[bytes]) -> None:
-    """Kill the query without waiting for its children."""
     query.kill()
     query.wait()
     if query.stdout is not None:
@@ -112,7 +106,6 @@ def end_query(query: subprocess.Popen[bytes]) -> None:
 
 
 def show_job(job: str) -> list[str]:
-    """Prints one job as one line, for `read_job`."""
     return ["scontrol", "show", "job", "-o", job]
 
 
@@ -161,7 +154,6 @@ def job_end_in(shown: str, restarts: int | None = None) -> str:
 
 
 def show_own_node(job: str, node: str) -> list[str]:
-    """Prints the job's number if that node is one of its nodes, else nothing."""
     return ["squeue", "--noheader", "--jobs", job, "--nodelist", node, "--format", "%i"]
 
 
@@ -169,7 +161,6 @@ _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 
 def show_time_left(job: str) -> list[str]:
-    """Prints the job's remaining time, for `seconds_left`."""
     return ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
 
 
@@ -183,7 +174,6 @@ def seconds_left(shown: str) -> int | None:
 
 
 def own_restarts() -> int:
-    """How often this process's job was requeued before it began."""
     return _number(os.environ.get("SLURM_RESTART_COUNT") or "") or 0
 
 
@@ -205,5 +195,4 @@ def step_argv(node: str, job: str = "") -> list[str]:
 
 
 def own_job() -> str:
-    """Job number of this process; empty outside one."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""

@@ -19,7 +19,6 @@ def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """Listen on that address only; raises an OSError."""
     family, socket_address = resolve(address, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

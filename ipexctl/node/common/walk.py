@@ -23,7 +23,6 @@ class PathPart(NamedTuple):
     path: str
     status: Any
     uids: frozenset[int]
-    """Trusted accounts: this one and root."""
     writers: Callable[[], str]
     """Who else may write in it: others, group or acl; empty if nobody may."""
 
@@ -92,8 +91,6 @@ def callers() -> frozenset[int]:
 
 
 class Refused(Exception):
-    """Another account can change the path."""
-
     def __init__(self, kind: str, path: str, uid: int = -1, mode: int = 0) -> None:
         self.kind, self.path, self.uid = kind, path, uid
         what = {
@@ -116,13 +113,11 @@ class Place(NamedTuple):
     number: int
     """Descriptor of the end if it is a directory, else of its parent."""
     path: str
-    """Path of the end, without links."""
     name: str
     """Name of the end in that directory, empty for a directory; several parts if directories are missing."""
     status: os.stat_result | None
     """None if the end does not exist."""
     made: tuple[str, ...]
-    """Directories made by this call."""
 
     def __enter__(self) -> Place:
         return self
@@ -131,7 +126,6 @@ class Place(NamedTuple):
         os.close(self.number)
 
     def open_end(self, flags: int) -> int:
-        """Open the end. Raises a Refused if it is not what was checked."""
         number = os.open(self.name or ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.number)
         if self.status is not None and os.path.samestat(os.fstat(number), self.status):
             return number
@@ -259,7 +253,6 @@ _NO_DESCRIPTOR = -1
 
 
 def _parts(path: str) -> list[str]:
-    """Last part first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
@@ -281,7 +274,6 @@ _ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
 
 
 def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
-    """Who else may write: others, group or acl; empty if nobody may."""
     if status.st_mode & stat.S_IWOTH:
         return "others"
     if not status.st_mode & stat.S_IWGRP:

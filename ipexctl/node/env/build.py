@@ -36,8 +36,6 @@ class LockedWheel(TypedDict):
 
 
 class LockDocument(TypedDict):
-    """Content of lock.json."""
-
     schema: str
     python: str
     wheels: list[LockedWheel]
@@ -50,9 +48,7 @@ class BuildRequest(TypedDict):
     files: list[StoreFile]
     """Wheels in the store; the lock's other wheels are unpacked in environments of the home (`unpacked.py`)."""
     installer: StoreFile
-    """uv, as a wheel or binary."""
     record: Json
-    """An `EnvRecord`."""
     lock: LockDocument
     drop_wheels: bool
     replace: str | None
@@ -133,8 +129,6 @@ class BuildArea:
 
 
 class Build:
-    """Makes sure that one environment exists."""
-
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
         self.area = BuildArea(home_of(request, "envs"))
@@ -189,7 +183,6 @@ class Build:
         raise AgentError(f"{self.final} is being changed by another process", "run ipexctl install again")
 
     def _drop_wheels(self) -> None:
-        """Remove the wheels, unless another builder may need them."""
         if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # the own one is removed
             return
         for file in [*self.request["files"], self.request["installer"]]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     CheckFiles = Callable[[str, str], list[str]]
 
 REQUIRED_FIELDS = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
-"""Fields of env.json that every version has."""
 
 
 def normalize(name: str) -> str:
@@ -61,7 +60,6 @@ def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) ->
 
 
 def check_site(site: str, lock: Json) -> list[str]:
-    """Compare a site-packages directory with the lock, and its files with their lists."""
     return check_packages(_infos_in(site), lock, lambda name, info: check_files(site, name, info))
 
 
@@ -70,7 +68,6 @@ def _infos_in(site: str) -> list[str]:
 
 
 def check_files(site: str, name: str, info: str) -> list[str]:
-    """Check presence and size of a package's files against its RECORD."""
     try:
         with open(f"{site}/{info}/RECORD", encoding="utf-8") as file:
             rows = _split_rows(file.read())
@@ -94,7 +91,6 @@ def check_files(site: str, name: str, info: str) -> list[str]:
 
 
 def _split_rows(text: str) -> list[list[str]]:
-    """Rows of a RECORD; raises a ValueError if it is none."""
     if '"' not in text:
         return [line.split(",") for line in text.splitlines()]
     import csv  # 6 ms, and few lists have a quoted name

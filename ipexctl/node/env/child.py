@@ -88,7 +88,6 @@ class Child:
             self.output = self.output[: self._head] + (self.output[self._head :] + data)[-2 * self._tail :]
 
     def end(self, *, hard: bool = False) -> None:
-        """Signal its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL if hard else signal.SIGTERM)
 

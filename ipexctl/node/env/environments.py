@@ -47,14 +47,11 @@ class HomeRequest(TypedDict):
 
 
 class EnvActionRequest(HomeRequest):
-    """`name`: of an environment's directory, or a link to it."""
-
     name: str
 
 
 class CheckRequest(EnvActionRequest):
     digest: str | None
-    """Digest of the expected lock."""
 
 
 class UsedRequest(EnvActionRequest):
@@ -144,7 +141,6 @@ def check_python(python: Path) -> list[str]:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a file, a link or a directory, as far as possible."""
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
         Path(path).unlink()
@@ -202,7 +198,6 @@ def list_environments(request: HomeRequest, countdown: Countdown | None = None) 
 
 
 def leftovers(home: Path) -> list[str]:
-    """Directories of unfinished builds."""
     staged = [path for path in own_entries(str(home), "envs") if STAGED_ENVIRONMENT.fullmatch(Path(path).name)]
     return staged + [path for path in own_entries(str(home), "tmp") if BUILD_DIRECTORY.fullmatch(Path(path).name)]
 
@@ -277,7 +272,6 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
 
 
 def prune(request: PruneRequest) -> Removed:
-    """Remove leftovers of builds, wheels, and environments without a name."""
     home = Path(home_of(request, "envs"))
     before = list_environments(request)
     result = remove({**request, "names": [env.name for env in before.envs if not env.names]})

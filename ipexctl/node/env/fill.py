@@ -66,7 +66,6 @@ class Fill:
         self.record = EnvRecord(**request["record"])
         self.needed = 0
         self.unpacked: list[Package] = []
-        """Packages that other environments of the home have."""
 
     def run(self) -> None:
         try:
@@ -127,7 +126,6 @@ class Fill:
         return [wheel for wheel in wheels if wheel["sha256"] in sent]
 
     def _collect_wheels(self) -> None:
-        """Collect the wheels in one flat directory, where uv finds them by name."""
         (self.work / "wheels").mkdir()
         for file in self.request["files"]:
             source, target = self.store / file["sha256"] / file["name"], self.work / "wheels" / file["name"]

@@ -54,7 +54,6 @@ class QueryRequest(TypedDict):
     settings: HttpSettings
     timeout: float
     sdists: bool
-    """True to include source archives."""
 
 
 class SizesRequest(TypedDict):
@@ -113,7 +112,6 @@ def read_page(
 
 
 def links_of(address: str, kind: str, text: str) -> list[FileLink]:
-    """Links of an index page, in JSON or HTML, or of any HTML page."""
     if kind.endswith("json"):
         try:
             return [
@@ -149,7 +147,6 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
 
 
 def wheels(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
-    """Wheels for Linux on x86_64."""
     found = []
     for link in links:
         filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
@@ -179,7 +176,6 @@ def local_path(url: str) -> Path | None:
 
 
 def local_links(path: Path) -> list[FileLink]:
-    """Links of a page on disk, or of the wheels in a directory."""
     try:
         if path.is_file():
             return links_of(path.absolute().as_uri(), "html", path.read_text(encoding="utf-8", errors="replace"))
@@ -216,8 +212,6 @@ def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
 
 
 class SourceQuery(threading.Thread):
-    """The query of one source, and its results so far."""
-
     def __init__(
         self, source: SourceRequest, projects: list[str], client: HttpClient, timeout: float, sdists: bool
     ) -> None:
@@ -323,7 +317,6 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
 
 
 def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
-    """Size from a HEAD request, else the total from a request for one byte."""
     for method, headers in (("HEAD", {"Accept-Encoding": "identity"}), ("GET", {"Range": "bytes=0-0"})):
         try:
             with client.open(url, timeout=timeout, method=method, headers=headers) as response:

@@ -54,7 +54,6 @@ class CompileRequest(TypedDict):
     settings: HttpSettings
     logins: Mapping[str, str]
     builds: list[str]
-    """Packages built from source, which runs their code."""
     interpreter: str
     """Python of the environments on this machine, for builds; empty if unknown."""
     timeout: float
@@ -163,7 +162,6 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     if not isinstance(uv, str):
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
     originals: dict[Path, Path] = {}
-    """Directory of small wheels → the user's directory that it stands for."""
     sources: list[SourceRequest] = []
     for source in request["sources"]:
         original = local_path(source["url"]) if source["kind"] == "links" else None
@@ -206,7 +204,6 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
 
 
 def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWheel]:
-    """Wheels of the lock that are local files, by URL."""
     wheels = {}
     for url in text.split('"'):
         if url.startswith("file://") and url.endswith(".whl"):

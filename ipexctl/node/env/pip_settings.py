@@ -40,7 +40,6 @@ def prefix() -> Path:
 
 
 def expand_home(path: str) -> str:
-    """Expand a leading ~ if the account has a home directory."""
     return os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises without a home
 
 

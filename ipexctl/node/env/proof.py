@@ -28,12 +28,10 @@ class _Environment(NamedTuple):
     path: str
     record: Json
     wheels: Mapping[str, str]
-    """Name → hash."""
     packages: Mapping[str, Package]
 
     @classmethod
     def read(cls, path: str) -> _Environment | None:
-        """None if incomplete."""
         record, sites = read_json(f"{path}/env.json"), sites_of(path)
         wheels = {normalize(str(w.get("name"))): str(w.get("sha256")) for w in read_json(f"{path}/lock.json")["wheels"]}
         if not sites:

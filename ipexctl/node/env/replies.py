@@ -36,27 +36,21 @@ class EnvRecord(NamedTuple):
     mpi: str | None = None
     why: str = ""
     installer: Json | None = None
-    """uv's wheel."""
     created: str = ""
     build: str = ""
     variables: Mapping[str, str] = {}
     prepended: tuple[str, ...] = ()
     built: tuple[str, ...] = ()
-    """Packages built from source."""
 
 
 class CheckResult(NamedTuple):
-    """Compares an environment with its lock."""
-
     problems: tuple[str, ...]
-    """Sentences: what is damaged."""
     exists: bool
     name: str
     """Name of its directory: `ipex-2.8-1a2b3c4d`."""
     build: str | None
     """Token of its build, for a build's `replace`."""
     record: EnvRecord | None = None
-    """None if it is damaged."""
     verified: Mapping[str, Json] = {}
     """Machine → recorded verification result."""
 
@@ -66,7 +60,6 @@ class CheckResult(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The first one; empty if there is none."""
         return "".join(self.problems[:1])
 
     @property
@@ -76,11 +69,8 @@ class CheckResult(NamedTuple):
 
 
 class EnvEntry(NamedTuple):
-    """An entry of `ipexctl envs`."""
-
     name: str
     names: tuple[str, ...]
-    """Names that point at it."""
     path: str
     row: str | None
     python: str | None
@@ -95,7 +85,6 @@ class EnvEntry(NamedTuple):
 class EnvListing(NamedTuple):
     envs: tuple[EnvEntry, ...]
     leftovers: int
-    """Files of running or dead builds."""
     leftover_bytes: int
     wheels: int
     wheel_bytes: int
@@ -121,9 +110,7 @@ class Unpacked(NamedTuple):
 class Removed(NamedTuple):
     removed: tuple[str, ...]
     failed: Mapping[str, str]
-    """Name → why it was not removed."""
     bytes: int = 0
-    """Removed wheels and leftovers."""
 
 
 class VerifyPhase(NamedTuple):
@@ -152,7 +139,6 @@ class VerifyResult(NamedTuple):
     bf16: str | None = None
     """`training`, `inference` or `no`."""
     bf16_why: str = ""
-    """Why bf16 training was impossible."""
     backend: str | None = None
     launcher: str | None = None
     """mpirun that started the two ranks; None without one."""
@@ -168,7 +154,6 @@ class VerifyResult(NamedTuple):
         return next((phase for phase in self.phases if not phase.ok), None)
 
     def to_json(self) -> Json:
-        """The contract's `verify{}`."""
         document = self._asdict()
         del document["bf16_why"]
         phases = [phase._asdict() for phase in self.phases]
@@ -191,7 +176,6 @@ class PipSettings(NamedTuple):
         return "PipSettings()"  # no credentials of URLs in logs
 
     def transport(self) -> HttpSettings:
-        """Settings for the machine's own http requests."""
         return {
             "trusted_hosts": self.trusted_hosts,
             "cert": self.cert,
@@ -202,17 +186,13 @@ class PipSettings(NamedTuple):
 
 class AvailableWheel(NamedTuple):
     project: str
-    """Normalised name."""
     version: str
-    """`2.8.0+cpu`."""
     filename: str
     source: str
-    """Label of its index or directory."""
     size: int | None = None
     yanked: bool = False
     requires_python: str | None = None
     url: str | None = None
-    """Without credentials."""
     sha256: str | None = None
     mpi: str | None = None
     """Version of the Intel MPI inside a local bindings wheel; empty if none, None if unknown."""
@@ -227,17 +207,13 @@ class SourceFailure(NamedTuple):
 
 class QueryReply(NamedTuple):
     candidates: Mapping[str, tuple[AvailableWheel, ...]]
-    """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...]
-    """Sources that answered, in order."""
     failures: tuple[SourceFailure, ...]
     logins: Mapping[str, str] = {}
     """`https://host` → its Authorization header, for later downloads."""
 
 
 class LocalWheel(NamedTuple):
-    """A locked wheel that is a file on the machine that made the lock."""
-
     path: str
     sha256: str
     size: int
@@ -245,8 +221,5 @@ class LocalWheel(NamedTuple):
 
 class CompileReply(NamedTuple):
     pylock: str | None
-    """None if uv made none."""
     local_wheels: Mapping[str, LocalWheel] = {}
-    """By URL."""
     message: str = ""
-    """uv's output if it failed."""

@@ -36,12 +36,9 @@ class UnpackedRequest(TypedDict):
 
 
 class Package(NamedTuple):
-    """A package in an environment's site-packages."""
-
     env: str
     site: str
     info: str
-    """Name of its `.dist-info` directory."""
     is_doubtful: bool
     """True if an environment with the same wheel failed its verification."""
 
@@ -86,7 +83,6 @@ def _link(source: str, target: str, directories: set[str]) -> None:
 
 
 def _hash_of(path: str) -> str:
-    """In RECORD's format."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(_BLOCK), b""):
@@ -122,5 +118,4 @@ def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict
 
 
 def list_unpacked(request: UnpackedRequest) -> Unpacked:
-    """Hashes of wheels that need not be sent."""
     return Unpacked(tuple(sorted(find_unpacked(home_of(request, "envs"), request["python"], request["wheels"]))))

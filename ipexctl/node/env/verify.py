@@ -32,7 +32,6 @@ from ipexctl.node.env.replies import VerifyPhase, VerifyResult
 from ipexctl.node.env.verify_rank import MARK
 
 RANKS = 2
-"""Ranks of the all-reduce."""
 
 
 class VerifyRequest(TypedDict):
@@ -45,15 +44,10 @@ class VerifyRequest(TypedDict):
     module: str | None
     """Module of the bindings; None for the installed one."""
     ipex: bool
-    """True if IPEX is required."""
     packages: Sequence[str]
-    """Further packages to import."""
     setup: str | None
-    """Sourced by bash first."""
     keep: str | None
-    """File for the result."""
     timeout: float
-    """Of each step."""
 
 
 class Verify:
@@ -65,7 +59,6 @@ class Verify:
         """Used by the all-reduce, chosen from the installed parts."""
         self.phases: list[VerifyPhase] = []
         self.facts: Json = {}
-        """Fields of the result."""
         self.env = self._environment()
 
     def _environment(self) -> dict[str, str]:

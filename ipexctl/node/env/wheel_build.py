@@ -62,7 +62,6 @@ def interpreter_for(request: CompileRequest) -> str:
 def build_wheels(
     request: CompileRequest, pylock: str, uv: list[str], env: dict[str, str], directory: Path
 ) -> dict[str, LocalWheel]:
-    """Built wheels, in the home's store, by the URLs of their sources. Raises BuildFailed."""
     client = HttpClient(request["settings"], request["logins"])
     env = {**env, "SOURCE_DATE_EPOCH": "315532800"}  # the same source makes the same wheel
     built = {}

@@ -85,10 +85,8 @@ _MAX_LIST = 64 << 20
 class CheckpointRequest(NamedTuple):
     rank: int
     path: str
-    """Absolute path of the file or directory."""
     home: str
     address: str
-    """Address of the supervisor."""
     port: int
     token: str
     project: str = ""
@@ -104,7 +102,6 @@ class CheckpointFiles:
         self.base, self.top = os.path.split(path)
         self._path, self._home, self._tree = path, home, tree
         self._others: list[CheckpointFiles] = []
-        """The same checkpoint in other trees, where a file arrived since the last exchange."""
         self._enter = functools.partial(enter_path, home=home, project=project)
         self._entered: Place | None = None
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
@@ -123,7 +120,6 @@ class CheckpointFiles:
         self._seen: dict[str, int] = {}
         """Other tree → its highest ctime that the last exchange saw."""
         self._identities: dict[str, list[int]] = {}
-        """Complete file → its identity at the scan."""
         self._hashes: dict[str, str] = {}
         self._empty: list[str] = []
         """Empty directories that scripts take for checkpoints."""
@@ -157,7 +153,6 @@ class CheckpointFiles:
 
     @property
     def root(self) -> str:
-        """Path without links, for messages."""
         return self._place.path
 
     @functools.cached_property
@@ -165,7 +160,6 @@ class CheckpointFiles:
         return AsideFiles(self.directory, self.root)
 
     def _below(self, name: str) -> str:
-        """Path below PATH; empty for PATH itself."""
         return check_name(name, self.top)[len(self.top) + 1 :]
 
     @contextlib.contextmanager
@@ -183,7 +177,6 @@ class CheckpointFiles:
             yield directory, os.fsencode(last)
 
     def _make_directory(self) -> None:
-        """Create PATH. A link made there since the scan is not followed."""
         place = self._place
         above, _, last = place.name.rpartition("/")
         with GuardedDirectory.of(place).enter(os.fsencode(above), make=True) as directory:
@@ -481,8 +474,6 @@ def _has_all_tensors(read_bytes: Any, head: bytes, size: int) -> bool:
 
 
 class Exchange:
-    """The connection to the supervisor during an exchange."""
-
     def __init__(self, files: CheckpointFiles, conn: socket.socket, token: str) -> None:
         self._files, self._conn, self._token = files, conn, token
         self._stop_serving = -1
@@ -553,7 +544,6 @@ class Exchange:
         return read_line(self._conn, CHECKPOINT_STEP)
 
     def _serve(self, copies: list[ManifestEntry], token: str, clients: list[str]) -> int:
-        """Start a file server in a thread; returns its port."""
         by_hash = {copy.content: copy for copy in copies}
         request: ServeRequest = {
             "store": self._files.directory,
@@ -587,7 +577,6 @@ def _fix_full_disk(aside_files: str) -> str:
 
 
 def _check_exchange(name: object) -> str:
-    """Check the name: it becomes a directory."""
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
         raise ValueError(f"{name!r:.80} is no name of an exchange")
     return name
@@ -612,7 +601,6 @@ def find(request: Json, _: BinaryIO) -> FoundReply:
 
 
 def main(action: str) -> int:
-    """Errors unknown to the supervisor go to stderr."""
     if action:
         return answer({"find": find}[action])
     request = CheckpointRequest(**parse_json(sys.stdin.readline()))

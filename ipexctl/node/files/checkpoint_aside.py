@@ -36,7 +36,6 @@ class AsideFiles:
         self._root = root
         self._exchange = ""
         self.is_used = False
-        """True once this exchange has set a file aside."""
 
     @property
     def path(self) -> str:
@@ -48,7 +47,6 @@ class AsideFiles:
         return True
 
     def prepare(self, exchange: str) -> None:
-        """Choose a place on the filesystem of the checkpoint's files."""
         self._exchange = exchange
         device = os.stat(_existing(self._root)).st_dev
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
@@ -83,7 +81,6 @@ class AsideFiles:
         )  # belongs to another account
 
     def keep(self, name: str, entry: str, directory: int) -> None:
-        """Move an entry of an open directory to the files set aside."""
         above, _, last = name.rpartition("/")
         try:
             with _open(self._link) as aside_files:
@@ -203,7 +200,6 @@ def _is_directory(name: str, exchange: GuardedDirectory) -> bool:
 
 
 def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) -> list[str]:
-    """Incomplete directories of an exchange in which one of `hosts` took no part."""
     try:
         record = parse_object(exchange.read(_PARTS, _MAX_PARTS))
         if set(hosts) <= set(record["hosts"]):
@@ -214,7 +210,6 @@ def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) ->
 
 
 def _existing(path: str) -> str:
-    """Nearest existing parent, or the path itself."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path

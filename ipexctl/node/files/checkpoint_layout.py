@@ -49,7 +49,6 @@ _OF_A_FRAMEWORK = re.compile(
 
 class Checkpoint(NamedTuple):
     marker: str
-    """Name of the file that is written last."""
     is_whole: bool
 
 
@@ -59,7 +58,6 @@ def is_of_a_rank(name: str) -> bool:
 
 
 def is_of_a_framework(name: str) -> bool:
-    """True if frameworks write such a name into a recognised checkpoint."""
     return is_of_a_rank(name) or _OF_A_FRAMEWORK.fullmatch(name.rpartition("/")[2]) is not None
 
 
@@ -69,7 +67,6 @@ def is_weights(name: str) -> bool:
 
 
 def has_list_of_parts(name: str) -> bool:
-    """True for the name of a list of the checkpoint's other files."""
     return name.rpartition("/")[2] == _METADATA
 
 
@@ -134,7 +131,6 @@ def _is_of_trainer(directory: str) -> bool:
 
 
 def _recognise(directory: str, files: set[str], *, has_more: bool, beside_trainer: bool) -> Checkpoint | None:
-    """`has_more`: directories below have files."""
     has_rng_states = any(map(_RNG_STATE.fullmatch, files))
     if _is_of_trainer(directory) and (files & _TRAINER_FILES or (beside_trainer and has_rng_states)):
         weights = any(map(is_weights, files)) or has_more

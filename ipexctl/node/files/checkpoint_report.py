@@ -22,8 +22,6 @@ _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|in
 
 
 class Known(NamedTuple):
-    """A file as it was on a host after the last exchange."""
-
     sha256: str
     is_brought: bool
     """True if the exchange put it there and another host wrote it."""
@@ -38,12 +36,9 @@ class HostCopies(NamedTuple):
     copies: Mapping[str, ManifestEntry] = {}
     """Complete files; each path begins with the last part of the checkpoint's."""
     half: Mapping[str, str] = {}
-    """Half-written files → reason."""
     left: Mapping[str, str] = {}
-    """Other files that are not exchanged → reason."""
     known: Mapping[str, Known] = {}
     written: Collection[str] = frozenset()
-    """Complete files written since the last exchange."""
     number: int = 0
     """Number of the last exchange; 0 if none."""
     named_parts: Mapping[str, Collection[str]] = {}

@@ -40,13 +40,11 @@ class ExchangePlan(NamedTuple):
     removals: Mapping[str, tuple[str, ...]]
     """Host → files to set aside before the received ones are put in place."""
     known: Mapping[str, KnownFiles]
-    """Host → its files after the exchange."""
     number: int
     """Number of this exchange, higher than any earlier one of these hosts."""
     markers: tuple[str, ...] = ()
     """Files put in place last: without its marker, a directory counts as half-written."""
     parts: tuple[str, ...] = ()
-    """Directories without a complete copy."""
     deleted: Mapping[str, str] = {}
     """Units set aside → the host that wrote and then deleted them."""
 
@@ -55,26 +53,19 @@ class _Unit(NamedTuple):
     marker: str
     """File that is written last; for a single file, itself."""
     names: tuple[str, ...]
-    """Its files on any host."""
     directory: str = ""
-    """Empty for a single file."""
 
 
 class _Holder(NamedTuple):
-    """A tree on a host."""
-
     host: str
     report: HostCopies
     tree: str = ""
-    """Empty for the run's own tree."""
 
 
 class _Copy(NamedTuple):
     holder: _Holder
-    """Who has the marker."""
     marker: ManifestEntry
     files: Mapping[str, _Holder]
-    """File → who has it."""
     number: int | None
     """First exchange that saw it; None if written since the last one."""
 
@@ -159,7 +150,6 @@ class _Planner:
                     yield _Copy(holder, report.copies[unit.marker], files, number)
 
     def _files_of(self, unit: _Unit, holder: _Holder, number: int | None) -> Iterator[tuple[str, _Holder]]:
-        """Files of a copy and who has each (rule 3)."""
         for name in unit.names:
             if name == unit.marker or not unit.directory or not is_of_a_rank(name):
                 if name in holder.report.copies:
@@ -174,7 +164,6 @@ class _Planner:
                 yield name, holder if holder in writers else writers[0]
 
     def _is_whole(self, unit: _Unit, holder: _Holder, files: Mapping[str, _Holder]) -> bool:
-        """Rule 2."""
         report, marker = holder.report, holder.report.copies[unit.marker]
         if any(name in report.half for name in unit.names):
             return False
@@ -234,7 +223,6 @@ def _has_part(other: _Holder, name: str, holder: _Holder, number: int | None) ->
 
 
 def _newest(copies: Sequence[_Copy]) -> _Copy:
-    """Rule 1."""
     written = [copy for copy in copies if copy.number is None]
     seen = max((copy.number for copy in copies if copy.number is not None), default=-1)
     if all(copy.holder.report.number < seen for copy in written):
@@ -243,6 +231,5 @@ def _newest(copies: Sequence[_Copy]) -> _Copy:
 
 
 def _directories_above(name: str) -> Iterator[str]:
-    """Parent directories of a file, outermost first."""
     parts = name.split("/")
     return ("/".join(parts[:count]) for count in range(1, len(parts)))

@@ -71,7 +71,6 @@ class FileDownload:
                     return
 
     def _download(self, part: PartialFile) -> int:
-        """Download to the end; returns the number of parts."""
         tries, parts = 0, 0
         while True:
             before = part.done
@@ -130,7 +129,6 @@ def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
     progress = Progress(total_of(files))
 
     def download(file: RemoteFile) -> Json | None:
-        """Returns a failure, or None."""
         try:
             FileDownload(request["store"], file, client, progress, request.get("home", "")).run()
         except AgentError as error:

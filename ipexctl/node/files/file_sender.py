@@ -42,7 +42,6 @@ STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
 _KINDS: dict[int, EntryKind] = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
 _OF_RANKS = (b".out", b".err", b".meter", b".host")
-"""Output of a rank and its windows (`node/run/window_file.py`)."""
 CLOCK_TOLERANCE = 2.0
 """Seconds by which the control machine's clock may be ahead of this host's."""
 NamedPath = Tuple[bytes, bytes]
@@ -53,11 +52,8 @@ class RunFiles(RunReference):
     cwd: str | None
     """None if only the run's plan knows it."""
     since: float
-    """Start of the run by the control machine's clock."""
     has_record: bool
-    """True on the run's node0."""
     dest: str
-    """DEST on the command line, to paste into a fix."""
 
 
 class _SentPath(TypedDict):
@@ -110,14 +106,12 @@ class Listing:
         return status
 
     def below_link(self, name: bytes) -> bool:
-        """True if a parent of that name is a listed symbolic link."""
         return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
         emit("note", n=decode_name(name), reason=reason, warning=warning)
 
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
-        """List a path and everything below it, without following links."""
         status = self.add(name, path, follow=follow)
         path = self.paths[-1] if status is not None else path
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -189,7 +183,6 @@ def matching(start: bytes, requested: bytes) -> Iterator[NamedPath]:
 
 
 def no_such_path(full: bytes) -> AgentError:
-    """Error that lists the nearest existing parent directory."""
     above = os.path.dirname(full)
     while not os.path.isdir(above) and above != os.path.dirname(above):
         above = os.path.dirname(above)
@@ -266,7 +259,6 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
 
 
 def send_file(path: bytes, wanted: Wanted) -> None:
-    """Send one file from the offset up to which the receiver has the same content."""
     number, have, known = wanted
     try:
         file = open_file(os.fsdecode(path))
@@ -332,7 +324,6 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
 
 
 def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool, bool]:
-    """List a path; returns its place, whether it is a single file, and whether it is missing."""
     run, may_be_missing = request["run"], request.get("may_be_missing", False)
     base = "~" if run is None or path.startswith(("/", "~")) else decode_name(working_directory(run))
     full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))

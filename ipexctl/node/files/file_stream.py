@@ -37,13 +37,10 @@ class Wanted(NamedTuple):
     name: str | int
     """sha256, or number in the sender's list."""
     have: int = 0
-    """Bytes received so far."""
     known: str | None = None
-    """Hash of those bytes if the name is no hash."""
 
     @classmethod
     def of(cls, row: Any) -> Wanted:
-        """Raises an AgentError for anything else."""
         if isinstance(row, list) and len(row) == 3:
             name, have, known = row
             if type(name) in (str, int) and type(have) is int and have >= 0 and (known is None or type(known) is str):
@@ -60,7 +57,6 @@ class FilePart(NamedTuple):
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> FilePart:
-        """Raises an AgentError if the bytes lie outside the file."""
         size, offset = header.get("size"), header.get("offset", 0)
         if type(size) is int and type(offset) is int and 0 <= offset <= size:
             length = header.get("length", size - offset)
@@ -96,7 +92,6 @@ def header_line(header: Mapping[str, Any]) -> bytes:
 
 
 def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """`size` bytes of a file. Raises an OSError if it is shorter."""
     left = size
     while left:
         chunk = file.read(min(SEND_CHUNK, left))
@@ -124,7 +119,6 @@ def read_files(stream: ByteStream) -> Iterator[ArrivingFile]:
 
 
 def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
-    """`size` bytes of a stream, in chunks of at most `CHUNK`."""
     left = size
     while left:
         chunk = stream.read(min(CHUNK, left))

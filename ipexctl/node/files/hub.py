@@ -29,7 +29,6 @@ _SIGN_OF_LIFE = 300.0
 class OfferRequest(TypedDict):
     home: str
     files: list[list[str]]
-    """sha256 and path below the cache of each file."""
 
 
 class CacheRequest(TypedDict):

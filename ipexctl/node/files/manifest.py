@@ -45,12 +45,10 @@ def identity_of(status: os.stat_result) -> list[int]:
 
 
 def to_json(entries: Iterable[ManifestEntry]) -> bytes:
-    """The list as it is packed, hashed and stored: without times."""
     return json.dumps([entry[:5] for entry in entries], separators=(",", ":")).encode()
 
 
 def read_entries(document: bytes) -> list[ManifestEntry]:
-    """Parse the list of `to_json`. Raises an AgentError for a path that leads out of its directory."""
     entries = [ManifestEntry(*row) for row in parse_json(document)]
     for entry in entries:
         if entry.path:

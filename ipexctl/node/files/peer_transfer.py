@@ -33,10 +33,8 @@ _TICK = 0.05
 
 class ServeRequest(store.StoreRequest):
     bind: str
-    """Address to listen on."""
     token: str
     clients: int
-    """Clients that may connect at once, not counting strangers."""
     addresses: Sequence[str]
     """Their addresses if known: when strangers fill the port, their connections are kept longest."""
     idle: float
@@ -50,8 +48,6 @@ class ConnectRequest(store.StoreRequest):
 
 
 class FileServer(AuthenticatingServer):
-    """Serves the files of one store, or those that `open_file` opens by hash."""
-
     def __init__(self, request: ServeRequest, open_file: Callable[[str], BinaryIO] | None = None) -> None:
         try:
             super().__init__(request["bind"], request["token"], FILES, request["clients"], request["addresses"])
@@ -96,7 +92,6 @@ class FileServer(AuthenticatingServer):
 
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
-    """Fetch the files that this store lacks from another host's server."""
     directory, files, home = request["store"], request["files"], request.get("home", "")
     present = set(store.have({"store": directory, "files": files, "verify": False})["have"])
     files = [file for file in files if file["sha256"] not in present]

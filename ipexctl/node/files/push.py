@@ -52,16 +52,13 @@ _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
 _OWN_PLACE = "name another PATH, in a directory of your own"
 _TOP = ""
-"""Name of SRC itself if it is a file."""
 
 
 class InspectRequest(TypedDict):
     path: str
     """Absolute, or relative to the account's home."""
     home: str
-    """ipexctl's own directory on this host."""
     manifest: int
-    """Size of the list that follows."""
     is_file: bool
     force: bool
     dry_run: bool
@@ -74,12 +71,10 @@ class InspectRequest(TypedDict):
 class PlaceRequest(TypedDict):
     path: str
     listed: str
-    """Hash of the list that `inspect` stored."""
     force: bool
     repos: str
     """Repositories of a hub. Nobody else writes in a home, so received files are not hashed again."""
     blobs: list[list[str]]
-    """Hash and name of each file in the store."""
 
 
 def enter_data(text: str, home: str, *, is_file: bool) -> Place:
@@ -132,7 +127,6 @@ def _enter_place(request: InspectRequest) -> Place:
 
 @contextlib.contextmanager
 def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[GuardedDirectory]:
-    """Open the directory of PATH's files. The path has no links."""
     place = enter_named(path, _OWN_PLACE, make=make, is_file=is_file)
     with GuardedDirectory(place.number, os.path.dirname(path) if is_file else path) as top:
         if place.name and (not is_file or "/" in place.name):
@@ -155,7 +149,6 @@ class Comparison:
         self._quick, self._verified = quick, verified
         self._progress = store.Progress(sum(row.size for row in rows), report)
         self._name = os.fsencode(place.name)
-        """Name of SRC in the directory if it is a file, or of a missing directory."""
         self._directories = DirectoryChain(GuardedDirectory.of(place), lambda above, names: above.enter(names[-1]))
         links: set[str] = set()
         for row in rows:
@@ -265,13 +258,11 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
 
 
 def _files(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
-    """Names of missing files and links, and the number of existing ones."""
     del rows
     return [row.path for row in found.lacking if row.kind != "d"], found.same
 
 
 def _files_of_hub(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
-    """The same for a hub, where a file is a link and a blob. Lists and revisions are not counted."""
     missing = {row.path for row in found.lacking}
     names, same = [], 0
     for row in rows:
@@ -362,7 +353,6 @@ class Placement:
         self._own, self._name, self._force = own, name, force
         self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1], make=True))
         self.uses: dict[str, list[ManifestEntry]] = {}
-        """Content → its files that are not in place yet."""
         self.placed = 0
 
     def place_large(self, sha256: str) -> None:
@@ -419,7 +409,6 @@ class Placement:
 
     @contextlib.contextmanager
     def _place_of(self, row: ManifestEntry) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The opened directory of a file, without following a link, and its name there."""
         if row.path != _TOP:
             check_name(row.path)
         *above, name = encode_name(row.path or self._name).split(b"/")
@@ -484,7 +473,6 @@ def place(request: PlaceRequest) -> PlaceReply:
 
 
 def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
-    """Remove what push made here, unless another call still writes there."""
     with contextlib.suppress(OSError), own.enter(os.fsencode(STORE)) as arrived:
         names = arrived.names()
         paths = {name: os.path.join(arrived.anchor, os.fsdecode(name)) for name in names}

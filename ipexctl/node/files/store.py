@@ -53,7 +53,6 @@ _unfinished: set[tuple[int, bytes]] = set()
 """Open directory and name of each file that no later call continues."""
 Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
-"""Called with an event's name and fields, as `emit` is."""
 
 
 PUSH_PREFIX = ".ipexctl-push-"
@@ -62,8 +61,6 @@ NO_ROOM = "make room there, or name another PATH"
 
 
 class StoreFile(TypedDict):
-    """A file of a store in a request."""
-
     sha256: str
     name: str
     size: int | None
@@ -121,8 +118,6 @@ def emit_or_end(event: str, **fields: Any) -> None:
 
 
 class Progress:
-    """Counts the bytes of all threads and reports them at most five times a second."""
-
     def __init__(self, total: int | None, report: Report = emit_or_end) -> None:
         self._total, self._report = total, report
         self._done, self._pause = 0, Countdown(0.0)
@@ -138,7 +133,6 @@ class Progress:
 
 
 def total_of(files: Sequence[StoreFile]) -> int | None:
-    """Total size; None if any size is unknown."""
     sizes = [file["size"] for file in files if file["size"] is not None]
     return sum(sizes) if len(sizes) == len(files) else None
 
@@ -281,7 +275,6 @@ class PartialFile:
             raise _explain(error, self._store, missing) from None
 
     def adopt(self) -> None:
-        """Check the hash, and move the file to its place in the store."""
         digest = self._hash.hexdigest()
         if digest != self.sha256:
             self._is_wrong = True
@@ -315,7 +308,6 @@ def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
 
 
 def unfinished(store: str) -> dict[str, int]:
-    """Beginning of a hash → bytes that an ended process left."""
     found: dict[str, int] = {}
     for size, path in _left_by_ended(store):
         prefix = path.name[:16]
@@ -324,7 +316,6 @@ def unfinished(store: str) -> dict[str, int]:
 
 
 def clear(store: str) -> None:
-    """Remove unfinished files of ended processes."""
     with suppress(OSError), open_store(store) as directory:
         for name in map(os.fsdecode, directory.names()):
             path = os.path.join(store, name)
@@ -378,7 +369,6 @@ def _remove(store: GuardedDirectory, file: StoreFile) -> None:
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
-    """Store each file of a stream as soon as it is complete."""
     store, files, home = request["store"], request["files"], request.get("home", "")
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
@@ -446,7 +436,6 @@ def send(
 
 
 def _send_to_stdout(request: StoreRequest) -> int:
-    """Write files to stdout, errors to stderr."""
     out = sys.stdout.buffer
 
     def send_body(file: BinaryIO, offset: int, size: int) -> None:

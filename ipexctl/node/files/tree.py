@@ -66,11 +66,8 @@ class TreeRow(NamedTuple):
 class TreeRequest(TypedDict):
     home: str
     project: str
-    """Name of its first tree."""
     digest: str
-    """Digest of its manifest."""
     lease: str | None
-    """Run that will use the tree."""
     ended: list[str]
     """Runs that use no tree any more, whatever their records say."""
     dry_run: bool
@@ -90,7 +87,6 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
 
 
 def is_below(path: str, directories: list[str]) -> bool:
-    """True if the path is one of these, or in one."""
     return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
@@ -139,13 +135,11 @@ class ProjectTree:
         return time.time() if lock is None else lock.st_mtime
 
     def runs(self) -> list[str]:
-        """Runs with a lease on this tree."""
         with contextlib.suppress(OSError):
             return [decode_name(name) for name in sorted(os.listdir(self.leases)) if not name.startswith(b".")]
         return []
 
     def active_runs(self, own_run: str | None, ended: list[str]) -> list[str]:
-        """Runs that still use the tree, without the request's own."""
         runs_with_programs.cache_clear()
         return [run for run in self.runs() if run != own_run and run not in ended and not has_ended(self, run)]
 
@@ -160,7 +154,6 @@ class ProjectTree:
             remove_file(self.leases + b"/" + encode_name(run))
 
     def is_unchanged(self, row: TreeRow, status: os.stat_result | None) -> bool:
-        """Unchanged since the sync, by size, mtime and inode."""
         if status is None or not row.identity:
             return False
         if row.entry.kind != "f":
@@ -168,7 +161,6 @@ class ProjectTree:
         return stat.S_ISREG(status.st_mode) and identity_of(status) == row.identity
 
     def has_content(self, entry: ManifestEntry, status: os.stat_result) -> bool:
-        """True if the content at the path of `entry`, with that status, is the entry's."""
         if entry.kind == "d":
             return stat.S_ISDIR(status.st_mode)
         path = self.path_of(entry.path)
@@ -269,7 +261,6 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
 
 
 def inspect(request: TreeRequest) -> TreesReply:
-    """Describe a project's trees, and take a lease on one that is up to date."""
     home, digest = os.fsencode(home_of(request, "code")), request["digest"]
     own_run, ended = request["lease"], request["ended"]
     described: list[Generation] = []

@@ -47,11 +47,8 @@ _CHANGED = "a file of the project changed while it was sent"
 
 
 class PutRequest(TreeRequest):
-    """`manifest` is always set."""
-
     generation: int
     blobs: list[str]
-    """Paths of contents in the store for transfers."""
 
 
 class TreePlan:
@@ -62,7 +59,6 @@ class TreePlan:
         self.manifest = {entry.path: entry for entry in manifest}
         written = {entry.path: TreeRow(entry, is_from_sync=True) for entry in tree.pending}  # by a killed sync
         self.in_data = [row for path, row in {**written, **tree.rows}.items() if is_below(path, data)]
-        """What earlier syncs put into a directory of `--data`."""
         self.old: dict[str, list[TreeRow]] = {
             path: [row] for path, row in tree.rows.items() if row.is_from_sync and not is_below(path, data)
         }
@@ -107,7 +103,6 @@ class TreePlan:
         return self.status(path)
 
     def status(self, path: str) -> os.stat_result | None:
-        """Status of a path when the plan was made."""
         if path not in self._statuses:
             is_above_missing = self._statuses.get(path.rpartition("/")[0], self) is None
             self._statuses[path] = None if is_above_missing else lstat_or_none(self.tree.path_of(path))
@@ -161,7 +156,6 @@ class TreePlan:
 
     @property
     def contents(self) -> dict[str, list[ManifestEntry]]:
-        """Files to write, by hash."""
         entries: dict[str, list[ManifestEntry]] = {}
         for entry in self.make:
             if entry.kind == "f":
@@ -230,7 +224,6 @@ class TreeUpdate:
 
     @contextlib.contextmanager
     def _place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The opened directory of a path, and the name in it."""
         *above, name = encode_name(path).split(b"/")
         try:
             yield self._directories.enter(above), name
@@ -276,7 +269,6 @@ class TreeUpdate:
 
 
 def remove_entry(directory: GuardedDirectory, name: bytes) -> None:
-    """Remove a file, a link or an empty directory."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=directory.number, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=directory.number)
         return

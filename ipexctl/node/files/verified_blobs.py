@@ -30,7 +30,6 @@ class VerifiedBlobs:
         self._is_changed = False
 
     def sha256_of(self, path: str) -> str | None:
-        """Hash of an unchanged blob; None if it must be read."""
         row = self._rows.get(path)
         if not isinstance(row, list) or len(row) != len(_NO_ROW) or not isinstance(row[0], str):
             return None
@@ -49,7 +48,6 @@ class VerifiedBlobs:
             self._is_changed = True
 
     def save(self) -> None:
-        """Write the record without rows of deleted blobs."""
         if not self._is_changed:
             return
         rows = {path: row for path, row in self._rows.items() if (self._top / path).exists()}

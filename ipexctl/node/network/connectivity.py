@@ -32,30 +32,24 @@ _PROBLEMS = {
 
 class NodeAddress(TypedDict):
     ssh_name: str
-    """Name for ssh on node0."""
     address: str
 
 
 class Connections(TypedDict):
     address: str
-    """Node0's own."""
     python: str
     ssh: Sequence[str]
     nodes: Sequence[NodeAddress]
     seconds: float
     """For one connection; a login gets three times as long."""
     record: str
-    """File of a passed check, to remove; empty to keep it."""
 
 
 class ConnectivityRequest(Connections):
     probe: str
-    """Command line that starts `ports` on a node."""
 
 
 class NodeCheck:
-    """Starts `ports` on a node by ssh."""
-
     def __init__(self, request: ConnectivityRequest, node: NodeAddress, port: int, token: str) -> None:
         self.request, self.node, self.port, self.token = request, node, port, token
         self.result = NodeResult("login")
@@ -104,7 +98,6 @@ class NodeCheck:
 
 
 def problem(kind: str, text: str, port: int) -> str:
-    """Why a connection failed, by the kind of its result in `ports`."""
     return f"{_PROBLEMS.get(kind) or text} on port {port}"
 
 

@@ -29,9 +29,7 @@ from ipexctl.node.common.limits import HUB_ANSWER
 from ipexctl.node.network.replies import FoundHub
 
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
-"""How an account chooses a cache; in HF_HOME it is `hub`."""
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""How an account switches the hub off."""
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 
@@ -51,11 +49,9 @@ class HubRequest(TypedDict):
     work: str
     """The ranks' working directory; relative below a project's tree."""
     tries: bool
-    """True to test whether the hub answers."""
 
 
 def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
-    """The account's cache, and whether a variable names it."""
     for name in CACHE_VARIABLES:
         if environ.get(name):
             path = os.path.expanduser(os.path.expandvars(environ[name]))
@@ -68,12 +64,10 @@ def _own_home(environ: Mapping[str, str]) -> str:
 
 
 def prepared_directory(environ: Mapping[str, str], hf_home: str) -> str:
-    """Where `datasets` keeps prepared datasets."""
     return os.path.expanduser(os.path.expandvars(environ.get("HF_DATASETS_CACHE") or os.path.join(hf_home, "datasets")))
 
 
 def has_repo(cache: str, repo: RepoRequest) -> bool:
-    """True if the cache has that revision."""
     return snapshot_in(cache, repo["folder"], repo["revision"]) is not None
 
 

@@ -50,7 +50,6 @@ def has_user_site() -> bool:
 
 
 def find_syntax_error(source: bytes) -> dict[str, Any] | None:
-    """The script's syntax error, or None."""
     python = "{}.{}".format(*sys.version_info[:2])
     try:
         compile(source, "script", "exec", dont_inherit=True)

@@ -107,7 +107,6 @@ def connect(address: str, port: int, token: str, seconds: float) -> tuple[str, s
 
 
 def _open_connection(address: str, port: int, seconds: float) -> _socket.socket:
-    """Connect to the first of its addresses that accepts."""
     problem = OSError("it has no address")
     found = _socket.getaddrinfo(_encoded(address), port, 0, _socket.SOCK_STREAM)
     for family, kind, protocol, _, socket_address in found:
@@ -160,7 +159,6 @@ def identity() -> str:
 
 
 def parse_order(line: bytes) -> tuple[float, list[tuple[str, int, str]]]:
-    """The seconds, and address, port and token of each target."""
     seconds, *words = line.decode().split()
     targets = [(words[first], int(words[first + 1]), words[first + 2]) for first in range(0, len(words), 3)]
     return float(seconds), targets

@@ -18,9 +18,7 @@ class FoundHub(NamedTuple):
     has_own_cache: bool = False
     """True if the account's variables name a cache."""
     in_home: tuple[str, ...] = ()
-    """Requested repositories in the home's cache."""
     in_own: tuple[str, ...] = ()
-    """Requested repositories in the account's cache."""
     directories: tuple[str, ...] = ()
     """Names that are directories where ranks work: no hub is asked for them."""
     others: int = 0
@@ -28,4 +26,3 @@ class FoundHub(NamedTuple):
     prepared_in_home: tuple[str, ...] = ()
     """Datasets that `datasets` prepared next to the home's cache and loads without the hub."""
     prepared_in_own: tuple[str, ...] = ()
-    """The same next to the account's."""

@@ -58,7 +58,6 @@ def note_fields(
     stream: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Fields of a `note`: about the call, or a note in a rank's output."""
     place = {"rank": rank, "host": host, "stream": stream}
     return {"note": note, "warning": warning, **place, "details": _finite(details or {}), "text": text}
 
@@ -81,7 +80,6 @@ def failure_fields(
 
 
 def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
-    """Events of a wrong call, or one that ended unexpectedly."""
     now = time.time()
     failure = event_text("failure", failure_fields("not-started", reason, fix=fix), now)
     sys.stdout.write(failure + event_text("end", summary_fields(None, None, exit_code, 0.0), now))
@@ -106,16 +104,12 @@ class EventsView:
         self._events = Pipe(sys.stdout, cancel)
         self._words = Pipe(sys.stderr, cancel)
         self.record: RunRecord | None = None
-        """Set once the run is started, before the view is entered."""
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
         self._figures = Figures()
         self._notes = ShownNotes()
         self._shown: RunStatus | None = None
-        """Last status whose figures were printed."""
         self._attempt = 0
-        """Last attempt whose start was printed."""
         self._failed: set[int] = set()
-        """Attempts whose failure was printed."""
 
     @property
     def broken(self) -> OSError | None:

@@ -34,7 +34,6 @@ _ASIDE: Final = re.compile(
     r"|eval\w*|valid\w*|test\w*|predict\w*)\b",
     re.I,
 )
-"""Names of bars that count no training steps."""
 _SPEED: Final = re.compile(
     rf"\b({_NUMBER})\s*((?:it|step|batch|sample|img|image|token|tok|example|seq)(?:e?s)?/s(?:ec)?|s/it)\b", re.I
 )
@@ -55,7 +54,6 @@ class Curve:
         self._last = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """`value` stands for `count` values."""
         if not math.isfinite(value):
             return
         self._last = value
@@ -77,8 +75,6 @@ class Curve:
 
 
 class Figures:
-    """Training progress, from the lowest rank that prints a loss."""
-
     def __init__(self) -> None:
         self.curve = Curve()
         self.loss: float | None = None
@@ -140,7 +136,6 @@ class Figures:
 
 
 def training_loss(line: str) -> float | None:
-    """First training loss in a line; may be infinite or NaN."""
     if "loss" not in line.lower() or _END in line:
         return None
     losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)

@@ -41,14 +41,10 @@ _SILENT: Final = 12.0
 _LATE: Final = 1000
 """Lines behind the run before the view says so; fewer, or under two seconds of output, are in transit."""
 _TABLE_FROM: Final = 10
-"""Screen lines needed for the table."""
 _PANEL_FROM: Final = 20
-"""Screen lines needed for a border around the header."""
 _PROGRESS_FROM: Final = 72
-"""Columns needed for curve, epoch and speed next to loss and step."""
 _CURVE_WIDTH: Final = 60
 _LEAST_DRAWN: Final = 8
-"""Columns that the curve and the step bar keep next to the speed."""
 _GAP: Final = 2
 _TOP_SECONDS: Final = 0.5
 
@@ -99,7 +95,6 @@ class _Held:
 
 
 def _header(state: RunState, width: int, height: int, now: float) -> tuple[RenderableType, int]:
-    """The header and its height: in a panel, as lines, or as one line."""
     run = f"run {printable(state.status.id)}"
     if height <= 2:
         return "", 0
@@ -199,8 +194,6 @@ def _progress(state: RunState, width: int, *, has_room: bool) -> list[Renderable
 
 
 class _Curve:
-    """As wide as its cell."""
-
     def __init__(self, points: Sequence[float]) -> None:
         self._points = points
 
@@ -281,8 +274,6 @@ def _log_title(state: RunState) -> Rule:
 
 
 class _Log:
-    """Newest entries that fit, newest at the bottom."""
-
     def __init__(self, state: RunState) -> None:
         self._state = state
 
@@ -382,7 +373,6 @@ def _cut(text: Text) -> Text:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of a path tells more than its beginning."""
     return text if cell_len(text) <= width else "…" + text[-(width - 1) :]
 
 

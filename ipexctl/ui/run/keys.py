@@ -27,14 +27,12 @@ _MAX_TYPED: Final = 200
 class Controls:
     def __init__(self, ranks: RankSet = EVERY_RANK, *, keys: bool = True) -> None:
         self.keys = keys
-        """True if stdin is a terminal."""
         self.mode: Mode = "watching"
         self.ranks = ranks
         self.typed = ""
         self.error = ""
         self.paused = False
         self.scrolled = 0
-        """Lines scrolled back."""
         self.stopping = False
 
     def press(self, key: str) -> Action | None:
@@ -95,7 +93,6 @@ _KEY_NAMES: Final = {
 
 
 _KEY: Final = re.compile(rb"\x1b\[[^@-~]*[@-~]?|\x1bO.?|.", re.DOTALL)
-"""An escape sequence, possibly cut off, or a byte."""
 
 
 def read_keys(data: bytes) -> list[str]:

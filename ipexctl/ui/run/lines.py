@@ -51,7 +51,6 @@ class PrefixedLines:
 
     @property
     def unfinished(self) -> bytes:
-        """Last state of the unfinished line."""
         return last_state(b"".join(self._buffered)[-_LONGEST_VIEWED:])
 
     def flush(self) -> bytes:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Note
 
 _OF_THE_RUN: Final = ("restart", "checkpoint", "job-limit")
-"""Notes about all ranks: shown once, without a rank."""
 
 
 class ShownNotes:

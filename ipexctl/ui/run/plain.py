@@ -36,7 +36,6 @@ def wants_live(*, plain: bool) -> bool:
 
 
 def check_terminal() -> None:
-    """Raise a UserError if stdout is no terminal."""
     if not sys.stdout.isatty():
         raise UserError("--live needs a terminal, and stdout is not one", fix="remove --live, or use --plain")
 
@@ -59,7 +58,6 @@ class PlainRun(OutputPipes):
     """
 
     figures_interval: Final = 10.0
-    """CPU and memory are not shown."""
     drops_output: Final = True
     detached: Final = False
 
@@ -77,7 +75,6 @@ class PlainRun(OutputPipes):
         self._quiet = quiet
         self._timestamps = timestamps
         self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
-        """Ranks that have printed something."""
         self._notes = ShownNotes()
 
     def __enter__(self) -> PlainRun:

@@ -46,12 +46,9 @@ _OF_ONE_RANK: Final = re.compile(r"^\[rank\d+\]: ?|(?<=\[[WIEF])\d{4} \d\d:\d\d:
 """Torch's rank name and warning time, in which equal lines differ."""
 _KEPT: Final = 3000
 _LONGEST: Final = 4000
-"""Bytes of a line."""
 
 
 class LogLine:
-    """A line, its ranks, and its cached rendering."""
-
     __slots__ = ("is_summary", "number", "ranks", "rendered", "stream", "text", "when")
 
     def __init__(self, number: int, text: str, stream: StreamName | None, when: float) -> None:
@@ -61,7 +58,6 @@ class LogLine:
         self.when = when
         self.ranks: set[int] = set()
         self.is_summary = False
-        """True if it stands for lines that say nothing new."""
         self.rendered: tuple[tuple[int, int], list[list[Segment]]] | None = None
         """Cached screen rows, with the width and number of ranks they are valid for."""
 
@@ -92,7 +88,6 @@ class FoldedLog:
         self._last[rank] = entry.number
 
     def summarise(self, rank: int, stream: StreamName, text: str, now: float) -> None:
-        """One entry per run, joined by each rank at its first such line."""
         entry = self._summaries.get(text)
         if entry is None:
             entry = self._summaries[text] = self.append(text, stream, now)
@@ -100,7 +95,6 @@ class FoldedLog:
         entry.ranks.add(rank)
 
     def close_window(self, now: float) -> None:
-        """Forget entries that are too old for another rank to join."""
         for key, entries in list(self._open.items()):
             window = _STDERR_WINDOW if key[0] == "stderr" else _WINDOW
             if now - entries[-1].when > window:
@@ -117,7 +111,6 @@ class FoldedLog:
 
 
 def newest(entries: Sequence[LogLine], ranks: RankSet) -> Iterator[LogLine]:
-    """Entries of these ranks and notices, newest first."""
     for entry in reversed(entries):
         if entry.stream is None or ranks.everyone or any(rank in ranks for rank in entry.ranks):
             yield entry
@@ -142,7 +135,6 @@ class Row:
         self.status = RankStatus(rank, "")
         self.last = ""
         self.unfinished: tuple[str, float] | None = None
-        """Text of an unfinished line, and when it was seen."""
         self.rate = 0.0
         self.streams: dict[StreamName, NewestLines] = {"stdout": NewestLines(), "stderr": NewestLines()}
         self._counted = 0
@@ -159,8 +151,6 @@ class Row:
 
 
 class RunState:
-    """`feed` is cheap; `tick` does the work, which is bounded."""
-
     def __init__(self, status: RunStatus, controls: Controls | None = None) -> None:
         self.status = status
         self.controls = controls or Controls()
@@ -243,7 +233,6 @@ class RunState:
 
     @property
     def behind(self) -> int:
-        """Entries added since the pause."""
         return self.folded.added - self._paused_entries[-1].number if self._paused_entries else 0
 
     def last_lines(self, limit: int) -> list[str]:

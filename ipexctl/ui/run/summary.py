@@ -107,7 +107,6 @@ def network_text(network: NetworkCost | None) -> str:
 
 
 def slow_text(status: RunStatus | None) -> str:
-    """The rank that is slow now, with the command that says why; empty if none, or the run is over."""
     if status is None or status.slow is None or status.state != "running":
         return ""
     slow = status.slow

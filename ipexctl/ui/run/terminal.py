@@ -62,7 +62,6 @@ class Terminal:
 
     @property
     def free(self) -> bool:
-        """True if the last frame is written completely."""
         return not self._pending
 
     def enter(self) -> None:
@@ -105,7 +104,6 @@ class Terminal:
                 termios.tcsetattr(self.keyboard, termios.TCSANOW, self._before)
 
     def paint(self, renderable: RenderableType, width: int, height: int) -> None:
-        """Start writing the lines that changed since the last frame."""
         lines = self._console.render_lines(renderable, self._console.options.update_dimensions(width, height))
         with self._lock:
             if not self.entered:

@@ -125,7 +125,6 @@ class LiveRun:
         self._must_reenter = True
 
     def not_stopping(self) -> None:
-        """Show that the run continues."""
         self.state.controls.stopping = False
         self.state.changed = True
 
@@ -170,7 +169,6 @@ class LiveRun:
                 return
 
     def _ready(self) -> bool:
-        """True if the view may draw; enters the screen once in the foreground."""
         if self._suspended or not self._terminal.in_foreground:
             return False
         if not self._terminal.entered or self._must_reenter:
@@ -210,7 +208,6 @@ class LiveRun:
         self._must_reenter = True
 
     def _print_end(self) -> None:
-        """Print the last lines and the end of the run to the restored screen."""
         ended = self.state.ended
         if ended is not None:
             for line in self.state.last_lines(_LAST_LINES):

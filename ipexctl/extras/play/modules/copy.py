@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 _SMALL_FILE: Final = 256 << 10
-"""Up to this size, a file is sent along with the check whether it differs."""
 _MAX_DIFF: Final = 200_000
 _READING: Final = threading.Lock()
 
@@ -148,7 +147,6 @@ def _copy(context: PlayContext, call: Call, session: Session) -> Result:
 
 @lru_cache(maxsize=1)
 def _content(path: Path, _modified: int) -> bytes:
-    """The file, read once for all hosts."""
     return read_regular(path, COPIED)
 
 
@@ -220,7 +218,6 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
 
 
 def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
-    """Content and mode of each file; None if too large."""
     contents: dict[str, tuple[bytes, int]] = {}
     size = 0
     for directory, names, files in os.walk(source):
@@ -236,7 +233,6 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
 
 
 def _packed(files: dict[str, tuple[bytes, int]], directories: Sequence[str], mode: int | None) -> bytes:
-    """An archive with the files of each directory in a numbered directory."""
     numbers = {directory: number for number, directory in enumerate(directories)}
     packed, now = io.BytesIO(), int(time.time())
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:

@@ -88,7 +88,6 @@ def _destination(call: Call) -> Path:
 
 
 def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Result:
-    """With the host's mode, masked by the umask, as in `ipexctl fetch`."""
     try:
         created = write_named_file(dest, content, mode & 0o777 & ~read_umask(), make=True)
         if created is not None:
@@ -101,7 +100,6 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
 
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
-    """Fetch a directory or large file; needs Python on the host."""
     from ipexctl.run.fetch import order_of_host
 
     if call.check:

@@ -47,7 +47,6 @@ WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
 """sh functions to reach a path that a task writes or removes. All such scripts begin with them."""
 _NO_SUDO: Final = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
-"""Bytes kept of a command's output, per stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,9 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (rf"(?i)^\s*{_PACKAGES}\b.*$", "a package that is no longer made", "", frozenset({".txt"})),
     (rf"(?i){_PACKAGES}", "names a package that is no longer made", None, frozenset({".toml", ".cfg", ".sh"})),
 )
-"""Pattern, finding, replacement (None: the user decides), file suffixes."""
 
 
 def scan(root: Path) -> tuple[MigrationFinding, ...]:
-    """All lines that have to change, in file order."""
     findings: list[MigrationFinding] = []
     for path in _files(root):
         try:
@@ -115,7 +113,6 @@ def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
 
 
 def applied(text: str, findings: list[MigrationFinding]) -> str:
-    """Apply the safe edits; a line that becomes empty is deleted."""
     edits = {finding.line: finding.new for finding in findings if finding.new is not None}
     lines = list(enumerate(text.split("\n"), 1))
     return "\n".join(edits.get(number, line) for number, line in lines if edits.get(number) != "")
@@ -136,7 +133,6 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    """Run once, on the control machine; the first host gets the result."""
     del context
     root = local_path(call.task.base, call.args["src"])
     if not root.is_dir():

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from ipexctl.run.follow import RunUpdate
 
 _MAX_KEPT: Final = 1 << 20
-"""Characters of rank output kept for `register`, per stream."""
 
 _CREATES: Final = """\
 case $1 in '~') set -- "$HOME";; '~/'*) set -- "$HOME/${1#??}";; esac
@@ -152,8 +151,6 @@ def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, R
 
 
 class _TaskRun(RunWatcher):
-    """Passes events to the play's view, and keeps rank output for `register`."""
-
     def __init__(self, context: PlayContext, call: Call, *, is_silent: bool = False) -> None:
         self.reason = ""
         self._context, self._call, self._is_silent = context, call, is_silent
@@ -163,7 +160,6 @@ class _TaskRun(RunWatcher):
 
     @property
     def output(self) -> dict[str, str]:
-        """Rank output by stream."""
         return {name: "".join(parts).rstrip("\n") for name, parts in self._kept.items()}
 
     def sessions(self) -> AbstractContextManager[SessionPool]:
@@ -181,7 +177,6 @@ class _TaskRun(RunWatcher):
         self.on_step(f"run {run.record.id}: {run.plan.size}, {run.plan.connection}")
 
     def follow(self, run: StartedRun) -> Followed:
-        """Follow the run to its end; cancelling the call stops it."""
         context, record = self._context, run.record
         follower = Follower(
             record,
@@ -224,7 +219,6 @@ class _TaskRun(RunWatcher):
             self._context.watch(RunOutput(rank, stream, masked(text, self._context.templater.secrets)))
 
     def _stop(self, record: RunRecord) -> None:
-        """Over a new session, because the pool's are closed."""
         try:
             stop(record, CallWatcher(Cancel()))
         except CallError as error:

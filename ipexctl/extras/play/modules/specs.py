@@ -29,7 +29,6 @@ SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
 _KINDS: Final[Mapping[Any, Any]] = {
     str: "str", int: "int", float: "float", bool: "bool", Path: "path", tuple[str, ...]: "list",
 }  # fmt: skip
-"""Declared type → kind in a playbook, unless the declaration names one."""
 _TEXT: Final = Option("str")
 _LIST: Final = Option("list")
 _COUNT: Final = Option("int", least=1)
@@ -101,7 +100,6 @@ def _of_request(given: Mapping[str, Any]) -> str | None:
 
 
 def declared_options(kind: type) -> dict[str, Option]:
-    """Options of a dataclass shared with the command line; see `option_declaration.py`."""
     types, defaults = get_type_hints(kind), {field.name: field.default for field in fields(kind)}
     return {name: _option(types[name], defaults[name], declaration) for name, declaration in declared(kind).items()}
 
@@ -233,4 +231,3 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),
     "migrate": (Spec("migrate", "all", {"src": Option("path", default="."), "apply": _NO}, free="src"),),
 }
-"""Modules by the file of this package."""

@@ -107,7 +107,6 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
 
 
 def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
-    """Give an environment another name, such as `default`."""
     source = call.args["from"]
     results: dict[str, Result] = {}
     moves: dict[str, tuple[str, str, str]] = {}
