@@ -187,11 +187,11 @@ def wait(
 @dataclass(frozen=True, slots=True)
 class LogsResult:
     exit_code: int
-    """With `follow`, the run's."""
+    """With `follow`, the run's exit code."""
     status: RunStatus | None
     reason: str = ""
     error: CallError | None = None
-    """The same for a user, unless a notice had it."""
+    """The error to show; None if a notice already said it."""
     missing: str = ""
     """What node0's record lacks because its disk was full."""
 

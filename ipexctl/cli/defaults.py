@@ -203,7 +203,7 @@ class CommandSpec(NamedTuple):
     table: str
     params: Mapping[str, Param]
     table_params: Mapping[str, Param]
-    """Of all commands that share the table, such as those of `export`."""
+    """Options of all commands that share the table, such as the subcommands of `export`."""
 
     @classmethod
     def of(cls, command: TyperCommand, ctx: Any) -> CommandSpec | None:

@@ -152,7 +152,7 @@ def rdma(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def names(cluster: ClusterContext) -> Iterator[Finding]:
-    """How hosts resolve each other's names; a host's own name has its own rule."""
+    """A host's own name has its own rule."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes:

@@ -107,7 +107,7 @@ def find_downloader(
     home: str,
     watch: Watch,
 ) -> Downloader:
-    """Raises a HostError for the machine, a UserError for a name that is not a host of the call."""
+    """Raises a HostError if the machine can't download, a UserError if `on` is not a host of the call."""
     own = next((host for host in hosts if is_this_machine(host)), LOCAL)
     if on == HUB_MACHINE:
         host = _reaching(access, home, hosts, facts, pool) or own

@@ -30,7 +30,7 @@ PACKAGE: Final = "huggingface_hub"
 NAME: Final = "hub-download"
 _ROW: Final = StackSpec(name="hub", torch="", torch_patches=(), torch_pythons=())
 _REQUIREMENT: Final = f"{PACKAGE}>=0.30"
-"""First version that lists a tree's files with hashes and whose errors have the hub's message."""
+"""First version that lists a tree's files with hashes and has the hub's message in its errors."""
 _OLDEST_GLIBC: Final = "2.28"
 
 

@@ -57,7 +57,7 @@ class InstallRequest:
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = field(default=(), repr=False)
     named_files: tuple[Path, ...] = field(default=(), repr=False)
-    """Those that the call names, with extras."""
+    """Requirements files that the call names, with extras."""
     named: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
     """Packages to build from source. Never from a host's record: a build runs code."""
@@ -205,7 +205,7 @@ class InstallContext:
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None
-        """Intel MPI of the built environments; a wheel behind a URL does not name its MPI before."""
+        """Intel MPI of the built environments. A wheel from a URL names its MPI only once it is installed."""
         self.uplink = 0
         self.downloaded = 0
         self._began = time.monotonic()

@@ -26,7 +26,7 @@ class PathNotes:
         self._kind = kind
 
     def add(self, paths: Iterable[str], text: str = "") -> None:
-        """Note these paths, whose directories may be links, and forget those that were removed."""
+        """Note these paths (their directories may be links), and forget removed ones."""
         found = [real_name(path) for path in paths]
         if not found:
             return

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class SyncPlan(NamedTuple):
+    """One generation for all hosts, and the hosts by what they need for it."""
+
     generation: int
     whole: tuple[Host, ...]
     """Hosts that have it."""
@@ -23,6 +25,7 @@ class SyncPlan(NamedTuple):
     followers: tuple[tuple[Host, Host], ...]
     """The other hosts, each with the host whose home it shares: a leader, or one that has it."""
     ended: tuple[str, ...]
+    """Runs that ended, by the record on any host."""
     users: tuple[str, ...] = ()
     """Runs that use the generations before it."""
 

@@ -106,7 +106,7 @@ class EnvInstaller:
                     is_new = self._build(host, session)
                 built.add(host.name)
                 if not is_new:
-                    # so that the next call with this request needs no index
+                    # the next call with this request needs no index
                     self._client(host, session).add_request(self.spec.name, context.request.to_json())
                 self._verify(host, session, changed=is_new)
 

@@ -147,7 +147,7 @@ def _on_hosts(
     verb: str,
     removed: Callable[[_Target], Sequence[Env]] | None = None,
 ) -> EnvsReport:
-    """Do the work on every host, or with `removed` on the first host of each home, whose result counts for all.
+    """Do the work on every host, or with `removed` on the first host of each home, and report its result for all.
 
     `removed` names the environments that the work removes; the home's other hosts are asked who uses them.
     """

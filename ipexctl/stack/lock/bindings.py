@@ -1,4 +1,4 @@
-"""What a oneccl_bind_pt wheel without oneCCL inside needs besides. Pure.
+"""What else a oneccl_bind_pt wheel without oneCCL inside needs. Pure.
 
 Such a wheel (built with USE_SYSTEM_ONECCL) fails at import unless oneccl and impi-rt are installed too. A wheel on disk
 is inspected before a lock is made; one from an index shows it only in the verification. Both give the same fix.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CONTROL_MACHINE: Final = ""
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
-"""Of a wheel; URLs are left out."""
+"""Cached fields of a wheel, without URLs."""
 _SCHEMA: Final = "ipexctl.indexes/1"
 
 

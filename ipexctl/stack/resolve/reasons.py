@@ -169,7 +169,7 @@ def missing_requirement(*, row: str, requirement: str, indexes: QueriedIndexes) 
 def missing_wheels(
     *, title: str, absent: Absent, others: Builds, pythons: Names, glibc: str, line: str | None, indexes: QueriedIndexes
 ) -> Text:
-    """`line`: the torch whose bindings were never published for CPUs."""
+    """`line`: a torch with bindings that were never published for CPUs."""
     clauses: list[str] = []
     if absent:
         clauses.append(
