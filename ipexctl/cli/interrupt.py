@@ -52,9 +52,10 @@ class Interrupt:
 
 @contextmanager
 def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrupt]:
-    """Throw `cancel` on the first signal; end the process with the second. `only_waits`: nothing runs on the hosts for this call.
+    """Throw `cancel` on the first signal; end the process with the second.
 
-    A cancelled step without host results raises Interrupted with the signal's exit code; a CallError gets that code.
+    `only_waits`: nothing runs on the hosts for this call. A cancelled step without host results raises Interrupted with
+    the signal's exit code; a CallError gets that code.
     """
     interrupt = Interrupt()
 
