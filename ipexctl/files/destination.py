@@ -113,10 +113,7 @@ class Destination:
             raise self._disk(error) from None
 
     def remove_if_empty(self) -> None:
-        """Remove the directory, and parents created for it, if empty.
-
-        Each is found from its child, whatever their paths lead to by now.
-        """
+        """Remove the directory, and parents created for it, if empty; each parent is found from its child."""
         names = [os.path.basename(path) for path in self._made_above]
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # not empty
             below = self._top
@@ -187,10 +184,7 @@ class Destination:
 
     @staticmethod
     def _open_part(directory: GuardedDirectory, name: bytes, at: int) -> tuple[bytes, int]:
-        """Name and descriptor of the temporary file.
-
-        If the usual name belongs to something else, it gets a new one that no later call finds.
-        """
+        """Name and descriptor of the temporary file; a new name if the usual one belongs to something else."""
         part = _part(name)
         number: int | None = None
         with contextlib.suppress(FileExistsError):
@@ -446,8 +440,7 @@ def _check_owner(directory: GuardedDirectory, name: bytes, status: os.stat_resul
 
 
 def read_umask() -> int:
-    """Linux shows the umask; elsewhere it is stricter for an instant, in which no other thread's file gets too many
-    rights."""
+    """Linux shows the umask; elsewhere it is made stricter for an instant."""
     with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:
         if (found := re.search(rb"^Umask:\s*([0-7]+)$", file.read(), re.MULTILINE)) is not None:
             return int(found[1], 8)

@@ -160,8 +160,6 @@ class _Push:
             self._options.dry_run,
         )
 
-    # Compare
-
     def _inspect(self, host: Host, session: Session, *, quick: bool = False) -> InspectReply:
         packed = self._source.manifest.packed
         request: InspectRequest = {
@@ -218,8 +216,6 @@ class _Push:
             return False
         self._done[host.name] = replace(base, seconds=self._seconds)
         return True
-
-    # Send
 
     def _send(self, hosts: Sequence[Host]) -> None:
         needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
@@ -311,8 +307,6 @@ class _Push:
 
     def _reason_without_files(self, found: InspectReply) -> str:
         return f"the name of a revision: {found.path}" if self._options.repos and not found.lacking else ""
-
-    # Hosts that see the directory of another one
 
     def _look_again(self, host: Host, session: Session) -> None:
         found = self._inspect(host, session, quick=True)

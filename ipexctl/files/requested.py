@@ -105,8 +105,7 @@ def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
 
 
 def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed: bool = False) -> ManifestEntry:
-    """The file as it was when opened: it may have changed or grown since it was listed, in a followed run to any size,
-    as a checkpoint being written does."""
+    """The file as it was when opened: it may have changed or grown since it was listed."""
     numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
     if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
@@ -162,10 +161,7 @@ class Requested:
     """Files are fetched repeatedly while the run writes them."""
 
     def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> Accepted:
-        """Raise a HostError naming the first entry that was not requested.
-
-        `single` is the host's word that a path with wildcards is a literal name.
-        """
+        """Raise a HostError for an entry not requested. `single`: the host takes a path with wildcards literally."""
         _check_tree(entries)
         if self.path is None:
             return self._accept_below(2, entries, [_is_of_run(entry, self.run) for entry in entries])
@@ -249,10 +245,7 @@ def _matches_one(component: bytes, name: bytes) -> bool:
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:
-    """True if a link may lead out of the directory `top` levels below DEST.
-
-    A `..` after a name leads out too: that name may be another link.
-    """
+    """True if a link may leave the directory `top` levels below DEST, as with a `..` after a name, itself a link."""
     steps = [step for step in link.content.split("/") if step not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     return link.content.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]

@@ -156,10 +156,7 @@ def fetch(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> DownloadResult:
-    """Let the host download into its store, with these pip settings or its environment's.
-
-    URLs and credentials go on stdin; the response has none.
-    """
+    """Let the host download with these pip settings or its own. URLs and credentials go on stdin."""
     if not downloads:
         return DownloadResult((), {})
     request: DownloadRequest = {

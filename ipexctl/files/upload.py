@@ -137,10 +137,8 @@ class Uploader:
         return [blob for blob in self._blobs if needs is None or blob.name == PARCEL or blob.sha256 in needs]
 
     def _drop(self) -> None:
-        """Remove the files from the stores; after Ctrl-C they stay for a day.
-
-        A store that keeps unfinished files is its owner's to remove.
-        """
+        """Remove the files; after Ctrl-C they stay for a day. A store that keeps unfinished files is its owner's to
+        remove."""
         if self._pool.cancel.thrown or self.source.resume:
             return
         cancel = Cancel()

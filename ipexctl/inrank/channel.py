@@ -152,10 +152,7 @@ class Channel:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """One call at a time, and none after a call that raised: other ranks would mistake its values.
-
-        A signal handler, for example, may raise while this rank waits.
-        """
+        """One call at a time, and none after one that raised: other ranks would mistake its values."""
         with self._lock:
             if self._is_interrupted:
                 raise RuntimeError("an error has ended an earlier all-reduce of this rank, so no other can follow")
@@ -164,8 +161,7 @@ class Channel:
             self._is_interrupted = False
 
     def discard(self, owner: Any) -> bool:
-        """Forget tensors of the model's last backward pass if it raised, because their values are new; False without
-        any."""
+        """Forget tensors of the model's last backward pass if it raised: their values are new. False without any."""
         found = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
@@ -302,10 +298,7 @@ class Channel:
             pending.future.set_result(pending.tensor)
 
     def _slots(self, number: int) -> list[int]:
-        """Each rank's slot of a piece that all have written.
-
-        Raises if the ranks are about to sum different tensors, as when their models differ.
-        """
+        """Each rank's slot of a piece that all have written. Raises if the ranks' tensors differ."""
         words = [segment.pieces[number % MOST_PIECES] for segment in self._segments]
         own = words[self.place] >> 8
         for word in words:

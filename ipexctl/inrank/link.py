@@ -58,8 +58,7 @@ class SharedLink:
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
-        """Future of a flat tensor's sum over all ranks, each scaled by the factor; set by `channel.finish` at the
-        latest.
+        """Future of a flat tensor's sum over all ranks, scaled by the factor; set by `channel.finish` at the latest.
 
         `lost`: what rounding took from this bucket before.
         """

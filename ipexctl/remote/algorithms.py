@@ -32,10 +32,7 @@ ANY_ALGORITHMS: Final = Algorithms()
 
 
 def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
-    """Prefer fast ciphers and the types of known host keys, otherwise keep paramiko's order.
-
-    Raises Unreachable if one of the lists becomes empty.
-    """
+    """Prefer fast ciphers and types of known keys, else keep paramiko's order. Raises Unreachable for an empty list."""
     options = transport.get_security_options()
     ciphers = allowed("Ciphers", options.ciphers, configured.ciphers)
     options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)

@@ -72,10 +72,7 @@ class Cancel:
 
 
 class Deadline:
-    """Without `seconds` it never expires, without `cancel` it can't be cancelled.
-
-    With `is_of_silence`, any sign of work by the host restarts it.
-    """
+    """`seconds` None never expires. With `is_of_silence`, any sign of work by the host restarts it."""
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds

@@ -43,10 +43,7 @@ def home_functions() -> str:
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
-    """The error for the last stderr line of a script; None if the home was not refused.
-
-    Raises UserError for a home that must not be used on any host.
-    """
+    """Error for a script's last stderr line, or None. Raises UserError for a home that no host may use."""
     if not line.startswith(_PREFIX):
         return None
     kind, _, detail = line.removeprefix(_PREFIX).partition(" ")
@@ -64,10 +61,7 @@ def walk_to(path: str) -> str:
 
 
 def use_home_or_fail(home: str, below: str) -> str:
-    """Shell lines to prepare a home before something is made in its directory `below`.
-
-    A refusal is on stderr for `home_refusal`, and on stdout as the agent's event `failed`.
-    """
+    """Shell lines to prepare a home. A refusal is on stderr for `home_refusal`, and on stdout as event `failed`."""
     events = []
     for kind in REFUSALS:
         refused = HomeRefused(kind, home)

@@ -118,10 +118,7 @@ _HOST_KEY = {
 def _rejected_key(
     check: KeyCheck, endpoint: Endpoint, key_type: str, key: bytes, *, has_authority: bool
 ) -> Unreachable:
-    """The fix never contains a command that adds a changed key.
-
-    `has_authority`: only a certificate authority vouches for the host.
-    """
+    """The fix never contains a command that adds a changed key. `has_authority`: only a CA vouches for the host."""
     name, print_, entry = endpoint.key_name, fingerprint(key), check.entry
     shows = _show_key(key_type)
     if entry and check.verdict == "revoked":

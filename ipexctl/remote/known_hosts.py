@@ -93,10 +93,7 @@ def _matches(entry: KnownHostsEntry, name: str, encoded: bytes) -> bool:
 
 
 def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> KeyCheck:
-    """Check a host's key against its entries.
-
-    Any other known key means a change, even of another type: known types are requested first.
-    """
+    """Any other known key means a change, even of another type: known types are requested first."""
     known: KnownHostsEntry | None = None
     other: KnownHostsEntry | None = None
     for entry in entries:

@@ -16,10 +16,7 @@ _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not
 
 
 def explain_stderr(stderr: bytes, path: str = "") -> tuple[str, str]:
-    """Reason and fix, empty if not found. `path`: where the program writes. Pure.
-
-    The reason is the last line: a traceback ends with its exception.
-    """
+    """Reason, the last line as in a traceback, and fix; empty if not found. `path`: where the program writes. Pure."""
     text = stderr.decode(errors="replace")
     for words, code in _EXPLAINED:
         if words in text:

@@ -11,6 +11,7 @@ from ipexctl.remote.ssh_config import PARAMIKO_LOCK
 
 
 def _version(name: str) -> str:
+    """Version of a package, by the name of its metadata directory."""
     for directory in getattr(sys.modules.get(name), "__path__", ()):
         for metadata in Path(directory).parent.glob(f"{name}-*.dist-info"):
             return metadata.name.removeprefix(f"{name}-").removesuffix(".dist-info")
@@ -30,6 +31,7 @@ They take a third of `import fabric`: unittest.mock imports asyncio and ssl, imp
 
 
 def import_ssh() -> None:
+    """Import the modules once; other threads wait for the first."""
     with PARAMIKO_LOCK:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:

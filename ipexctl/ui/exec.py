@@ -151,10 +151,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 
 class FailureReport:
-    """Prints failed hosts with reason and fix, grouped by reason.
-
-    Collects failures for `delay` seconds. `options`: the call's, for commands to type next.
-    """
+    """Prints failed hosts by reason, collected for `delay` seconds. `options`: the call's, for commands to type."""
 
     def __init__(self, options: CallOptions = NO_OPTIONS, delay: float = 1.0) -> None:
         self._options = options

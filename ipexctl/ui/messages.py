@@ -41,8 +41,7 @@ def paint(text: str, code: str, *, on: bool) -> str:
 def print_message(text: str, patience: float | None = None) -> None:
     """Write a line to stderr. If stderr is closed, only the message is lost.
 
-    `patience`: seconds to wait for a blocked reader. Bypasses Python's buffer, where stuck text would block the
-    interpreter's exit or change its exit code.
+    `patience`: seconds to wait for a blocked reader. Text stuck in Python's buffer would block the interpreter's exit.
     """
     try:
         descriptor = sys.stderr.fileno()
@@ -64,10 +63,7 @@ def print_message(text: str, patience: float | None = None) -> None:
 
 
 def write_to_terminal(text: str) -> None:
-    """Write to stderr's descriptor: a signal handler may interrupt code that holds the buffer's lock.
-
-    Does not block, so a blocked reader can't delay the handler.
-    """
+    """Write to the descriptor without blocking: a signal handler may interrupt the holder of stderr's lock."""
     with contextlib.suppress(OSError, ValueError):
         blocking = os.get_blocking(2)
         os.set_blocking(2, False)
@@ -92,10 +88,7 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
 
 
 def fitted(lines: Sequence[str]) -> str:
-    """Join sentences and indented lines, safe to print, for stderr.
-
-    On a terminal no word is cut, and a command is complete on a line.
-    """
+    """Join sentences and indented lines for stderr; no word is cut, and a command stays on one line."""
     width = _terminal_width()
     if not width:
         return "\n".join(lines)

@@ -114,10 +114,7 @@ class Pipe:
 
 
 class OutputPipes:
-    """stdout and stderr for prefixed lines of hosts or ranks.
-
-    If one can't be written, the call is cancelled, `broken` is the error, and the rest is dropped.
-    """
+    """stdout and stderr with prefixed lines. If one can't be written, the call is cancelled; `broken` is the error."""
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         self._cancel = cancel

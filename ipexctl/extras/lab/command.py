@@ -28,9 +28,6 @@ lab_command = typer.Typer(
 )
 
 
-# Candidates of Tab
-
-
 def _lab_names() -> list[str]:
     return [lab.name for lab in labs.list_labs()]
 

@@ -74,10 +74,7 @@ class CommandError(Exception):
 
 
 def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
-    """Returns stdout; raises CommandError unless it exits with 0.
-
-    It ends with this process: an `ip -batch` of a killed `up` would race the `down` that removes the remains.
-    """
+    """Returns stdout; raises CommandError unless it exits with 0. It ends with this process."""
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
     try:
         completed = subprocess.run(

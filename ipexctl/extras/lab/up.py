@@ -126,10 +126,7 @@ def _make(lab: Lab) -> Lab:
 
 
 class _Starts:
-    """Hosts being started: none begins after `close`, which waits for those under way.
-
-    The pool can't tell: an interrupt in `submit` leaves a running thread that it does not know.
-    """
+    """Hosts being started. `close` waits for them: an interrupt in `submit` leaves a thread unknown to the pool."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

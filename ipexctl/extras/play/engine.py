@@ -68,8 +68,6 @@ class Engine:
             plays=tuple(play.name for play in playbook.plays),
         )
 
-    # Plays
-
     def _run_play(self, number: int, play: Play) -> None:
         all_hosts = self._ready.hosts[number]
         hosts = [host for host in all_hosts if host.name not in self.unreachable_hosts | self.failed_hosts]
@@ -160,8 +158,6 @@ class Engine:
     def notify(self, name: str, host: str) -> None:
         self._notified.setdefault(name, set()).add(host)
 
-    # Steps
-
     def _steps(self, steps: Sequence[Step], hosts: Sequence[str]) -> set[str]:
         failed: set[str] = set()
         for step in steps:
@@ -217,8 +213,6 @@ class Engine:
         (answer,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
         name = str(answer.values["name"]) if isinstance(answer, Filled) else task.called
         return masked(name, self.context.templater.secrets)
-
-    # Reports and counts
 
     def begin(self, name: str, module: str, position: str, *, handler: bool = False) -> TaskReport:
         report = TaskReport(name, self._play.name, module, position, seconds=time.monotonic())

@@ -71,10 +71,7 @@ def prepare(
     *,
     local: bool = False,
 ) -> tuple[Prepared, list[FileError]]:
-    """Select hosts and tasks. `limited`: hosts after --limit; `all_hosts` is empty if none are given.
-
-    The errors are plays and tasks that name other hosts.
-    """
+    """Select hosts and tasks; errors are plays and tasks that name other hosts. `limited`: hosts after --limit."""
     errors: list[FileError] = []
     names = {host.name for host in limited}
     hosts: dict[int, tuple[Host, ...]] = {}
@@ -94,10 +91,7 @@ def prepare(
 
 
 def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
-    """Selected sync and run tasks whose project is a home directory.
-
-    A directory that depends on a variable is checked by the module; `{{ here }}` is known already.
-    """
+    """Selected sync and run tasks whose project is a home directory; modules check directories with variables."""
     tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
     return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
 

@@ -77,8 +77,6 @@ class _PlaybookReader:
     task_count: int = 0
     file_count: int = 0
 
-    # Files
-
     def _read_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> PlaybookFile:
         path = _named_path(file, node, keyword)
         self.file_count += 1
@@ -105,8 +103,6 @@ class _PlaybookReader:
     def _variables_of(self, file: PlaybookFile, node: YamlNode, keyword: str) -> Mapping[str, Value]:
         named = self._read_named_file(file, node, keyword)
         return variables(named, named.root, "a file of variables")
-
-    # Plays
 
     def plays(self, file: PlaybookFile) -> list[Play]:
         root = file.root
@@ -187,8 +183,6 @@ class _PlaybookReader:
             with file.reporting():
                 found.append(self._variables_of(file, node, entry.key))
         return tuple(found)
-
-    # Tasks
 
     def _steps(
         self, file: PlaybookFile, node: YamlNode, above: InheritedKeywords, what: str, depth: int = 0

@@ -79,8 +79,6 @@ class TaskRunner:
         self._call_with_retries([work_item for work_item in work_items if work_item.call is not None])
         return self._finish(names)
 
-    # Prepare the calls
-
     def _create_items(self, hosts: Sequence[Host]) -> None:
         loop = self._task.loop
         if loop is None:
@@ -190,8 +188,6 @@ class TaskRunner:
         if target is None:
             return failed(*unknown_delegate(str(delegate), [*(host.name for host in self._context.hosts), "node0"]))
         return target
-
-    # Run the calls
 
     def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
         """Call the module; retry up to `retries` times until `until` holds or, without one, it succeeds."""
@@ -315,8 +311,6 @@ class TaskRunner:
         elif changes is not None and result.status == "failed":
             result = replace(result, data={**result.data, "changed": changes})
         return result
-
-    # Report the results
 
     def _finish(self, names: Sequence[str]) -> set[str]:
         task, failed_names = self._task, set()

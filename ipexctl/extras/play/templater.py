@@ -94,10 +94,7 @@ class Templater:
             self._write(_encode({"op": "add", "name": name, "values": values}))
 
     def host(self, name: str, layers: Sequence[str]) -> None:
-        """Set a host's layers, strongest last.
-
-        `@weak` marks the position of a job's variables with templates, `@strong` of those without.
-        """
+        """Strongest layer last. `@weak` and `@strong` stand for a job's variables with and without templates."""
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
     def check(self, templates: Iterable[Templated], *, lookups: bool = True) -> list[FileError]:

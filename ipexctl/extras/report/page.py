@@ -202,10 +202,7 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
 
 
 def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:
-    """Samples/s of all ranks if known, else steps/s with the range of the ranks.
-
-    With `is_metric`, as the lowest rank printed them.
-    """
+    """Samples/s of all ranks, or as printed (`is_metric`), else steps/s with the range of the ranks."""
     printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
     if is_metric and printed is not None:
         return TimeCurve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)

@@ -123,10 +123,7 @@ def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[fl
 
 
 def _warm_from(measured: Measurements, begin: float, end: float) -> float:
-    """When the lowest measured rank reaches the usual speed: ranks of a training step together.
-
-    `begin` if at once, or with too few windows to know.
-    """
+    """When the lowest measured rank reaches the usual speed; `begin` with too few windows to know."""
     windows = measured.ranks[min(measured.ranks)]
     low, high = bisect_left(windows, begin, key=_start_of), bisect_left(windows, end, key=_start_of)
     inside = [window for window in windows[low:high] if window.seconds > 0]

@@ -125,10 +125,7 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
 
 
 def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool = False) -> Diagnosis:
-    """Add what Slurm did to a run that had begun: then no other cause is looked for.
-
-    `had_notice`: its ranks were told that the job is about to end.
-    """
+    """Add what Slurm did to a begun run. `had_notice`: its ranks were told that the job is about to end."""
     cause, notes = diagnosis.cause, tuple(map(for_submit, diagnosis.notes))
     cause = replace(cause, fix=for_submit(cause.fix)) if cause is not None else None
     job, first = status.slurm, status.first_failure
@@ -151,10 +148,8 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
 
 
 def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
-    """The record with the job's hosts and ranks; invalid ones are left out.
-
-    All files are in one home, so each node is reached through the login node.
-    """
+    """The record with the job's valid hosts and ranks. All files are in one home: nodes are reached through the login
+    node."""
     try:
         size, hosts, ranks = placed.integer("world_size"), placed.texts("hosts"), placed.texts("ranks")
     except HostError:

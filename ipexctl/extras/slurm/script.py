@@ -98,10 +98,7 @@ def check_queue_options(options: QueueOptions) -> None:
 
 
 def _abbreviated(name: str) -> str | None:
-    """Option of the tables that sbatch may take it for: it accepts prefixes, such as `--err`.
-
-    Other options with that prefix depend on its version. No complete name of another option is such a prefix.
-    """
+    """Option that sbatch may take it for: it accepts prefixes, such as `--err`, depending on its version."""
     known = (*_OWN, *_REFUSED, *_OF_SHARE)
     return None if name in known else next((option for option in known if option.startswith(name)), None)
 
@@ -221,10 +218,7 @@ finish "$code"
 
 
 def words_of_run(spec: RunSpec, command: Sequence[str], home: str) -> tuple[str, ...]:
-    """Words after `ipexctl` that start this run in the job, with every option explicit and no file of defaults.
-
-    `command`: the ranks'. Secrets are in the script's environment.
-    """
+    """Words after `ipexctl` that start this run in the job, every option explicit. `command`: the ranks'."""
     words = ["--no-config", "run", "--plain", "--no-sync", "--home", home]
     words += _option_words(spec, RankOptions) + _option_words(spec, RunOptions)
     if spec.iface is not None:

@@ -71,10 +71,7 @@ def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def signs_of_life(interval: float, longest: float) -> Iterator[None]:
-    """Emit `working` and flush whenever nothing was written for `interval` seconds, but for at most `longest` in a row.
-
-    The control machine can thus tell a program that reads a large file from a hanging disk.
-    """
+    """Emit `working` after `interval` seconds of silence, for at most `longest` in a row: then a disk hangs."""
     over = threading.Event()
 
     def show() -> None:
@@ -151,7 +148,7 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
 def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     """Read the request, run the action and emit its result as the last event; returns the exit code.
 
-    New files are private to this account, whatever its umask. An OSError of the action is explained.
+    New files are private, whatever the umask. An OSError of the action is explained.
     """
     os.umask(0o077)
     stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size

@@ -30,10 +30,7 @@ def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = 
 
 
 def open_home(copy: str, is_present: bool) -> None:
-    """Check and mark the home for this copy of the agent, and make the copy.
-
-    A directory that can't be a home ends the call. A missing one is left to the command.
-    """
+    """Check and mark the home, and make this agent's copy. A missing home is left to the command."""
     try:
         exists = homes.open_home(os.path.dirname(os.path.dirname(copy)))  # noqa: PTH120
     except AgentError as error:

@@ -37,9 +37,9 @@ def fingerprint_of(certificate: bytes) -> str:
 
 
 def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = "", seconds: float) -> socket.socket:
-    """Encrypt a connection. `fingerprint`: the server's certificate; empty on the server itself.
+    """Raises an OSError and closes the connection unless the other end speaks TLS with that certificate.
 
-    Raises an OSError and closes the connection if the other end does not speak TLS or has another certificate.
+    `fingerprint`: the server's certificate; empty on the server itself.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)

@@ -134,10 +134,7 @@ def remove_file(path: AnyPath) -> None:
 
 
 def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
-    """Bytes on disk of a directory tree; a file with several names counts once.
-
-    Raises a TimeoutError when `countdown` is over.
-    """
+    """Bytes on disk of a directory tree, each file once. Raises a TimeoutError when `countdown` is over."""
     seen: set[int] = set()
     total = 0
     pending = [os.fspath(path)]

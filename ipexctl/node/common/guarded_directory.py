@@ -157,10 +157,7 @@ class GuardedDirectory:
             raise AgentError(f"{self.path} is open to other accounts (mode {stat.S_IMODE(status.st_mode):o})", fix)
 
     def enter(self, name: bytes, *, make: bool = False, mode: int = 0o777) -> GuardedDirectory:
-        """Enter a directory below. `make` creates missing ones with `mode`.
-
-        Raises an AgentError if a part of the name is a link.
-        """
+        """Enter a directory below; `make` creates missing ones. Raises an AgentError for a link."""
         number, done = os.dup(self.number), os.fsencode(self.path)
         for part in filter(None, name.split(b"/")):
             done = os.path.join(done, part)
@@ -204,8 +201,7 @@ class GuardedDirectory:
     def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
         """Descriptor of a new file that gets its name and mode at the end; an exception leaves nothing.
 
-        Without `replace`, an existing name raises FileExistsError, even one made meanwhile. Without `mode`, the caller
-        sets it.
+        Without `replace`, an existing name raises FileExistsError. Without `mode`, the caller sets it.
         """
         temporary = temporary or b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -269,10 +265,7 @@ class GuardedDirectory:
             os.close(number)
 
     def remove_tree(self, name: bytes, *, ignore_errors: bool = False) -> None:
-        """Remove a file, a link or a directory tree; no link is followed.
-
-        Raises the OSError of the first entry that stays, or with `ignore_errors` removes all it can.
-        """
+        """Follows no link. Raises the OSError of the first entry that stays; `ignore_errors` removes all it can."""
         waiting = [name]
         errors = (OSError,) if ignore_errors else ()
         while waiting:

@@ -116,10 +116,7 @@ def make_home(home: str) -> None:
 
 
 def open_home(home: str) -> bool:
-    """Mark a home and close it to others; False if it does not exist.
-
-    For each call that writes or removes below it. Raises a HomeRefused for a directory with other files, unchanged.
-    """
+    """Mark a home and close it to others; False if it does not exist. Raises a HomeRefused if other files are in it."""
     with _open(home) as directory:
         if directory is None:
             return False

@@ -41,10 +41,7 @@ class JsonError(ValueError):
 
 
 def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> Any:
-    """Parse UTF-8 text. Raises a JsonError.
-
-    `any_number`: for a user's templates, with infinite numbers and any number of digits.
-    """
+    """Raises a JsonError. `any_number`: for a user's templates, with infinite numbers and any number of digits."""
     try:
         if not isinstance(text, str):
             text = text.decode()

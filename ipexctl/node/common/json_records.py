@@ -34,10 +34,7 @@ def as_json(value: Any) -> Any:
 
 
 def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:
-    """Decode a record; raises a ValueError. A missing or null field has its default, if any.
-
-    `given`: fields not taken from the document.
-    """
+    """Raises a ValueError. Missing or null fields have their default. `given`: fields not taken from the document."""
     values = dict(given or {})
     document = check_type(dict, document, name)
     for field, type_, has_default in _fields(kind):

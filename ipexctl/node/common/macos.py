@@ -56,10 +56,7 @@ def file_limits(wanted: int, hard: int) -> Iterator[int]:
 
 
 def silence_options(idle: int, interval: int, count: int, unanswered: int) -> Iterator[tuple[int, int]]:
-    """TCP options and values to make the kernel end a connection with a silent peer.
-
-    After `idle` seconds of silence it probes `count` times; data may be unacknowledged for `unanswered` seconds.
-    """
+    """TCP options to make the kernel end a connection after `idle` seconds of silence and `count` probes."""
     import socket
 
     values = {"KEEPIDLE": idle, "KEEPALIVE": idle, "KEEPINTVL": interval, "KEEPCNT": count}

@@ -55,10 +55,7 @@ _ANSWER = 15.0
 
 
 def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
-    """Output of a Slurm command. Raises an AgentError if it fails, can't be called, or is silent.
-
-    `failed`: sentence before its own reason.
-    """
+    """Output of a command; raises an AgentError without one. `failed`: sentence before the command's own reason."""
     try:
         done = subprocess.run(list(argv), input=given, capture_output=True, timeout=seconds, check=False)
     except FileNotFoundError:

@@ -41,10 +41,7 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def free_port(address: str) -> int:
-    """A free port outside the kernel's range for outgoing connections.
-
-    A rank that connects somewhere before rank 0 listens could take a port of that range.
-    """
+    """A free port outside the range for outgoing connections, where a rank might take it before rank 0 listens."""
     low, high = 15000, 32000
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:

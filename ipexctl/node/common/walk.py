@@ -257,10 +257,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _open(part: str, above: int) -> int:
-    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file where O_PATH is missing, as on macOS.
-
-    O_DIRECTORY lets an automounter mount the name.
-    """
+    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file where O_PATH is missing, as on macOS."""
     try:
         return os.open(part, _ENTER | os.O_DIRECTORY, dir_fd=above)
     except OSError as error:

@@ -56,10 +56,7 @@ class BuildRequest(TypedDict):
 
 
 class BuildArea:
-    """The directories of one home, and its other builders.
-
-    A builder has `tmp/owner-TOKEN`, works in `tmp/build-TOKEN` and builds its environment in `envs/.build-TOKEN`.
-    """
+    """Directories of a home. A builder has `tmp/owner-TOKEN`, `tmp/build-TOKEN` and builds in `envs/.build-TOKEN`."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)

@@ -35,10 +35,7 @@ def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> li
 
 
 def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) -> list[str]:
-    """Compare the installed packages with the lock; additional packages are allowed.
-
-    `infos`: names of all `.dist-info` directories; `check_files` returns a package's problems.
-    """
+    """Compare installed packages with the lock; more are allowed. `infos`: names of all `.dist-info` directories."""
     installed: dict[str, list[str]] = {}
     for info in infos:
         installed.setdefault(normalize(info[:-10].rpartition("-")[0]), []).append(info)

@@ -35,10 +35,7 @@ def own_group() -> Callable[[], None]:
 
 
 class Child:
-    """A child program with its output, and its report on a separate pipe.
-
-    `stdout`: a file for its stdout, which else joins stderr in the output.
-    """
+    """A program, its output, and its report on a separate pipe. `stdout`: a file for its stdout alone."""
 
     def __init__(
         self,

@@ -192,10 +192,7 @@ def local_links(path: Path) -> list[FileLink]:
 
 
 def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
-    """Version of the Intel MPI inside a bindings wheel, empty if none, and whether it has oneCCL.
-
-    Both are None if unknown.
-    """
+    """Intel MPI's version in a bindings wheel, empty if none, and whether it has oneCCL; both None if unknown."""
     if normalize(wheel.name.partition("-")[0]) != BINDINGS:
         return None, None
     try:

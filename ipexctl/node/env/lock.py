@@ -61,10 +61,7 @@ class CompileRequest(TypedDict):
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """Removed at the end, also on a signal.
-
-    `home`: the control machine's cache, or a home, marked when uv was put into its store.
-    """
+    """Removed at the end, also on a signal. `home`: the control machine's cache, or a marked home."""
     tmp = Path(home) / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     for leftover in own_entries(home, "tmp"):
@@ -130,10 +127,7 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
 
 
 def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
-    """uv's configuration file with the indexes in order; adds their logins to the environment.
-
-    Some indexes send 403 for missing projects; `indexes.py` found the ones that need a login.
-    """
+    """uv's configuration file with the indexes in order; adds their logins to the environment."""
     lines = []
     indexes = [source for source in sources if source["kind"] == "index"]
     for number, source in enumerate(indexes):

@@ -115,10 +115,7 @@ def bindings_step(module_name: str) -> dict[str, Any]:
 
 
 def module_of(package: str) -> str | None:
-    """Module to import for a package: the one of its name, else the one with most files; None if it has none.
-
-    A package inside a namespace, such as google.protobuf, counts as a module.
-    """
+    """Module of a package: the one of its name, else the one with most files, also inside a namespace; or None."""
     paths = [PurePosixPath(str(file)) for file in metadata.files(package) or ()]
     inits = {path.parent for path in paths if path.name == "__init__.py"}
     counts: dict[str, int] = {}

@@ -196,8 +196,7 @@ class CheckpointFiles:
             return number, os.fstat(number)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
-        """List the copies on this host, other trees of the project included. Without hashes, all contents look the
-        same."""
+        """Copies on this host, also in other trees. Without hashes, all contents look the same."""
         self._has_hashes = has_hashes
         here = self._scan(-1)
         return here._replace(others=tuple(self._scan_others()))
@@ -253,10 +252,7 @@ class CheckpointFiles:
         return frozenset()
 
     def _check_mounted(self, found: set[str]) -> None:
-        """Raise an AgentError if every file this host wrote vanished together with the filesystem.
-
-        They would count as deleted, and the copies on the other hosts would be removed.
-        """
+        """Raise if every file this host wrote vanished with the filesystem: elsewhere they would count as deleted."""
         written = {name for name, file in self.known.items() if not file.is_brought}
         if written and not written & found and self._mount is not None and not os.path.ismount(self._mount):
             raise AgentError(
@@ -380,8 +376,7 @@ class CheckpointFiles:
         set_attributes(number, copy.mode & 0o777 & ~self._umask | 0o600, copy.mtime)
 
     def remove(self, names: Collection[str]) -> None:
-        """Set files aside, leftover temporary files included, and remove directories left empty: scripts take those for
-        checkpoints."""
+        """Set files aside and temporary ones; remove emptied directories: scripts take them for checkpoints."""
         for name in names:
             self._note_times(name)
             with contextlib.suppress(FileNotFoundError), self._above(name) as (opened, entry):
@@ -396,8 +391,7 @@ class CheckpointFiles:
                     os.rmdir(entry, dir_fd=opened.number)
 
     def _set_temporaries_aside(self, directory: str) -> None:
-        """Set a rank's temporary files aside. The rank has exited; left here, scripts take the directory for a
-        checkpoint."""
+        """Set an exited rank's temporary files aside: a script would take their directory for a checkpoint."""
         with self.open_below(directory) as opened:
             names = opened.names()
             kinds = [(name, opened.status_of(name)) for name in names]

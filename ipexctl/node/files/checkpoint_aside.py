@@ -111,10 +111,7 @@ class AsideFiles:
                 exchange.write(_PARTS, [json.dumps(record).encode()])
 
     def put_back(self, top: str, hosts: Collection[str], make: Callable[[str], GuardedDirectory]) -> None:
-        """Put incomplete directories back where nothing is now, if another host takes part.
-
-        `make` opens a directory of the checkpoint and creates a missing one.
-        """
+        """Put incomplete directories back, where nothing is now, if another host takes part."""
         with contextlib.suppress(FileNotFoundError, AgentError), _open(self._link) as aside_files:
             for name in _exchanges(aside_files):
                 with aside_files.enter(name) as exchange:
@@ -142,10 +139,8 @@ def _put_back(part: str, make: Callable[[str], GuardedDirectory], exchange: Guar
 
 
 def remove_aside(link: str) -> None:
-    """Remove a checkpoint's `aside` in a home: a directory, or a link and the hidden directory it names.
-
-    Leaves directories of other accounts and those with other names alone.
-    """
+    """Remove a checkpoint's `aside` in a home, a directory or a link with its hidden directory, if this account made
+    it."""
     with contextlib.suppress(OSError, AgentError), _open(link) as aside_files:
         for name in _exchanges(aside_files):
             aside_files.remove_tree(name)
@@ -153,10 +148,7 @@ def remove_aside(link: str) -> None:
 
 
 def _place_of(link: str) -> str:
-    """Place of the files: `link`, or the hidden directory it names. Raises an OSError for any other target.
-
-    Links to or in the home are the user's.
-    """
+    """`link`, or the hidden directory it names. Raises an OSError for any other target: links of the user stay."""
     if not os.path.islink(link):
         return os.path.join(os.path.realpath(os.path.dirname(link)), os.path.basename(link))
     place = os.readlink(link)

@@ -35,7 +35,7 @@ def enter_path(
 ) -> Place:
     """Raises an AgentError for a project's link, or if another account can change the place.
 
-    `project`: working directory of the ranks if a project's file set the path, else empty.
+    `project`: the ranks' working directory if a project's file set the path, else empty.
     """
     return enter_named(
         path,

@@ -1,13 +1,9 @@
-"""The download of `ipexctl push hf:…`, on the one machine that reaches the hub, by its own huggingface_hub.
+"""Downloads for `ipexctl push hf:…` on the one machine that reaches the hub, with huggingface_hub of an environment.
 
-In comes a request with repositories, the endpoint and the token; out goes for each the list of its snapshot in the
-cache of the home (`common/hub_cache.py`): paths, sizes, sha256. It runs with the Python of an environment that has
-huggingface_hub, which downloads in a process of its own. This process watches it: a hub that sends hardly anything, or
-a list or a file without end, ends that process alone. huggingface_hub compares no hash, so each file is hashed here and
-compared with its name in `blobs`, which is the hash in the hub's list. A file that differs is downloaded once more.
-
-The rules: names from a hub lead nowhere but below the directory of the repository; the token is in the environment of
-the process that downloads, and in no other place. If the control machine is gone, both processes end.
+huggingface_hub runs in a forked process. This process watches it and ends it alone if the hub sends hardly anything, or
+a list or file without end. huggingface_hub compares no hash, so each file is hashed here and compared with its name in
+`blobs`, the hash in the hub's list; a file that differs is downloaded again. Names from a hub never lead out of the
+repository's directory. Only the downloading process has the token, in its environment.
 """
 
 from __future__ import annotations
@@ -44,16 +40,16 @@ _TRIES = 2
 _TICK = 1.0
 _TOO_MANY = 429
 _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "NewConnectionError", "gaierror")
-"""Errors of the HTTP clients without a connection."""
+"""Errors of HTTP clients that got no connection."""
 _CHUNK = 1 << 20
-"""Bytes that are written at once, so a slow hub is seen to send."""
+"""Bytes written at once; small, to notice a slow hub that still sends."""
 _MOST_SHOWN = 300
 _MOST_MEMORY = 4 << 30
 _MOST_UNLISTED = 64 << 20
-"""Bytes of a file that the hub's list does not have, such as those that huggingface_hub and Xet keep for themselves."""
+"""Limit for a file missing from the hub's list, such as huggingface_hub's and Xet's own."""
 _SILENCE = 120.0
 _LEAST = 1 << 20
-"""Bytes that have to come in `_SILENCE` seconds: a hub may send one now and then."""
+"""Bytes that must arrive in `_SILENCE` seconds: a hub may send one now and then."""
 _ROWS_REPORTED = 100
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LATER = "run it again later; if it stays, tell those who keep the hub"
@@ -71,41 +67,34 @@ class HubDownloadRequest(TypedDict):
     home: str
     repos: list[WantedRepo]
     include: list[str]
-    """Patterns; if there are none, all files."""
+    """Patterns; empty for all files."""
     endpoint: str
-    """Empty: huggingface_hub's own."""
+    """Empty for huggingface_hub's own."""
     token: str
-    """Empty: that of this account, if it has one."""
+    """Empty for this account's token, if it has one."""
     dry_run: bool
 
 
 class _File(NamedTuple):
-    """A file of a snapshot, as the hub lists it."""
-
     path: str
     size: int
     blob: str
 
 
 class _Snapshot(NamedTuple):
-    """What the process that downloads has found."""
+    """Result of the downloading process."""
 
     commit: str
     files: list[_File]
     lacking: int
-    """Bytes that were not there before."""
+    """Bytes that were missing before."""
 
 
 Tell = Callable[[str, int], None]
-"""Called by the work with `rows`, those of the list so far, and with `bytes`, those that are to come."""
-
-
-# In the process that downloads
+"""Called with `rows`, the list's length so far, and with `bytes`, the bytes still to download."""
 
 
 class _Library:
-    """huggingface_hub, imported with the settings of a request."""
-
     def __init__(self, request: HubDownloadRequest) -> None:
         os.environ.update(HF_HUB_OFFLINE="0", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
         if request["endpoint"]:
@@ -123,7 +112,7 @@ class _Library:
 
 
 def _adapt(file_download: Any) -> None:
-    """huggingface_hub writes to a path made of the names in a hub's answer about a file, as they come."""
+    """Check the names in a hub's answer: huggingface_hub writes to a path made of them unchecked."""
     file_download.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     get_metadata = file_download.get_hf_file_metadata
 
@@ -177,7 +166,7 @@ def _fetch(request: HubDownloadRequest, wanted: WantedRepo, cache: Path, tell: T
 
 def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, tell: Tell) -> tuple[str, list[_File]]:
     api, kind, name, patterns = library.hub.HfApi(), wanted["kind"], wanted["repo_id"], request["include"]
-    answer_time = library.hub.constants.HF_HUB_ETAG_TIMEOUT  # without it, a firewall is waited for
+    answer_time = library.hub.constants.HF_HUB_ETAG_TIMEOUT  # otherwise it waits for a firewall
     info = api.repo_info(name, repo_type=kind, revision=wanted["revision"], timeout=answer_time)
     commit = str(info.sha)
     if not COMMIT.fullmatch(commit):
@@ -205,7 +194,7 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, te
 
 
 def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentError:
-    """The hub's own answer, with the line to type."""
+    """The hub's answer with a fix to paste."""
     name, endpoint = wanted["repo_id"], library.endpoint
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return explain_os_error(error)
@@ -249,11 +238,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-# In the process that watches it
-
-
 def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callable[[], int]) -> _Snapshot:
-    """The result of the work in a forked process, which is ended if what `measure` counts hardly grows."""
+    """Result of the work in a forked process, which is killed if the count of `measure` hardly grows."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(work, sender))
@@ -297,8 +283,6 @@ def _send_result(work: Callable[[Tell], _Snapshot], sender: Connection) -> None:
 
 
 class _Repo:
-    """One repository in the cache."""
-
     def __init__(self, request: HubDownloadRequest, wanted: WantedRepo, cache: Path, verified: VerifiedBlobs) -> None:
         self._request, self._wanted, self._cache, self._verified = request, wanted, cache, verified
         self._folder = cache / folder_of(wanted["kind"], wanted["repo_id"])
@@ -323,9 +307,9 @@ class _Repo:
         )
 
     def _entries(self, found: _Snapshot, damaged: list[_File]) -> list[ManifestEntry]:
-        """What of the cache belongs to the snapshot; a file whose hash is not its name is damaged.
+        """Cache entries of the snapshot. A file whose hash is not its name is damaged.
 
-        In a dry run, the list as far as the hub gives it: a small file has no sha256 there.
+        In a dry run, the list as far as the hub gives it: small files have no sha256 there.
         """
         entries = []
         for file in found.files:
@@ -354,7 +338,7 @@ class _Repo:
             raise AgentError(f"the hub names {file.path} of {name} by two hashes: {blob[:80]!r}, {file.blob}")
 
     def _names(self, commit: str) -> Iterator[ManifestEntry]:
-        """The name of the revision, and huggingface_hub's list of the files."""
+        """Name of the revision, and huggingface_hub's list of the files."""
         revision = self._wanted["revision"]
         ref = self._folder / "refs" / revision
         if revision != commit:
@@ -366,13 +350,13 @@ class _Repo:
                 yield self._entry(name, "f", len(data), hashlib.sha256(data).hexdigest())
 
     def _remove_unfinished(self, blobs: Collection[str]) -> None:
-        """What killed downloads have left of files that are there: huggingface_hub gives each a name of its own."""
+        """Remove leftovers of killed downloads; each has a name of its own."""
         for path in self._blobs.iterdir():
             if path.suffix == ".incomplete" and path.name.partition(".")[0] in blobs:
                 path.unlink(missing_ok=True)
 
     def _sha256_of(self, name: str) -> str:
-        """Of a blob whose hash is its name; empty for any other. Xet may have linked it to one of the whole cache."""
+        """Hash of a blob named by its hash, else empty. Xet may link a blob to one in its shared cache."""
         blob, row = self._blobs / name, f"{HUB_CACHE}/{self._folder.name}/blobs/{name}"
         real = blob.resolve()
         if self._cache not in real.parents:

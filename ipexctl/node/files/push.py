@@ -303,7 +303,7 @@ def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
 def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool, fix: str) -> tuple[str, str, str]:
     """Make that directory on the disk of the path; returns it, its token and the list's hash.
 
-    Hosts that share the directory share the token: a dangling link, because creating one is atomic on NFS too.
+    The token is a dangling link, shared by hosts with that directory: creating one is atomic on NFS too.
     """
     with contextlib.ExitStack() as held:
         with _umask_of_account():

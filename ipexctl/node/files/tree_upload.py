@@ -326,10 +326,7 @@ class UploadStream:
 
 
 def receive_contents(stage: GuardedDirectory, stream: ByteStream) -> None:
-    """Write contents from a stream to the stage; each is complete with its hash, or absent.
-
-    Only a kill leaves an incomplete file, of another size: see `TreeUpdate`.
-    """
+    """Write a stream's contents to the stage, complete with their hash. A kill leaves a file of another size."""
     for file in read_files(stream):
         if not SHA256.fullmatch(file.sha256):
             raise AgentError("a file came without a hash")
@@ -437,8 +434,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
 
 
 def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
-    """Describe the trees. First update the only one if no run uses it and it is as the control machine expects, which
-    may be no tree at all."""
+    """Describe the trees. First update the only tree if no run uses it and it is as the control machine expects."""
     home = os.fsencode(home_of(request, "code"))
     trees = generations(home, request["project"])
     first = trees[0]

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 class NodeResult(NamedTuple):
     kind: str
-    """`ok`; `login`: ssh from node0 fails; `back`: the node can't connect to node0; `there`: node0 can't connect to the
-    node."""
+    """`ok`; `login`: ssh from node0 fails; `back`: no connection to node0; `there`: no connection from node0."""
     text: str = ""
 
 

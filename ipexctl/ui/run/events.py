@@ -87,10 +87,7 @@ def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
 
 
 class EventsView:
-    """Events of one call of `run` or `attach`; a `RunView` once the run is followed.
-
-    A blocked reader blocks `watch`, as in plain output. `cancel` is thrown if the output can't be written.
-    """
+    """Events of one call of `run` or `attach`. `cancel` is thrown if the output can't be written."""
 
     figures_interval: Final = 2.0
     drops_output: Final = True

@@ -90,10 +90,7 @@ class Figures:
         """Total of that bar if it moved since the last loss, else the largest of unfinished bars, or 0."""
 
     def read_line(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
-        """`line` stands for `count` lines with a loss.
-
-        A progress bar repeats its loss, so an `unfinished` line adds a point only if it changed.
-        """
+        """`line` stands for `count` lines. A bar repeats its loss: an `unfinished` line counts only if it changed."""
         if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
             return
         loss = training_loss(line)

@@ -151,10 +151,7 @@ def _totals(state: RunState) -> Text:
 
 
 def _progress(state: RunState, width: int, *, has_room: bool) -> list[RenderableType]:
-    """Loss with curve, step with bar, and speed: shorter, or below, if they need the line.
-
-    `has_room`: for a second line.
-    """
+    """Loss, step and speed, shorter or below if they need the line. `has_room`: for a second line."""
     figures = state.figures
     grid = Table.grid(padding=(0, _GAP, 0, 0), expand=True)
     cells: list[RenderableType] = []

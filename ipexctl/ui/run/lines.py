@@ -20,10 +20,7 @@ _SAMPLES: Final = 16
 
 
 class PrefixedLines:
-    """Prefixes complete lines, however the bytes arrive in chunks.
-
-    With `keep_states`, every byte of a rewritten line is passed on, not only its last state.
-    """
+    """Prefixes complete lines. `keep_states` passes on every state of a rewritten line, not only the last."""
 
     def __init__(self, prefix: bytes, longest: int = LONGEST_LINE, *, keep_states: bool = False) -> None:
         self.prefix = prefix
