@@ -36,7 +36,7 @@ def no_network(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Only if the user named none; IPv6 as well as IPv4 is not a second network."""
+    """Only if the user named none; IPv6 next to IPv4 is not a second network."""
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)

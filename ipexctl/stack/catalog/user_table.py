@@ -57,7 +57,7 @@ class _FormatError(Exception):
 
 
 def _check_keys(row: Mapping[str, object], what: str) -> None:
-    """Raise a _FormatError for a key that no row or no item of one has."""
+    """Raise a _FormatError for a key that neither rows nor their items have."""
     places: list[tuple[str, object, tuple[str, ...]]] = [(what, row, ROW_KEYS)]
     places.append((f"'hugging_face' of {what}", row.get("hugging_face"), ("transformers", "accelerate")))
     for key, names in _NAMES.items():

@@ -306,6 +306,6 @@ def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def _weight(version: str) -> int:
-    """Numbers with the same distances as the versions."""
+    """A number to compare distances between versions."""
     major, second, third, *_ = (*version_key(version), 0, 0, 0)
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)
