@@ -78,7 +78,6 @@ class _OpenFile:
         self.kept = self.at if self.in_place and self.at < self.entry.size and not self.refused else None
 
     def cut(self) -> None:
-        """Truncate what a file grew by: it is not what the host has."""
         if self.kept is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self.number, self.kept)
@@ -376,6 +375,7 @@ class Destination:
 class _LocalFile(NamedTuple):
     size: int
     mtime: int
+    """In ns."""
 
 
 Transfer: TypeAlias = Literal["none", "check", "append", "resume", "whole"]

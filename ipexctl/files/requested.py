@@ -53,6 +53,7 @@ class FetchResult(HostResult):
     brought: tuple[str, ...] = ()
     unchanged: int = 0
     size: int = 0
+    """Bytes."""
     received: int = 0
     """Bytes transferred: fewer if a part was present."""
     resumed: tuple[str, ...] = ()

@@ -94,8 +94,6 @@ class Lost:
 
 
 class Work:
-    """One step of a sum over hosts, continued by `channel.py`."""
-
     def __init__(self, work: Any = None) -> None:
         self._work = work
 

@@ -76,7 +76,6 @@ def _own_address_towards(host: Host) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """True for `localhost` or a loopback address."""
     if address in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:

@@ -32,8 +32,6 @@ Policy = Literal["strict", "accept-new", "off"]
 
 
 class HostKeys:
-    """The known_hosts files of one command, each read once."""
-
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy
         self._lock = threading.RLock()

@@ -116,7 +116,6 @@ def known_types(entries: Iterable[KnownHostsEntry]) -> tuple[str, ...]:
 
 
 def hash_name(name: str, salt: bytes | None = None) -> str:
-    """As ssh writes it with `HashKnownHosts yes`."""
     salt = os.urandom(20) if salt is None else salt
     digest = hmac.digest(salt, name.encode(errors="surrogatepass"), "sha1")
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"

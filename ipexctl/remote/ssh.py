@@ -237,7 +237,6 @@ class _Pipe:
         return bool(self._pieces)
 
     def read(self, nbytes: int, timeout: float | None = None) -> bytes:
-        """All received data, limited by the channel's window."""
         del nbytes, timeout
         with self._lock:
             pieces, self._pieces = self._pieces, []

@@ -171,7 +171,6 @@ class FailureReport:
                 self._timer.start()
 
     def print(self, patience: float | None = None) -> None:
-        """Wait for a blocked stderr at most `patience` seconds."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             if self._timer is not None:

@@ -90,7 +90,6 @@ def show_no_results(run: str, dest: str) -> None:
 
 
 def show(result: FetchResult, *, quiet: bool = False) -> None:
-    """Failures and missing files go to stderr."""
     if result.reason:
         show_failures([result])
         return

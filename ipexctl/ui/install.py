@@ -50,7 +50,6 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
 
 
 def _show_changes(report: InstallReport) -> None:
-    """One line; the JSON document has all."""
     if report.changes and report.refusal is None:
         shown = ", ".join(map(str, report.changes[:_SHOWN_CHANGES]))
         more = len(report.changes) - _SHOWN_CHANGES

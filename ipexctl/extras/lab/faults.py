@@ -42,7 +42,6 @@ class Fault:
     package: str = ""
     """The required program, and its Debian package."""
     script: str = ""
-    """The script's name, if it differs from the fault's."""
     on_interface: bool = False
     """Acts on interfaces: its last argument names one, or all."""
     in_home: bool = False

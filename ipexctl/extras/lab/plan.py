@@ -43,7 +43,6 @@ class LabSpec:
     """A bastion host; this machine can't reach the nodes directly."""
     internal: bool = False
     names: bool = True
-    """The nodes resolve each other's names."""
     users: tuple[str, ...] = (LAB_USER,)
     homes: tuple[str, ...] = (LAB_HOMES,)
     slurm: bool = False

@@ -71,7 +71,6 @@ class LabHost:
 class Lab:
     name: str
     block: int
-    """The even K in 10.77.K.0/23 and 10.78.K.0/23."""
     hosts: tuple[LabHost, ...]
     """In hostfile order, without the bastion."""
     bastion: LabHost | None = None
@@ -80,7 +79,6 @@ class Lab:
     slurm: bool = False
     """The first host is Slurm's controller and login host, the others its compute nodes."""
     ready: bool = False
-    """False while it is being made or removed."""
     maker: ProcessIdentity | None = None
     """Process that makes or removes it, or did. None in older records."""
     temporary: bool = False

@@ -223,7 +223,6 @@ class Engine:
     def end(
         self, report: TaskReport, host: str, result: Result, *, no_log: bool = False, ignored: bool = False
     ) -> None:
-        """Count and report one host's result; secrets are masked here."""
         counts = self.counts[host]
         report.hosts[host] = shown(result, self.context.templater.secrets, no_log=no_log)
         if ignored and result.status == "failed":

@@ -55,7 +55,6 @@ class Templated:
     """A text that is a single `{{ … }}` yields that value; an expression always yields a value, a file always text."""
 
     def spot(self, line: int | None, word: str | None) -> Position:
-        """Best known position of a word in a line of the text."""
         source, first = self.position.source, self.position.line
         number = min(first + self.body + max((line or 1) - 1, 0), max(len(source.lines), 1))
         column = self.position.column if number == first else 1

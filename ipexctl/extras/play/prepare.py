@@ -183,7 +183,6 @@ class TaskSelection:
 
 
 def _has_one(tags: frozenset[str], chosen: frozenset[str]) -> bool:
-    """True if --tags or --skip-tags selects these tags."""
     return bool(tags & chosen) or ("tagged" if tags else "untagged") in chosen
 
 

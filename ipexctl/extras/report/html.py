@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.extras.report.page import ReportPage, SettingRow
 
 GENERATOR: Final = Markup('<meta name="generator" content="ipexctl report">')
-"""Marks a page that a newer one may replace."""
 _STATES: Final = {
     "ok": "✓ ended well",
     "failed": "✕ failed",

@@ -34,17 +34,20 @@ class Window(NamedTuple):
     seconds: float
     steps: float
     samples: float | None = None
+    """None if unknown."""
     waited: float | None = None
     """Seconds waiting for data or other ranks; None if neither is measured."""
     cpu: float | None = None
     """Seconds of the stepping threads."""
     memory: float | None = None
+    """Bytes of the rank's processes."""
 
 
 class HostWindow(NamedTuple):
     start: float
     seconds: float
     sent: float | None
+    """Bytes/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | 
 class Columns:
     start: float
     width: float
+    """Seconds."""
     count: int
 
     @property
@@ -123,8 +127,11 @@ class RankRow:
     mean_wait: float | None
     mean_cpu: float | None
     most_memory: float | None
+    """Bytes."""
     cpu: tuple[float | None, ...]
+    """Share of time its thread was on a processor."""
     waits: tuple[float | None, ...]
+    """Share of time spent waiting."""
     steps_per_s: tuple[float | None, ...]
     samples_per_s: tuple[float | None, ...]
     """Empty if samples are unknown."""
@@ -146,6 +153,7 @@ class HostCurves:
     columns: Columns
     memory: tuple[float | None, ...] = ()
     sent: tuple[float | None, ...] = ()
+    """Bytes/s."""
 
 
 def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
@@ -260,7 +268,6 @@ def _host_curves(
 
 
 def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns) -> tuple[float | None, ...]:
-    """Time-weighted mean in each column; empty if never known."""
     weights, sums = [0.0] * columns.count, [0.0] * columns.count
     for begin, length, value in values:
         if value is None or length <= 0:

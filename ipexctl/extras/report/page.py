@@ -95,6 +95,7 @@ class ReportPage:
     others: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     took: float | None = None
+    """Seconds from the start of the ranks to the end."""
     measured: Throughput | None = None
     throughput: TimeCurve | None = None
     loss: TimeCurve | None = None

@@ -35,6 +35,7 @@ _WARM: Final = 0.9
 class RunPhase:
     kind: PhaseKind
     begin: float
+    """Seconds since the start."""
     end: float
     text: str
 

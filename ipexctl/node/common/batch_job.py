@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 NO_HOME, NO_PROJECT, NO_PYTHON = 77, 78, 79
 """Exit codes of the script before the run begins."""
 ASKED_AGAIN = 5.0
-"""Seconds for which a process reuses Slurm's answer."""
 SILENT = 15.0
 """Seconds without a new status until Slurm is asked about the job."""
 LINES = 30

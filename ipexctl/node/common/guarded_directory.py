@@ -131,6 +131,7 @@ class GuardedDirectory:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def set_times(self, mtime: int) -> None:
+        """In nanoseconds."""
         os.utime(self._of_inode, ns=(mtime, mtime))
 
     @property
@@ -179,7 +180,6 @@ class GuardedDirectory:
         return None
 
     def open_to_read(self, name: bytes) -> int:
-        """Open a file. Raises an OSError for other kinds."""
         number = os.open(name, _READ, dir_fd=self.number)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
@@ -316,6 +316,7 @@ def blocks_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def set_attributes(number: int, mode: int, mtime: int) -> None:
+    """`mtime`: in ns."""
     os.fchmod(number, mode)
     os.utime(number, ns=(mtime, mtime))
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 Variables = Mapping[str, Optional[str]]
-"""None unsets a variable."""
 
 
 class Master(NamedTuple):
@@ -46,8 +45,6 @@ class ProcessOptions(NamedTuple):
 
 
 class JobRecord(NamedTuple):
-    """Job of one host, or of all hosts that share a home."""
-
     world_size: int
     master: Master
     command: tuple[str, ...]
@@ -72,7 +69,6 @@ class JobRecord(NamedTuple):
     """Where the run leaves its agent with bytecode, for faster starts later."""
     options: ProcessOptions = ProcessOptions()
     meter: bool = False
-    """True to count steps and samples in the ranks."""
     metric: str = ""
     """Regular expression whose first group is samples/s in a line of output; empty for none."""
     hosts: tuple[str, ...] = ()
@@ -129,7 +125,6 @@ class HostPool(NamedTuple):
 
     hosts: tuple[PoolHost, ...]
     wanted: int
-    """Hosts of an attempt if enough answer; the rest are spares."""
     least: int
     job: str
     """Text of a job with all ranks on all hosts; each attempt's jobs are made from it."""

@@ -38,7 +38,6 @@ class Listener:
         """`port`: its kind, for the handshake. `expected`: clients that may connect at once."""
         self.expected = expected
         self.addresses = {sockets.LOCAL}
-        """Addresses of planned hosts and authenticated clients."""
         self._listening = list(listening)
         for listener in self._listening:
             listener.setblocking(False)

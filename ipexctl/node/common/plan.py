@@ -85,8 +85,6 @@ class HostPlan(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How ranks do something that depends on their hosts, and why."""
-
     mode: str
     reason: WireReason
     hosts: tuple[str, ...] = ()
@@ -109,13 +107,10 @@ class LauncherChoice(NamedTuple):
 
 
 class LaunchFile(NamedTuple):
-    """A file that mpirun needs in node0's run directory."""
-
     name: str
     mode: int
     text: str
     is_everywhere: bool = False
-    """True if each host needs it."""
 
 
 class OtherRun(NamedTuple):
@@ -124,7 +119,6 @@ class OtherRun(NamedTuple):
     state: str
     """`running`, or `starting` while its call starts it."""
     hosts: tuple[str, ...]
-    """Hosts of this run that it also uses."""
     cores: Mapping[str, str]
     """Host → cores of its ranks, such as `0-3`, if known."""
     shared_cores: Mapping[str, str]
@@ -140,8 +134,6 @@ class Commit(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Everything decided before a run starts, without secrets."""
-
     id: str
     home: str
     """Absolute, the same on every host."""
@@ -157,9 +149,7 @@ class Plan(NamedTuple):
     launcher_env: tuple[Setting, ...]
     """mpirun's own variables; the ranks' are in the job file."""
     hosts: tuple[HostPlan, ...]
-    """Hosts with ranks, in rank order."""
     settings: tuple[Setting, ...]
-    """Variables of the ranks."""
     master_addr: str
     master_port: int | None
     """None: node0 chooses a free port when the run starts."""
@@ -174,7 +164,6 @@ class Plan(NamedTuple):
     candidates: tuple[str, ...]
     """Stacks among which the indexes decide at install; the plan is for the last."""
     command: tuple[str, ...]
-    """What a rank executes."""
     cwd: str
     """The home until the project's tree on the hosts is known."""
     files: tuple[LaunchFile, ...]
@@ -184,7 +173,6 @@ class Plan(NamedTuple):
     stores: Mapping[str, str]
     """Host → first host that shares its home."""
     notes: tuple[str, ...] = ()
-    """What the user should know before the run."""
     choices: tuple[str, ...] = ()
     """Reasons of choices made without the user, for --dry-run and -v."""
     allreduce: Choice = AS_BACKEND

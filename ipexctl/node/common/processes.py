@@ -30,9 +30,11 @@ class ProcessStat(NamedTuple):
     parent: int
     session: int
     seconds: float
+    """CPU time, user and system."""
     start: int
     """Kernel ticks since boot. A pid can be reused, but not with the same start."""
     rss: int
+    """Bytes."""
     processor: int = -1
     """Last CPU it ran on."""
 

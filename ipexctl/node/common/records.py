@@ -72,10 +72,9 @@ class OutOfMemory(NamedTuple):
 
 
 class FullDisk(NamedTuple):
-    """A filesystem without room when a rank failed on its host."""
-
     path: str
     free: int
+    """Bytes."""
     size: int
     lacks_files: bool = False
     """True if bytes are free, but no inodes."""
@@ -94,8 +93,6 @@ class Throughput(NamedTuple):
 
 
 class SlowRank(NamedTuple):
-    """The rank that currently holds the others up most."""
-
     rank: int
     host: str
     percent: float
@@ -109,12 +106,11 @@ class WireAdvice(NamedTuple):
 
 
 class NetworkCost(NamedTuple):
-    """Cost of transfers between hosts per step of an attempt."""
-
     share: float
     bytes_per_step: float
     """Sent by a host."""
     rate: float
+    """Bytes/s while a host sends."""
     iface: str = ""
     """Of the run's connections; empty for all but the loopback."""
     advice: WireAdvice | None = None
@@ -128,6 +124,7 @@ class RankStatus(NamedTuple):
     cpu: float | None = None
     """Percent of one core, as in top: 800 is eight cores."""
     rss: int | None = None
+    """Bytes."""
     exit_code: int | None = None
     signal: int | None = None
     out_lines: int | None = None
@@ -185,6 +182,7 @@ class SilentRank(NamedTuple):
 class Silence(NamedTuple):
     since: float
     after: float
+    """Seconds without output until it is reported."""
     ranks: tuple[SilentRank, ...] = ()
     dump: str = ""
     on_hang: str = ""
@@ -286,6 +284,7 @@ class RunStatus(NamedTuple):
     first_failure: Failure | None = None
     reason: str = ""
     attempt: int = 0
+    """Restarts so far."""
     restarts: int = 0
     silent: Silence | None = None
     supervisor: ProcessIdentity = ProcessIdentity(0)

@@ -116,7 +116,6 @@ class Place(NamedTuple):
     name: str
     """Name of the end in that directory, empty for a directory; several parts if directories are missing."""
     status: os.stat_result | None
-    """None if the end does not exist."""
     made: tuple[str, ...]
 
     def __enter__(self) -> Place:

@@ -77,7 +77,6 @@ class NoteRequest(EnvActionRequest):
 
 
 def intel_mpi_version(program: IO[bytes]) -> str:
-    """Version in the file of an mpiexec.hydra."""
     version = MPI_VERSION.search(program.read(MAX_PROGRAM))
     return version.group().decode() if version else "of an unknown version"
 
@@ -326,7 +325,6 @@ def unlink(request: LinkRequest) -> Json:
 
 
 def add_request(request: NoteRequest) -> Json:
-    """Record that an environment also satisfies this request."""
     env = env_of(request)
     record = read_json(env / "env.json")
     requests = record.get("requests")

@@ -104,7 +104,6 @@ class EnvListing(NamedTuple):
 
 class Unpacked(NamedTuple):
     wheels: tuple[str, ...]
-    """Hashes of wheels unpacked in environments of the home."""
 
 
 class Removed(NamedTuple):
@@ -122,7 +121,6 @@ class VerifyPhase(NamedTuple):
     """Signal that killed it; for ranks, the one mpirun reports."""
     timed_out: bool = False
     text: str = ""
-    """Beginning and end of a failed step's output."""
     detail: Detail | None = None
 
 

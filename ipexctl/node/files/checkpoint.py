@@ -114,7 +114,6 @@ class CheckpointFiles:
         """Mount point of the checkpoint's filesystem after the last exchange."""
         self._has_hashes = True
         self._number = 0
-        """Number of the last exchange."""
         self._newest = -1
         """Highest ctime of its files at the scan, in ns."""
         self._seen: dict[str, int] = {}
@@ -376,7 +375,7 @@ class CheckpointFiles:
         set_attributes(number, copy.mode & 0o777 & ~self._umask | 0o600, copy.mtime)
 
     def remove(self, names: Collection[str]) -> None:
-        """Set files aside and temporary ones; remove emptied directories: scripts take them for checkpoints."""
+        """Set files and temporary ones aside; remove emptied directories: scripts take them for checkpoints."""
         for name in names:
             self._note_times(name)
             with contextlib.suppress(FileNotFoundError), self._above(name) as (opened, entry):
@@ -583,7 +582,6 @@ def _as_store_files(copies: list[ManifestEntry]) -> list[store.StoreFile]:
 
 class FoundReply(NamedTuple):
     report: Json
-    """Report as in an exchange, but without hashes of new files."""
 
 
 def find(request: Json, _: BinaryIO) -> FoundReply:

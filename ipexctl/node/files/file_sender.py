@@ -45,7 +45,6 @@ _OF_RANKS = (b".out", b".err", b".meter", b".host")
 CLOCK_TOLERANCE = 2.0
 """Seconds by which the control machine's clock may be ahead of this host's."""
 NamedPath = Tuple[bytes, bytes]
-"""Name for the receiver, and path on this host."""
 
 
 class RunFiles(RunReference):

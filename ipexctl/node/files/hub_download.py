@@ -82,12 +82,9 @@ class _File(NamedTuple):
 
 
 class _Snapshot(NamedTuple):
-    """Result of the downloading process."""
-
     commit: str
     files: list[_File]
     lacking: int
-    """Bytes that were missing before."""
 
 
 Tell = Callable[[str, int], None]
@@ -194,7 +191,6 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, te
 
 
 def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentError:
-    """The hub's answer with a fix to paste."""
     name, endpoint = wanted["repo_id"], library.endpoint
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return explain_os_error(error)

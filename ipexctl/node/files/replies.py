@@ -57,7 +57,6 @@ class InspectReply(NamedTuple):
     listed: str
     """Hash of the list in the directory, passed back to `place`."""
     same: int
-    """Number of files and links that exist already."""
     lacking: int
     is_complete: bool
     need: tuple[str, ...]
@@ -79,7 +78,6 @@ class SnapshotReply(NamedTuple):
     entries: str
     files: int
     downloaded: int
-    """Bytes that were missing; with dry_run, bytes to download."""
 
 
 class DownloadReply(NamedTuple):

@@ -43,6 +43,7 @@ class Connections(TypedDict):
     seconds: float
     """For one connection; a login gets three times as long."""
     record: str
+    """File of a passed check, to remove; empty to keep it."""
 
 
 class ConnectivityRequest(Connections):

@@ -223,7 +223,6 @@ class RunState:
             self._measured = now
 
     def entries(self) -> Sequence[LogLine]:
-        """Current entries, or those at the time of the pause."""
         if not self.controls.paused:
             self._paused_entries = None
             return self.folded.entries
