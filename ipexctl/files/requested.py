@@ -246,7 +246,7 @@ def _matches_one(component: bytes, name: bytes) -> bool:
 
 
 def may_lead_out(link: ManifestEntry, top: int) -> bool:
-    """True if a link may leave the directory `top` levels below DEST, as with a `..` after a name, itself a link."""
+    """True if a link may leave the directory `top` levels below DEST. A `..` after a name may: that may be a link."""
     steps = [step for step in link.content.split("/") if step not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
     return link.content.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]

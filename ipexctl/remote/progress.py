@@ -16,6 +16,7 @@ class Notice:
 class BytesMoved:
     host: str
     what: str
+    """`downloading`, `receiving`, or a file name."""
     done: int
     total: int | None
 

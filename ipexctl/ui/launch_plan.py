@@ -1,10 +1,7 @@
-"""Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line; to stdout even with
---quiet.
+"""Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line.
 
-In: a `Plan`; out: lines to stdout, also with --quiet, as they are the answer. Equal hosts share the rows of the
-table, and variables that are equal everywhere stand apart from those that differ by host or rank. The rules: a secret
-is named and never shown; commands are printed as a shell would take them. Why there is no plan is a JSON document, too
-(`show_refused_json`).
+Goes to stdout even with --quiet: it is the answer. Equal hosts share rows; variables equal everywhere stand apart.
+Secrets are named, never shown. Commands are printed as for a shell.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
 
 
 def show_plan(plan: Plan, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print the plan to stdout, also with `quiet`: it is the answer."""
+    """Printed even with `quiet`: it is the answer."""
     del quiet
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout, no_color=no_color)

@@ -1,9 +1,8 @@
 """The faults of a lab's hosts: names, arguments, effects. Pure; `fault_injection.py` runs them.
 
-In come a name and texts; out come arguments in their normal form and the steps of a script, in the host or at the
-switch. A fault's shell script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…`. Each can be removed again
-and repeated. Two that would undo one another, such as a full disk and a read-only home, are refused with the command
-that mends the first.
+A fault's script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. Faults can be
+removed and repeated. Two that would undo one another, such as a full disk and a read-only home, are refused with the
+command that mends the first.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ class Fault:
     summary: str
     arguments: tuple[Argument, ...] = ()
     clashes: str = ""
-    """Of the faults with the same value, a host can have one at a time."""
+    """Of the faults with the same value, a host has at most one."""
     program: str = ""
     package: str = ""
     """The required program, and its Debian package."""
     script: str = ""
     on_interface: bool = False
-    """Acts on interfaces: its last argument names one, or all."""
+    """Acts on interfaces: the last argument names one, or all."""
     in_home: bool = False
-    """Writes to the homes, so they must be writable when it is injected and removed."""
+    """Writes to the homes, so they must be writable to break and to mend."""
     at_switch: bool = False
-    """Acts on the switch's end of the link, too."""
+    """Also acts on the switch's end of the link."""
     in_host: bool = True
 
     @property
@@ -77,7 +76,7 @@ def _rate(text: str) -> str:
 
 
 def _number(most: int, unit: str, expected: str) -> Callable[[str], str]:
-    """The parser of numbers above 0 and up to `most`, with the unit or without."""
+    """Parses numbers above 0 and up to `most`, with or without the unit."""
 
     def parse(text: str) -> str:
         number = text.removesuffix(unit)
@@ -174,7 +173,7 @@ def find_fault(name: str) -> Fault:
 
 
 def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
-    """All arguments in their normal form, with defaults. An interface may be given without the arguments before it."""
+    """All arguments in normal form, with defaults. An interface may be given without the arguments before it."""
     texts = list(given)
     if (
         fault.on_interface
@@ -197,7 +196,7 @@ def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
-    """Refuse a fault that this host can't have: a missing interface, a conflict with an active fault."""
+    """Refuse a missing interface, and a conflict with an active fault."""
     if fault.on_interface and args[-1] != ALL_INTERFACES and args[-1] not in network.interfaces(host):
         raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(network.interfaces(host))}")
     for other in host.faults:

@@ -91,7 +91,7 @@ def prepare(
 
 
 def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
-    """Selected sync and run tasks whose project is a home directory; modules check directories with variables."""
+    """Selected sync and run tasks whose project is a home directory. Modules check paths with variables."""
     tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
     return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
 

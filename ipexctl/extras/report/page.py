@@ -104,6 +104,7 @@ class ReportPage:
     phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
+    """Rows left out."""
     lines: tuple[Line, ...] = ()
     whose: str = ""
     stacks: tuple[StackText, ...] = ()

@@ -74,6 +74,7 @@ class JobRecord(NamedTuple):
     hosts: tuple[str, ...] = ()
     first_world_size: int = 0
     restarts: int = 0
+    """Maximum number of further attempts."""
     local_rank: str = ""
     """Option for the script's local rank, before its own arguments."""
     attempt: int | None = None
@@ -110,6 +111,7 @@ class RankPlacement(NamedTuple):
     store: str
     """Hosts with the same store share a job file."""
     word: str = ""
+    """Its host's name for mpirun."""
 
 
 class PoolHost(NamedTuple):
@@ -117,7 +119,9 @@ class PoolHost(NamedTuple):
     store: str
     ranks: int
     word: str = ""
+    """Name for the pool's shell."""
     line: str = ""
+    """Lines in the launcher's hostfile; empty if it has none."""
 
 
 class HostPool(NamedTuple):
@@ -168,6 +172,7 @@ class StarterCall(NamedTuple):
 
     host: str
     word: str
+    """Name for ssh."""
     line: str
     """Command line; its stdin is a `HostStarterRequest`."""
 

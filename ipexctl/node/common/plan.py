@@ -38,7 +38,7 @@ WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
 ALLREDUCE = "IPEXCTL_ALLREDUCE"
 """Tells a rank's hooks to sum gradients in shared memory; only a plan sets it."""
 WIRE = "IPEXCTL_WIRE"
-"""Likewise for fewer bytes between hosts."""
+"""The same for gradients sent between hosts in fewer bytes."""
 
 
 class Setting(NamedTuple):

@@ -133,6 +133,7 @@ class RankStatus(NamedTuple):
     """Bytes of output lost because disks were full."""
     oom: OutOfMemory | None = None
     wrapper: int | None = None
+    """Pid of the rank wrapper."""
     process: str | None = None
     """State of its main process: R, S, D …"""
     waits_in: str | None = None
@@ -185,6 +186,7 @@ class Silence(NamedTuple):
     """Seconds without output until it is reported."""
     ranks: tuple[SilentRank, ...] = ()
     dump: str = ""
+    """Id of the stack dump taken then."""
     on_hang: str = ""
     """report, dump, stop; empty in older records, where report took no dump."""
 
@@ -195,6 +197,7 @@ class Attempt(NamedTuple):
     first_failure: Failure | None = None
     ended: float | None = None
     hosts: tuple[str, ...] = ()
+    """Empty in older records."""
     world_size: int = 0
 
 
@@ -298,6 +301,7 @@ class RunStatus(NamedTuple):
     """Supervisor's descriptor of the memory with output while the disk is full (`unstored_output.py`)."""
 
     throughput: Throughput | None = None
+    """All ranks together; None if nothing was measured."""
     slow: SlowRank | None = None
     """Only while running; `ipexctl slow` finds more, and the causes."""
     network: NetworkCost | None = None

@@ -64,6 +64,7 @@ class _Holder(NamedTuple):
 
 class _Copy(NamedTuple):
     holder: _Holder
+    """Who has the marker."""
     marker: ManifestEntry
     files: Mapping[str, _Holder]
     number: int | None

@@ -341,7 +341,7 @@ def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[b
 
 
 def is_in_results(run: RunFiles, path: str) -> bool:
-    """Whether a path that the working directory lacks is below the run's IPEXCTL_RUN_DIR."""
+    """True if a path missing in the working directory is below the run's IPEXCTL_RUN_DIR."""
     requested = encode_name(path)
     if requested[:1] in (b"/", b"~") or b".." in requested.split(b"/"):
         return False

@@ -38,6 +38,7 @@ class Wanted(NamedTuple):
     """sha256, or number in the sender's list."""
     have: int = 0
     known: str | None = None
+    """Hash of those bytes if the name is no hash."""
 
     @classmethod
     def of(cls, row: Any) -> Wanted:
