@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl lab`, and of the labs that `uninstall` names."""
+"""Registers `ipexctl lab`, and the labs that `uninstall` lists, with the core."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

@@ -1,7 +1,7 @@
 """Makes a lab: records the plan, then network, disks and hosts; removes everything on failure.
 
-All hosts answer with sshd's banner; only then a Slurm's compute nodes lose their sshd. A failure or signal removes all,
-ignoring a second signal. Hosts start in parallel, not as children of this process: Ctrl-C must not reach them.
+All hosts answer with sshd's banner; only then do a Slurm's compute nodes lose their sshd. A failure or signal removes
+all, ignoring a second signal. Hosts start in parallel, not as children of this process: Ctrl-C must not reach them.
 """
 
 from __future__ import annotations

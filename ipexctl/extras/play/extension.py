@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl play`."""
+"""Registers `ipexctl play` with the core."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

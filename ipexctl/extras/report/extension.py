@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl report`, and of the page that `run --report` and Python programs write."""
+"""Registers `ipexctl report`, and the page that `run --report` and Python programs write, with the core."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

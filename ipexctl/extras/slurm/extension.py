@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl submit`, and of the queue as the starter of its runs."""
+"""Registers `ipexctl submit`, and the queue as the starter of its runs, with the core."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

@@ -1,7 +1,7 @@
 """One host's part of a checkpoint exchange: report its copies, send and receive files, put them in place.
 
-A restart asks with `find` what exists and changes nothing. For an exchange, a rank wrapper starts `PYTHON -I
-RUNDIR/agent.zip files.checkpoint` with a `CheckpointRequest` on stdin. It connects to the supervisor
+A call that resumes a run asks with `find` what exists; it changes nothing. For an exchange, a rank wrapper starts
+`PYTHON -I RUNDIR/agent.zip files.checkpoint` with a `CheckpointRequest` on stdin. It connects to the supervisor
 (`common/authenticated_socket.py`), and the two take turns with one line of JSON each:
 
     {"rank"}

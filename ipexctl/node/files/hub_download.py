@@ -1,4 +1,4 @@
-"""Downloads for `ipexctl push hf:…` on the one machine that reaches the hub, with huggingface_hub of an environment.
+"""Downloads for `ipexctl push hf:…` on the one machine that reaches the hub, by an environment's huggingface_hub.
 
 huggingface_hub runs in a forked process. This process watches it and ends it alone if the hub sends hardly anything, or
 a list or file without end. huggingface_hub compares no hash, so each file is hashed here and compared with its name in
