@@ -56,7 +56,7 @@ class Receiver:
         self._entries: list[ManifestEntry] = []
         self._missing: dict[int, MissingPart] = {}
         self._current: tuple[int, ManifestEntry] | None = None
-        """Its number in the list, and the file as it was when opened."""
+        """Number in the list of the file being received, and the file as it was when opened."""
         self._done = 0
         self._total = 0
 

@@ -153,7 +153,7 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """Returns exit code, stdout and stderr, a file, because background processes may keep it open."""
+    """Returns exit code, stdout and stderr. stderr is a file, because background processes may keep it open."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
-"""Characters; narrower columns are not narrowed."""
+"""Characters below which no column is narrowed."""
 _BREAK: Final = re.compile(r"(?<=,)| ")
 """Where a cell may continue on the next line."""
 _LONGEST_HOSTS: Final = 48
@@ -42,7 +42,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_sentence(text: str, hanging: str = "    ") -> None:
-    """A text that is safe to print; on a terminal no word is cut."""
+    """Print a text that is safe to print; on a terminal no word is cut."""
     print_lines(wrapped_lines(text, output_width(0), hanging) if sys.stdout.isatty() else [text])
 
 

@@ -178,7 +178,7 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
 
 
 def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0, bridged: int = 0) -> str:
-    """A line with gaps. `bridged`: so many columns without a value are no gap."""
+    """A line with gaps. `bridged`: number of columns without a value that are no gap."""
     step, words, drawing = PLOT / len(values), [], False
     missing = 0
     for column, value in enumerate(values):

@@ -77,7 +77,7 @@ class TimeCurve:
     values: tuple[float | None, ...]
     columns: Columns
     bridged: int = 0
-    """So many columns without a value are no gap, for values printed now and then."""
+    """Columns without a value that are no gap, for values printed now and then."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
 

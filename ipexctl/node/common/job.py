@@ -33,7 +33,7 @@ class RankJob(NamedTuple):
     memory: tuple[int, ...] = ()
     """Preferred NUMA nodes for memory."""
     variables: Mapping[str, str | None] = {}
-    """Override the job's variables."""
+    """They override the job's variables."""
     batch: bool = False
     """True for SCHED_BATCH: a waking thread does not interrupt the running one."""
 

@@ -17,7 +17,7 @@ CHECKPOINT_STEP = 21600.0
 SIGN_OF_LIFE = 5.0
 """Without a byte of a list or file, until the host reports that it is working."""
 LONGEST_READ = 3600.0
-"""For which it keeps reporting while it waits for a disk; then the control machine's own limit ends the call."""
+"""For a host to keep reporting while it waits for a disk; then the control machine's own limit ends the call."""
 
 # The supervisor loses a rank.
 RANK_SILENCE = 25.0

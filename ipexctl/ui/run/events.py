@@ -281,7 +281,7 @@ class _RankLines:
         self.prefixed = PrefixedLines(b"")
         self.at: float | None = None
         self.newest: deque[str] = deque(maxlen=_READ_FOR_FIGURES)
-        """Not read for figures."""
+        """Lines not read for figures."""
         self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
         self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
 
