@@ -1,10 +1,8 @@
 """The supervisor's part of an exchange of checkpoints, before the commands of an attempt start.
 
-In: the directory, and one rank of each store with its host; out: notes for the user, then success, or the host that
-could not do its part and why. Every host reports its copies, `checkpoint_units` decides which wins, and each host is
-told what to serve, to fetch and to remove; `files/checkpoint.py` describes the messages, and files travel from host to
-host, never through here. The rules: nothing moves before all hosts have reported; the first failure ends the exchange,
-and is the one that is told. It runs in a thread of its own, so the supervisor stays able to answer.
+Each host reports its copies, `checkpoint_units` decides which wins, and each host learns what to serve, fetch and
+remove. Files travel from host to host, never through here; `files/checkpoint.py` describes the messages. Nothing moves
+before all hosts have reported. The first failure ends the exchange and is the one reported.
 """
 
 from __future__ import annotations
@@ -32,15 +30,13 @@ _MAX_REASON = 1000
 
 
 class _HostFailure(Exception):
-    """A host could not do its part."""
-
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(f"{host}: {reason}")
         self.host = host
 
 
 class CheckpointExchange(AuthenticatingServer):
-    """An exchange among `hosts`, rank → host, in a thread of its own."""
+    """An exchange among `hosts` (rank → host), in its own thread so that the supervisor can still answer."""
 
     def __init__(
         self,
@@ -52,13 +48,13 @@ class CheckpointExchange(AuthenticatingServer):
         *,
         is_restart: bool = False,
     ) -> None:
-        """`addresses`: those of the hosts, as far as they are known. Raises an OSError if nothing can listen there."""
+        """`addresses`: of the hosts, where known. Raises an OSError if nothing can listen there."""
         super().__init__(bind, token, CHECKPOINT_EXCHANGE, len(hosts), addresses)
         self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Lines for the user."""
         self.is_over = False
         self.failure = ""
-        """Why it failed, once it is over."""
+        """Why it failed; empty until it is over."""
         self.failed_host = ""
         """The host that could not do its part."""
         self._path, self._hosts, self._is_restart = path, dict(hosts), is_restart
@@ -71,7 +67,6 @@ class CheckpointExchange(AuthenticatingServer):
         threading.Thread(target=self._exchange, daemon=True).start()
 
     def close(self) -> None:
-        """End the exchange, or what is left of it."""
         if not self._closed.is_set():
             self._closed.set()
             os.close(self._stop_serving)
@@ -88,7 +83,7 @@ class CheckpointExchange(AuthenticatingServer):
             os.close(stop)
 
     def handle(self, conn: socket.socket) -> None:
-        """Hand the connection to the exchange, and keep it open to its end."""
+        """Pass the connection to the exchange, and keep it open until the exchange is over."""
         rank = read_line(conn, REPLY_TIME)["rank"]
         address = conn.getpeername()[0]
         with self._connected:
@@ -108,7 +103,7 @@ class CheckpointExchange(AuthenticatingServer):
                 self._steps()
         except _HostFailure as failure:
             self.failed_host = failure.host
-            self.failure = str(failure)  # the other hosts stay connected: what they report then would be another reason
+            self.failure = str(failure)  # the other hosts stay connected: their later reports would give another reason
         self.is_over = True
 
     def _steps(self) -> None:
@@ -186,7 +181,7 @@ class CheckpointExchange(AuthenticatingServer):
 
 
 def has_file(path: str) -> bool:
-    """Whether there is a file that may be a checkpoint, here or in the directories below."""
+    """True if a file that may be a checkpoint exists here or in the directories below."""
     with contextlib.suppress(OSError):
         if os.path.isfile(path):
             return bool(os.path.getsize(path))
@@ -201,7 +196,7 @@ def has_file(path: str) -> bool:
 def describe_exchange(
     path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan, *, is_restart: bool = False
 ) -> list[str]:
-    """Lines about an exchange: which files are not used and why, and what travels where. Pure."""
+    """Lines about the files that are not used and why, and what travels where. Pure."""
     above = path.rpartition("/")[0]
     lines = []
     if is_restart and not any(report.copies or report.half or report.left for report in reports.values()):
@@ -224,8 +219,8 @@ def describe_exchange(
 
 
 def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Lines about files that are set aside: one for all units with the same reason and hosts, as those that a Trainer
-    has rotated away have."""
+    """Lines about files that are set aside: one for all units with the same reason and hosts, such as those that a
+    Trainer rotated away."""
     units = {
         **{marker.rpartition("/")[0]: "" for marker in plan.markers},
         **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},
@@ -250,14 +245,13 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
 
 
 def _directories_of(name: str) -> Iterator[str]:
-    """A file and the directories above it."""
+    """The file and the directories above it."""
     while name:
         yield name
         name = name.rpartition("/")[0]
 
 
 def describe_aside(places: Mapping[str, str]) -> list[str]:
-    """Lines about where files were set aside. Pure."""
     hosts: dict[str, list[str]] = {}
     for host, place in places.items():
         if place:

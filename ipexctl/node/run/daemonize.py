@@ -1,4 +1,4 @@
-"""Detaches a program of a run from its caller, who may exit then: the supervisor, and the starter of a host."""
+"""Detaches a program of a run from its caller, which may then exit: the supervisor, and the starter of a host."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
-    """Detach from the caller: a session of its own, no terminal, stderr in a file.
+    """Detach from the caller: a new session, no terminal, stderr to a file.
 
-    Returns a function that sends the one reply to the caller, in the detached process, and that reply in the original.
+    Returns the reply in the original process; in the detached one, a function that sends this one reply.
     """
     reader, writer = os.pipe()
     if session_leader := os.fork():
@@ -33,7 +33,7 @@ def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
     try:
         devnull = os.open(os.devnull, os.O_RDWR)
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError as error:  # a full disk, or a quota
+    except OSError as error:  # a full disk or a quota
         send_reply({"event": "failed", "reason": f"{error.filename} can't be opened: {error.strerror or error}"})
         os._exit(1)
     for number, target in ((0, devnull), (1, devnull), (2, log)):

@@ -1,9 +1,7 @@
 """Decides about ranks that are started directly: when their wrappers have ended, what a lost starter means. Pure.
 
-Node0's wrappers are children of the supervisor, those of another host of its starter. In come their ends, and starters
-that connect or are lost; out go the code with which all of them have ended, as mpirun's would be, calls of starters
-that are gone, and failures of ranks that cannot begin. The rule: a starter that is lost costs no rank that runs, since
-ranks report and end by themselves; the wrappers of its host count as ended once their ranks are done.
+Node0's wrappers are children of the supervisor, another host's of its starter. A lost starter costs no running rank,
+because ranks report and end by themselves; its wrappers count as ended once their ranks are done.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
-    """A starter sends a message as often as a rank."""
+    """Drop starters that sent nothing for as long as a rank may be silent; both send equally often."""
     now = t.now.clock
     for host, starter in t.state.starters.items():
         last = max(received.get(host, now), t.state.resumed_at)
@@ -51,7 +49,7 @@ def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
 
 
 def ended_code(state: SupervisorState, mpirun: MpirunState, now: float) -> int | None:
-    """The code with which the wrappers have ended: that of the first that failed; None while one may run."""
+    """Exit code of the first wrapper that failed; None while one may run."""
     ranks = state.ranks.values()
     is_killed = mpirun.killed_at is not None and now - mpirun.killed_at > LAST_MESSAGES
     if not is_killed and not all(is_gone(state, peer, now) for peer in ranks):
@@ -69,12 +67,12 @@ def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
 
 
 def has_wrapper_ended_early(state: SupervisorState) -> bool:
-    """Whether what a wrapper has printed may say why its rank cannot begin."""
+    """True if output of a wrapper may say why its rank cannot begin."""
     return any(peer.wrapper_code is not None and not peer.has_begun for peer in state.ranks.values())
 
 
 def call_starters(t: Transition) -> None:
-    """Where node0 can log in, it begins again the starters that are gone and that a restart waits for."""
+    """Begin lost starters again that a restart waits for, where node0 can log in."""
     if t.state.ending is not None or t.state.status.attempt == t.state.first_attempt:
         return
     now, can_be_called = t.now.clock, {call.host for call in t.state.plan.starter_calls}
@@ -88,7 +86,7 @@ def call_starters(t: Transition) -> None:
 
 
 def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, ...]) -> None:
-    """The failure of ranks that cannot begin: their wrapper has ended, or their starter is away."""
+    """Fail ranks that cannot begin: their wrapper has ended, or their starter is away."""
     if t.state.ending is not None:
         return
     now = t.now.clock
@@ -100,7 +98,7 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
         t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
         verdict.fail_with_program(t, ended, code, by)
         return
-    # A starter that had connected has been silent before it counts as away.
+    # A starter that was connected is silent for a while before it counts as away.
     is_again = t.state.plan.pool is not None and t.state.status.attempt > t.state.first_attempt
     limit = RANK_RECONNECT if is_again else RANK_SILENCE
     away = [

@@ -1,8 +1,6 @@
-"""The figures of a run: what its ranks measure, and what it is for the record. None of them decides about the run.
+"""The figures of a run: processor, memory, windows of steps and of hosts. None of them decides about the run.
 
-In come the ranks' messages with figures: processor and memory, windows of steps and of hosts, and cores that
-differ from the plan. Out go the status of each rank and of the run, with the figures of this attempt; the windows go to
-their files. The rule: a rank that has ended uses nothing.
+They go into the status of each rank and of the run; the windows go to their files. A rank that has ended uses nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ MAX_MISMATCHES = 64
 
 
 class RankFigures:
-    """Those of one rank in this attempt; its throughput may be of earlier ones, too."""
+    """Figures of one rank in this attempt; its throughput may be from earlier ones, too."""
 
     def __init__(self, throughput: RankThroughput) -> None:
         self.beat: Beat | None = None
@@ -36,8 +34,6 @@ class RankFigures:
 
 
 class RunFigures:
-    """Those of all ranks in this attempt."""
-
     def __init__(self, hosts: Mapping[int, str], plan: Json) -> None:
         """`hosts`: rank → host; `plan`: the document of plan.json."""
         self._plan, self._is_wire_possible = plan_fields(plan), is_wire_possible(plan)
@@ -48,11 +44,11 @@ class RunFigures:
         self._hosts = hosts
         waiting = self._waiting = waiting_of(self._plan["backend"], self._plan["allreduce"], len(set(hosts.values())))
         self._is_measured = False
-        """Whether a rank has waited in shared memory: they may have refused that of the plan, and wait under gloo."""
+        """True once a rank has waited in shared memory: ranks may refuse the plan's all-reduce, and wait under gloo."""
         is_shared = self._plan["allreduce"] == "shared"
         self._slow = SlowWatch(hosts, waiting)
         self._network = NetworkWatch(hosts, waiting, is_wire_possible=self._is_wire_possible, shared=is_shared)
-        if self._throughput.keys() != hosts.keys():  # the samples of more or fewer ranks cannot be added up
+        if self._throughput.keys() != hosts.keys():  # samples of more or fewer ranks cannot be added up
             self._throughput = {rank: RankThroughput() for rank in hosts}
         self._ranks = {rank: RankFigures(throughput) for rank, throughput in self._throughput.items()}
         for throughput in self._throughput.values():
@@ -87,7 +83,7 @@ class RunFigures:
         rates = window.rates("sleeps" if self._waiting == "shared" and not self._is_measured else self._waiting)
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
-        of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # with pauses, as its bytes are
+        of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # pauses count, as for its bytes
         self._slow.add(rank, window.number, of_window, window.seconds)
         self._network.add(rank, window.number, of_window, window.seconds, window.gradients)
 

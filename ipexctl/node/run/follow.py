@@ -1,14 +1,12 @@
 """Follows a run until it has ended: its output in order of time, by offset, and its status.
 
-A FollowRequest is answered with frames: chunks of output, notes, and the messages {"status"}, {"at": the time of the
-output that follows}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the
-run is followed; at the end the windows of its ranks and hosts (`window_file.py`), to a caller that keeps them; then
-{"event": "done", "status"}.
+A FollowRequest is answered with frames: chunks of output, notes, and the messages {"status"}, {"at": time of the output
+that follows}, the dump of --on-hang (`stack_dumps.encode_dump`) and {}, a heartbeat. At the end come the windows of
+ranks and hosts (`window_file.py`) for a caller that keeps them, then {"event": "done", "status"}.
 
-It decides in which order output is sent, and when a status is worth sending. The rules: the run does not know its
-followers, which only read its directory; one that finds the supervisor dead records that (`status_file.py`). Every byte
-is sent once, also to a caller that connects again, as it names the offsets that it has. A note is told from output by
-its entry in `output.notes` alone (`output_notes.py`), which is read after the end of the output is known.
+The run does not know its followers, which only read its directory; one that finds the supervisor dead records that
+(`status_file.py`). Each byte is sent once, also after a reconnect, because the caller names its offsets. Only an entry
+in `output.notes` (`output_notes.py`) marks a note, so that file is read after the end of the output is known.
 """
 
 from __future__ import annotations
@@ -47,45 +45,45 @@ from ipexctl.node.run.unstored_output import UnstoredReader
 from ipexctl.node.run.window_file import windows_of
 
 READ_INTERVAL = 0.03
-"""Seconds between two reads while output arrives often, or before the first output."""
+"""Seconds between reads while output arrives often, or before the first output."""
 OFTEN = 0.2
-"""Seconds since the output before; `output.times` names new output after at most half of that."""
+"""If output came more recently than this many seconds ago, it counts as frequent; `output.times` names new output
+within half of it."""
 IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
-"""After ten seconds without output or another status."""
+"""Seconds between reads after ten seconds without output or a new status."""
 NOTIFIED_INTERVAL = 1.0
-"""Used if the kernel reports changes of files; the end of the caller is found by these reads."""
+"""Seconds between reads if the kernel reports changes of files; these reads notice that the caller has left."""
 SETTLE_TIME = 0.002
-"""Seconds for changes that belong together: a new status is two of them."""
+"""Seconds to collect changes that belong together: a new status is two of them."""
 TICK_INTERVAL = 5.0
-"""Seconds between two empty messages: after 30 seconds without a frame the caller gives up."""
+"""Seconds between empty messages: the caller gives up after 30 seconds without a frame."""
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
-"""Bytes of output between two looks at the status."""
+"""Bytes of output between two checks of the status."""
 LISTING_INTERVAL = 0.002
-"""Seconds for each file between two looks at all files: `output.times` names a file that grows within 0.1 seconds."""
+"""Seconds per file between two checks of all files: `output.times` names a growing file within 0.1 seconds."""
 STATUS_INTERVAL = 2.0
-"""Seconds between two checks that the supervisor lives."""
+"""Seconds between checks that the supervisor lives."""
 RANK_INTERVAL = 0.005
 LONGEST_RANK_INTERVAL = 1.0
-"""Seconds for each rank, and at most, between two statuses with new states of ranks alone: each names all ranks."""
+"""Seconds per rank, and at most, between statuses that only change states of ranks: each lists all ranks."""
 
 
 class FollowRequest(RunReference):
     copy: bool
-    """The directory is an earlier copy from node0."""
+    """True for a directory that is an earlier copy from node0."""
     offsets: Mapping[str, int]
-    """`0.out` → the bytes that the caller has."""
+    """`0.out` → bytes that the caller already has."""
     ranks: Sequence[int] | None
     """None for all."""
     streams: Sequence[str]
     follow: bool
     tail: int | None
-    """This many lines, the last ones."""
+    """Only this many of the last lines; None for all."""
     grep: str
-    """A regular expression; empty for all lines."""
     exact: bool
-    """The order of the output is exact, however much there is."""
+    """Keep the exact order, however much output there is."""
     figures: float
     """Seconds between two statuses where only figures change."""
     windows: bool
@@ -93,10 +91,8 @@ class FollowRequest(RunReference):
 
 
 class FollowedFile:
-    """One stream of one rank."""
-
     def __init__(self, path: str, rank: int, stream: StreamName, offset: int, notes: NotesReader | None = None) -> None:
-        """Those of `notes` that were refreshed after the end of the output was known are told from output."""
+        """Only `notes` refreshed after the end of the output was known can be told from output."""
         self.path = path
         self.offset = offset
         self._notes = notes
@@ -104,11 +100,11 @@ class FollowedFile:
         self._number = -1
 
     def chunks(self, end: int, at: float | None) -> Iterator[OutputPart]:
-        """Output up to that offset, as far as it is there."""
+        """Output up to that offset, or to the end of the file."""
         while self.offset < end and self._is_open():
             stop, note = end, self._next_note()
             if note is not None and note.offset == self.offset:
-                if note.end > end:  # it is being written
+                if note.end > end:  # still being written
                     return
                 self.offset = note.end
                 yield note._replace(at=at)
@@ -122,7 +118,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
     def pass_on(self, chunk: Chunk, at: float) -> Iterator[OutputPart]:
-        """The part of a chunk that was not sent yet; it is not in the file. A note is a chunk of its own."""
+        """The unsent part of a chunk that is not in the file. A note is its own chunk."""
         new = chunk.data[self.offset - chunk.offset :]
         note = self._next_note()
         if new and note is not None and (note.offset, note.end) == (self.offset, chunk.end):
@@ -133,7 +129,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, new, self.offset - len(new), at)
 
     def new_chunks(self, at: float | None) -> Iterator[OutputPart]:
-        """New output, up to the end of the file as it is now."""
+        """New output, up to the current end of the file."""
         if self._is_open():
             size = os.fstat(self._number).st_size
             if self._notes is not None and size > self.offset:
@@ -174,7 +170,6 @@ class OutputReader:
         self._looked_at = 0.0
 
     def new_chunks(self) -> Iterator[OutputPart]:
-        """All new output: that with a time, the oldest first, then the rest of each file."""
         for at, key, end in self._times.entries():
             file = self.files.get(key)
             if file is not None and file.offset < end:
@@ -189,7 +184,7 @@ class OutputReader:
             yield from file.new_chunks(latest)
 
     def _unstored_chunks(self) -> Iterator[OutputPart]:
-        """Output that the disk has no room for, behind that in the files."""
+        """Output that the disk has no room for; it follows what the files have."""
         for chunk in self._unstored.new_chunks():
             file = self.files.get((chunk.rank, chunk.stream))
             if file is None:
@@ -198,7 +193,7 @@ class OutputReader:
                 self._notes.refresh()
             now = time.time()
             yield from file.chunks(chunk.offset, now)
-            if file.offset < chunk.offset:  # it is being written to the file
+            if file.offset < chunk.offset:  # still being written to the file
                 return
             yield from file.pass_on(chunk, now)
 
@@ -220,16 +215,16 @@ def files_of(request: FollowRequest, rundir: str, world_size: int, notes: NotesR
 
 
 class ChangeSignal:
-    """Waits for changes in the run's directory; by time alone where the kernel does not report them.
+    """Waits for changes in the run's directory; only by time where the kernel does not report them.
 
-    `output.times` and the status are written there after each output, by a supervisor on this machine.
+    A supervisor on this machine writes `output.times` and the status there after each output.
     """
 
     def __init__(self, rundir: str, *, is_local: bool) -> None:
         self.is_sent = False
         if not is_local or not os.path.exists(os.path.join(rundir, "output.times")):
             return
-        signal.signal(signal.SIGIO, signal.SIG_IGN)  # for threads that were started before; it is blocked in this one
+        signal.signal(signal.SIGIO, signal.SIG_IGN)  # for threads started earlier; it is blocked in this one
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
         with contextlib.suppress(OSError):
             directory = os.open(rundir, os.O_RDONLY | os.O_DIRECTORY)
@@ -237,7 +232,7 @@ class ChangeSignal:
             self.is_sent = True
 
     def wait(self, seconds: float, held: float) -> None:
-        """Wait at most so long for changes; `held` limits it where the kernel reports them."""
+        """Wait at most this long for changes; `held` limits it where the kernel reports them."""
         if not self.is_sent:
             time.sleep(seconds)
             return
@@ -248,7 +243,7 @@ class ChangeSignal:
 
 
 class StatusWatcher:
-    """Changes of the status: a new state of the run at once, those of ranks soon, new figures only at an interval."""
+    """Reports a new state of the run at once, those of ranks soon, new figures only at an interval."""
 
     def __init__(self, rundir: str, interval: float) -> None:
         self.stacks_directory = os.path.join(rundir, "stacks")
@@ -258,14 +253,14 @@ class StatusWatcher:
         self._modified, self._modified_at = 0, 0.0
         self._stored: StoredStatus | None = None
         self._is_new = False
-        """The file has changed since the last status that was sent."""
+        """The file changed after the last status that was sent."""
         self._sent: tuple[object, object] = (None, None)
-        """The state of the run and those of the ranks."""
+        """The state of the run, and those of the ranks."""
         self.due_at = math.inf
-        """When a status that is held back is to be sent."""
+        """When to send a status that is held back."""
 
     def poll(self, now: float) -> tuple[StoredStatus, bool]:
-        """The status, and whether it is to be sent."""
+        """The status, and True if it is to be sent."""
         try:
             changed = os.stat(self._path).st_mtime_ns
         except OSError:
@@ -291,20 +286,20 @@ class StatusWatcher:
 
 
 class OutputSender:
-    """Sends the new output that the filter chooses, and the times of it."""
+    """Sends new output that the filter chooses, with its times."""
 
     def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
-        """All output that was there when it was last looked for is sent."""
+        """All output found by the last check is sent."""
         self._output, self._chosen, self._writer = output, chosen, writer
         self._chunks = output.new_chunks()
         self._is_resumed = False
-        """The chunks continue a look at the files that an earlier call began: files have grown since."""
+        """The chunks continue a check that an earlier call began: files have grown since."""
         self._at: float | None = None
         self._ticked_at = time.monotonic()
 
     def send_some(self) -> bool:
-        """Send some of the new output; false when there was none since the call."""
+        """Send some new output; False if there was none."""
         size = 0
         for chunk in self._chunks:
             size += len(chunk.data)
@@ -319,7 +314,7 @@ class OutputSender:
         return size > 0 or was_resumed
 
     def send_all(self, *, is_final: bool) -> None:
-        """Send all output that is there now."""
+        """Send all output that exists now."""
         while not self.is_caught_up:
             self.send_some()
         self.send_last_lines(is_final=is_final)
@@ -332,7 +327,7 @@ class OutputSender:
                 self._send([Chunk(*key, b"", self._chosen.offset_of(key, file.offset))])
 
     def tick(self, now: float) -> None:
-        """Show from time to time that the run is followed, and find out whether the caller has exited."""
+        """Send heartbeats, and notice that the caller has left."""
         if now - self._ticked_at >= TICK_INTERVAL:
             self._ticked_at = now
             self._writer.send(encode_json({}))
@@ -365,7 +360,7 @@ def follow(request: FollowRequest, _: object) -> Json:
             sender.send_all(is_final=True)
             return {"status": first.document}
         if request["tail"] is not None:
-            writer.send(encode_json({"status": first.document}))  # the caller reads output by what it says of notes
+            writer.send(encode_json({"status": first.document}))  # the caller needs what it says of notes
             sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, request["figures"])
         changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)
@@ -383,11 +378,11 @@ def forward_run(
     changes: ChangeSignal,
     writer: CompressedFrameWriter,
 ) -> Json:
-    """Send output and status until the run has ended; returns the last status."""
+    """Send output and status until the run ends; return the last status."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
     while True:
         now = time.monotonic()
-        # The status is read before the files, so that with a final status all output is in the files.
+        # Read the status before the files, so that a final status comes with all output in the files.
         (status, document, _), is_changed = statuses.poll(now)
         if is_changed:
             writer.send(encode_json({"status": document}))
@@ -407,7 +402,7 @@ def forward_run(
             sent_at = now
         sender.tick(now)
         writer.flush()
-        if os.getppid() != parent:  # as when it cannot write; a caller whose shell alone was killed follows again
+        if os.getppid() != parent:  # as if it could not write; a caller that lost only its shell follows again
             raise BrokenPipeError(errno.EPIPE, "the caller has exited")
         if sender.is_caught_up:
             idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))

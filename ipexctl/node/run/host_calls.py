@@ -1,8 +1,7 @@
-"""Lines of sh on other hosts of a run, all at once in the background, by the shell of its pool. It decides nothing.
+"""Runs lines of sh on other hosts of a run, all at once in the background, by the shell of its pool.
 
-In come hosts with a line and its stdin; out goes for each host, once, that its line has ended well, or why not. The
-supervisor takes the answers at its next look. The rule: each call has its time, after which it is killed with all that
-it has started, so that a host that is gone keeps nothing here; of what it prints the end is kept.
+Each call has a time limit; then it is killed with all that it started, so that a lost host keeps nothing here. The end
+of its output is kept.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _KEPT = 4096
 
 
 def _job_files(rundir: str) -> str:
-    """Those of all attempts (`common/job.py`), for a shell."""
+    """Pattern of the job files of all attempts (`common/job.py`), for a shell."""
     return f"{shlex.quote(rundir)}/job.json {shlex.quote(rundir)}/job.[0-9]*.json"
 
 
 class _Tail(threading.Thread):
-    """Reads a pipe to its end, and keeps its last bytes: a host may print for ever."""
+    """Reads a pipe to its end, and keeps the last bytes: a host may print without end."""
 
     def __init__(self, reader: int) -> None:
         super().__init__(daemon=True)
@@ -47,11 +46,11 @@ class _Tail(threading.Thread):
 class HostAnswer(NamedTuple):
     host: str
     problem: str
-    """Empty: its line has ended well."""
+    """Empty if its line succeeded."""
 
 
 class HostCalls:
-    """The calls of one question to several hosts."""
+    """Calls of one question to several hosts."""
 
     def __init__(self, shell: Sequence[str], environ: Mapping[str, str]) -> None:
         self._shell, self._environ = tuple(shell), dict(environ)
@@ -60,7 +59,6 @@ class HostCalls:
 
     @property
     def is_over(self) -> bool:
-        """All answers are taken."""
         return not self._open
 
     def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
@@ -70,24 +68,24 @@ class HostCalls:
         threading.Thread(target=self._call, args=(host, argv, stdin, seconds), daemon=True).start()
 
     def find(self, host: str, word: str, rundir: str) -> None:
-        """Whether a host can be reached, and has the files of the run; it waits for the run from then on."""
+        """Check that a host can be reached and has the run's files; it then waits for the run."""
         agent, reserved = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{RESERVED_FILE}")
         line = f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}; umask 077; : >{reserved}"
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def release(self, host: str, word: str, rundir: str) -> None:
-        """The host waits for the run no more, and keeps no token of an attempt that it took no part in."""
+        """The host no longer waits for the run, and keeps no token of an attempt without it."""
         line = f"rm -f {shlex.quote(f'{rundir}/{RESERVED_FILE}')} {_job_files(rundir)}"
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def give_job(self, host: str, word: str, path: str, job: str) -> None:
-        """In place of the one of an earlier attempt, of which no rank may have begun there to remove it."""
+        """Write the host's job over an earlier attempt's, which remains if no rank began there."""
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")
         line = f"umask 077 && rm -f {_job_files(os.path.dirname(path))} && cat >{part} && mv -f {part} {target}"
         self.begin(host, word, line, job.encode(), HOST_JOB)
 
     def take(self) -> list[HostAnswer]:
-        """The answers that have come since the last call."""
+        """Answers since the last call."""
         answers = []
         with contextlib.suppress(queue.Empty):
             while True:

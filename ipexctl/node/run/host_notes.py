@@ -1,8 +1,7 @@
-"""Notes of a host for each window: bytes of its link, and frequency.
+"""Notes of a host for each window: bytes of its link, and frequency. The wrapper of the host's lowest rank makes them.
 
-The wrapper of its lowest rank makes them. In come the ranks' processors and the run's interface; out come rates between
-two readings of /proc and /sys. The rules: it needs no rights; what a host does not tell is None; no reading takes long,
-so that of many processors a few are looked at in turn.
+They are rates between two readings of /proc and /sys, which need no rights. What a host does not tell is None. No
+reading takes long: of many processors, a few are read in turn.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.window_file import WINDOW
 
 MAX_PROCESSORS = 4
-"""Whose frequency is read at once: some kernels sleep 10 ms for one that is idle."""
+"""Processors read at once: some kernels sleep 10 ms for the frequency of an idle one."""
 LOOKING = 2.0
-"""Seconds of each window in which the interface is looked at often."""
+"""Seconds of each window in which the interface is sampled often."""
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class HostNotes(NamedTuple):
-    """The message `host`."""
-
     number: int
     seconds: float
     rates: HostRates
@@ -32,17 +29,17 @@ class HostNotes(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Whether a rank wrapper may have sent it."""
+        """False for figures that no rank wrapper sends."""
         return 0 < self.seconds <= 2 * WINDOW
 
 
 class Moments:
-    """How fast an interface sends at its busiest: it is looked at often, but only for LOOKING seconds of a window."""
+    """How fast an interface sends at its busiest, sampled often for LOOKING seconds of a window."""
 
     def __init__(self, path: str, now: float) -> None:
         self._path = path
         self.at = now + WINDOW - LOOKING if path else float("inf")
-        """Of the next look."""
+        """Time of the next sample."""
         self._begun = self.at
         self._before: tuple[float, int] | None = None
         self._peak: float | None = None
@@ -56,7 +53,7 @@ class Moments:
             return
         if self._before is not None:
             then, before = self._before
-            if MOMENT / 2 <= now - then <= 2 * MOMENT:  # a look that came late is of another moment
+            if MOMENT / 2 <= now - then <= 2 * MOMENT:  # a late sample belongs to another moment
                 self._peak = max(self._peak or 0.0, (sent - before) / (now - then))
         self._before, self.at = (now, sent), now + MOMENT
         if now - self._begun >= LOOKING:
@@ -64,14 +61,12 @@ class Moments:
             self._begun = self.at = now + WINDOW - LOOKING
 
     def take(self) -> float | None:
-        """The rate of the busiest moment since the call before; None if it was not looked at."""
+        """The rate of the busiest moment since the last call; None without samples."""
         peak, self._peak = self._peak, None
         return peak
 
 
 class HostProbe:
-    """Reads one host."""
-
     def __init__(self, cores: Sequence[int], iface: str, now: float, root: str = "") -> None:
         self._root = root
         self._cores = list(cores)
@@ -85,14 +80,14 @@ class HostProbe:
 
     @property
     def next_look(self) -> float:
-        """When `look` is to be called again, to find the busiest moment of the interface."""
+        """Time of the next `look`, to find the interface's busiest moment."""
         return self._moments.at
 
     def look(self, now: float) -> None:
         self._moments.look(now)
 
     def take(self, now: float) -> HostRates | None:
-        """The rates since the call before; None the first time."""
+        """Rates since the last call; None the first time."""
         before, sent, seconds = self._before, self._sent(), now - self._at
         is_first, self._is_first = self._is_first, False
         self._before, self._at = sent, now
@@ -121,7 +116,7 @@ class HostProbe:
                 yield int(text) / 1000
 
     def _sent(self) -> float | None:
-        """Bytes over the run's interface since boot; over all but the loopback, if the run names none."""
+        """Bytes over the run's interface since boot; if the run names none, over all but the loopback."""
         sent = []
         for line in self._read("/proc/net/dev").splitlines():
             name, _, text = line.partition(":")

@@ -1,11 +1,9 @@
-"""Plans an attempt for the hosts that are there, out of the plan of all hosts of the run. Pure.
+"""Plans an attempt for the hosts that answer, out of the plan for all hosts of the run. Pure.
 
-In: the `StartRequest` with its `HostPool`, and which hosts answer; out: the hosts of the next attempt, the request for
-them, and their jobs. The supervisor has no planner: what it decided for each host, and for all of them together, came
-with the run. The rules: node0 has rank 0 in every attempt; a host keeps the number of its ranks, their cores and their
-variables, and only the numbers of ranks and hosts change; what all hosts must have alike (the backend, the
-instructions, how gradients are added up) stays as it was decided for all of them, so that steps round alike, and a
-host that comes back fits. Hosts that were in the attempt before come first, then others in the order of the hostfile.
+The supervisor has no planner: the plan came with the run. Node0 has rank 0 in every attempt. A host keeps its number of
+ranks, their cores and variables; only the numbers of ranks and hosts change. What all hosts must share (backend,
+instructions, all-reduce) stays as decided for all of them, so that steps round alike and a host that comes back fits.
+Hosts of the attempt before come first, then others in the order of the hostfile.
 
 `tests/unit/run/test_host_pool.py` compares it with the planner for random hosts.
 """
@@ -21,11 +19,11 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import HostPool, JobRecord, StartRequest
 
 _OF_RANK = 5
-"""Words of a rank wrapper's line before the addresses; the last one is the path of its job."""
+"""Words of a rank wrapper's line before the addresses; the last is the path of its job."""
 
 
 def choose_hosts(pool: HostPool, present: Collection[str], last: Sequence[str]) -> tuple[str, ...]:
-    """The hosts of the next attempt; fewer than `pool.least` if no more answer. `last`: those of the attempt before."""
+    """Hosts of the next attempt; fewer than `pool.least` if no more answer. `last`: hosts of the attempt before."""
     names = [host.host for host in pool.hosts]
     there = [name for name in names if name == names[0] or name in present]
     chosen = sorted(there, key=lambda name: name not in last)[: pool.wanted]
@@ -33,7 +31,7 @@ def choose_hosts(pool: HostPool, present: Collection[str], last: Sequence[str]) 
 
 
 def start_with(start: StartRequest, hosts: Collection[str], attempt: int) -> StartRequest:
-    """The request as it would be for these hosts of its pool."""
+    """The request for these hosts of its pool."""
     assert start.pool is not None
     chosen = [host for host in start.pool.hosts if host.host in hosts]
     of_ranks = [host for host in chosen for _ in range(host.ranks)]
@@ -45,7 +43,7 @@ def start_with(start: StartRequest, hosts: Collection[str], attempt: int) -> Sta
 
 
 def _with_numbers(argv: Sequence[str], hosts: int, ranks: int) -> list[str]:
-    """The line of mpirun, `… -n RANKS` before the line of a rank, or that of a scheduler, with both as options."""
+    """The line of mpirun, `… -n RANKS` before the line of a rank, or a scheduler's with both as options."""
     line = [f"--nodes={hosts}" if word.startswith("--nodes=") else word for word in argv]
     line = [f"--ntasks={ranks}" if word.startswith("--ntasks=") else word for word in line]
     at = len(line) - ADDRESSES - _OF_RANK - 1
@@ -55,12 +53,12 @@ def _with_numbers(argv: Sequence[str], hosts: int, ranks: int) -> list[str]:
 
 
 def hostfile_of(pool: HostPool, hosts: Collection[str]) -> str:
-    """The hostfile of what starts the ranks."""
+    """The hostfile of the launcher."""
     return "".join(host.line for host in pool.hosts if host.host in hosts)
 
 
 def jobs_with(job: JobRecord, start: StartRequest, attempt: int | None) -> Mapping[str, JobRecord]:
-    """Store → its job in an attempt, out of the job of all hosts. `start`: the request for the attempt."""
+    """Store → its job in an attempt, from the job of all hosts. `start`: the request for the attempt."""
     of_hosts: dict[str, list[int]] = {}
     for rank in sorted(job.ranks):
         of_hosts.setdefault(job.ranks[rank].host, []).append(rank)

@@ -1,12 +1,10 @@
-"""The starter of a host: starts its rank wrappers at each attempt of a run, where no mpirun does.
+"""The starter of a host: starts its rank wrappers at each attempt of a run without an mpirun.
 
 The control machine begins it over its own session, as `PYTHON -IS RUNDIR/agent.zip run.host_starter`, with a
-`HostStarterRequest` on stdin; it answers with one line, leaves its caller, and connects to the supervisor on node0 as a
-rank does. In come the supervisor's messages (`messages.py`); out go the exit codes of the wrappers, with what they have
-printed before they were connected. So a run that restarts needs neither the control machine nor a login between nodes.
-
-`host_starter_machine.py` decides; this is its loop. The rule: the wrappers report and end by themselves, so that a
-starter that is killed costs no rank, and nothing but the next attempt needs it.
+`HostStarterRequest` on stdin. It replies with one line, detaches, and connects to the supervisor on node0 as a rank
+does (`messages.py`). So a restart needs neither the control machine nor a login between nodes. This is the loop;
+`host_starter_machine.py` decides. The wrappers report and end by themselves: a killed starter costs no rank, and only
+the next attempt needs one.
 """
 
 from __future__ import annotations
@@ -31,12 +29,10 @@ from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 from ipexctl.node.run.supervisor_client import SupervisorClient
 
 WRAPPER_NOT_STARTED = 127
-"""The code of a wrapper whose program could not be started."""
+"""Code for a wrapper whose program could not be started."""
 
 
 class HostStarter:
-    """The loop: it tells `state` what has happened, and acts on the commands."""
-
     def __init__(self, request: HostStarterRequest) -> None:
         self.request = request
         identity: Json = {"starter": request.host, "instance": os.urandom(16).hex()}
@@ -45,9 +41,9 @@ class HostStarter:
         self.wrappers = RankWrappers()
         self.state = machine.HostStarterState(rejoins=request.rejoins)
         self.ends: list[Json] = []
-        """The messages about wrappers of this attempt that have ended."""
+        """Messages about wrappers of this attempt that have ended."""
         self.log, self._log_end = os.pipe()
-        """Gets what wrappers print themselves."""
+        """Receives output of the wrappers themselves."""
         for number in (self.log, self._log_end):
             os.set_blocking(number, False)
         self.actions: Mapping[type, Callable[[Any], None]] = {
@@ -116,7 +112,7 @@ class HostStarter:
             self.client.send_message("wrapper-ended", **end)
 
     def read_log(self) -> str:
-        """What wrappers have printed since the last call."""
+        """Output of wrappers since the last call."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self.log, MAX_TEXT).decode(errors="replace")
         return ""

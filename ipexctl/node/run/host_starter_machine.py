@@ -1,10 +1,8 @@
-"""Decides what the starter of a host does: each method takes an event and the time, and returns the next state and
-commands. Pure; `host_starter.py` acts.
+"""Decides what the starter of a host does: an event and the time → the next state and commands. Pure.
 
-In come the messages of the supervisor and a turn of the loop with the connection as it is (`supervisor_contact.py`);
-out go commands about the rank wrappers. The rules: an attempt is started once, however often the supervisor says so; a
-starter that has never met its supervisor goes as soon as the port is closed, since no run has begun then; one that has
-lost it, within the limits of a rank wrapper, ends the wrappers and goes; no wrapper stays behind it.
+`host_starter.py` acts. An attempt is started once, however often the supervisor says so. A starter that never met its
+supervisor exits as soon as the port is closed, because no run has begun; one that lost it, within the limits of a rank
+wrapper, ends the wrappers and exits. No wrapper outlives it.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 BUSY_TURN = 0.5
-"""Seconds between two turns while there is no connection, or the end is near."""
+"""Seconds between two turns without a connection, or near the end."""
 
 
 class StartWrappers(NamedTuple):
-    """Kill what is left of the attempt before, and start the wrappers of this one."""
+    """Kill what is left of the last attempt, and start the wrappers of this one."""
 
     attempt: int
     ranks: tuple[int, ...] | None = None
-    """None: those of the first attempt, whose job is there."""
+    """None: the ranks of the first attempt, whose job is already there."""
     job: str = ""
-    """Its text, where each attempt has its own."""
+    """Its text, if each attempt has its own."""
 
 
 class SignalWrappers(NamedTuple):
@@ -43,11 +41,11 @@ class KillWrappers(NamedTuple):
 
 
 class SendBeat(NamedTuple):
-    """Show the supervisor that the starter lives."""
+    """Heartbeat for the supervisor."""
 
 
 class RepeatEnds(NamedTuple):
-    """Tell the supervisor which wrappers of the attempt have ended: a connection may have broken before it knew."""
+    """Report again which wrappers of the attempt have ended: a connection may have broken before the report arrived."""
 
 
 Command = Union[StartWrappers, SignalWrappers, KillWrappers, SendBeat, RepeatEnds]
@@ -56,21 +54,21 @@ Step = Tuple["HostStarterState", Tuple[Command, ...]]
 
 class HostStarterState(NamedTuple):
     attempt: int | None = None
-    """The last one whose wrappers were started."""
+    """The last attempt whose wrappers were started."""
     has_met: bool = False
-    """The supervisor has welcomed it."""
+    """The supervisor welcomed it."""
     is_lost: bool = False
-    """The supervisor does not answer any more: the wrappers are told to end."""
+    """The supervisor no longer answers: the wrappers are told to end."""
     is_over: bool = False
-    """What is left of the wrappers is killed, and the starter exits."""
+    """The remaining wrappers are killed, and the starter exits."""
     rejoins: bool = False
-    """A supervisor that is lost is waited for: the host may join the run again."""
+    """Wait for a lost supervisor: the host may join the run again."""
     wait_until: float = NEVER
     beat_at: float = 0.0
     kill_at: float = NEVER
 
     def on_welcome(self, welcome: Json) -> Step:
-        """Connected, for the first time or again; an attempt may have begun meanwhile."""
+        """Connected, for the first time or again; an attempt may have begun in between."""
         state, commands = self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
         state, start = state._start({**welcome, "attempt": welcome.get("start")})
         return state, (*commands, *start)
@@ -86,7 +84,6 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def on_turn(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
-        """What is due."""
         if self.is_lost:
             return self._wait(contact, now, has_wrappers=has_wrappers)
         is_lost = contact.is_lost(now, at_exit=False) or (contact.is_refused and not self.has_met)
@@ -98,13 +95,13 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def seconds_to_turn(self, contact: Contact, now: float) -> float:
-        """Until the loop has to have a turn, if nothing happens before."""
+        """Until the loop needs a turn, if nothing happens before."""
         if self.is_lost or not contact.is_up:
             return BUSY_TURN
         return max(0.0, self.beat_at - now)
 
     def _wait(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
-        """Without a supervisor: it may be back, unless its port is closed."""
+        """Wait without a supervisor: it may come back, unless its port is closed."""
         may_be_back = self.rejoins and self.has_met and not contact.is_refused and now < self.wait_until
         if has_wrappers and now < self.kill_at:
             return self, ()

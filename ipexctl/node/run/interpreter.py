@@ -1,8 +1,7 @@
-"""Describes a Python of the user: its version, its environment, and the packages in it that a plan depends on.
+"""Describes a user's Python: its version, its environment, and the packages that a plan depends on.
 
-It reads no request. Its output is
-`{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers", "libraries"}`.
-Its syntax also works with a Python that is too old for the rest, so that it can report its version.
+Reads no request. Output: `{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers",
+"libraries"}`. The syntax also works with a Python that is too old for the rest, so that it can report its version.
 """
 
 import glob

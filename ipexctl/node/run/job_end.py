@@ -1,16 +1,13 @@
-"""Decides what a job of Slurm means for the end of a run in it: whether that stopped the run, and whether it goes on.
+"""Decides what a Slurm job means for the end of its run: whether Slurm stopped the run, and whether it continues.
 
-In come the end that the supervisor has found, as a `RunEnd`, and what Slurm shows of the job; out goes a `JobVerdict`,
-which the record gets. All of it is pure; `run_job.py` asks Slurm and puts the job into the queue again.
+Pure; `run_job.py` asks Slurm and requeues the job. A run submitted with --requeue ends as `queued` if its job begins
+again: after preemption, at the time limit, and if a node does not answer. Slurm notices such a node minutes later, when
+this job would be over, so the supervisor asks for the next start itself. A user's stop is final, and so is a hang;
+nodes lost again and again are no reason for another start. Slurm's signals reach any process in any order, so a failure
+by a signal is Slurm's doing if Slurm says that it ends the job.
 
-A run that was submitted with --requeue ends as `queued` if its job begins again: after preemption, at the time limit,
-and if a node does not answer. Slurm notices such a node minutes later, when this job would be over, so the supervisor
-asks for the next start itself. The rules: a stop by a user is final, and so is a hang; nodes that are lost again and
-again are no reason for a further start; and Slurm's signals come in any order and to any process, so that a failure by
-a signal is Slurm's doing if Slurm says that it ends the job.
-
-A run with --min-hosts has a job that Slurm does not end with a node. Should that node be node0, nothing of the run or
-of its job's script is left to end it: the ranks on other nodes do (`orphan_state`).
+With --min-hosts, Slurm does not end the job with a node. If that node is node0, nothing of the run or the job's script
+is left to end it: the ranks on other nodes do (`orphan_state`).
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ STOPPED = 128 + signal.SIGTERM
 MOST_LOSSES = 3
 """Attempts in a row that lost a node, after which the run has failed."""
 _LOST_NODE = ("silent", "cut-off")
-"""The details of a node that does not answer."""
+"""Details of a node that does not answer."""
 
 
 _STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
@@ -36,16 +33,16 @@ _TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILIN
 
 
 def is_step_cancelled(log: str) -> bool:
-    """Whether srun prints that its step was cancelled, which kills all tasks at once: no task has exited by itself.
+    """True if srun prints that its step was cancelled, which kills all tasks at once: no task exited by itself.
 
-    srun prints the same line if it is ended itself, after it has waited for tasks. Slurm can't be asked: it forgets a
-    step that is over. Pure.
+    srun prints the same line if it is ended itself, after waiting for tasks. Slurm can't be asked: it forgets a
+    finished step. Pure.
     """
     return _STEP_CANCELLED.search(log) is not None and _TASK_EXITED.search(log) is None
 
 
 class RunEnd(NamedTuple):
-    """How an attempt has ended, by what its supervisor knows."""
+    """How an attempt ended, as its supervisor knows it."""
 
     state: State
     code: int
@@ -54,13 +51,13 @@ class RunEnd(NamedTuple):
     attempts: tuple[Attempt, ...] = ()
     """The earlier ones."""
     is_limit_near: bool = False
-    """The ranks have got the notice that the job is about to end."""
+    """The ranks have received the notice that the job is about to end."""
     has_noticed: bool = False
-    """One of them has handled it."""
+    """A rank has handled that notice."""
     is_asked_to_stop: bool = False
-    """By a signal to the supervisor: of a user, or of Slurm."""
+    """By a signal to the supervisor, from a user or Slurm."""
     is_silent: bool = False
-    """No rank had printed anything for so long that it counts as a hang."""
+    """No rank printed anything for so long that it counts as a hang."""
 
     @property
     def is_by_signal(self) -> bool:
@@ -71,7 +68,7 @@ class RunEnd(NamedTuple):
 
     @property
     def is_by_limit(self) -> bool:
-        """Whether it was stopped, or its ranks ended themselves, since the end of the job is near."""
+        """True if it was stopped, or its ranks exited, because the end of the job is near."""
         is_ended = self.state == "stopped" or (self.state == "ok" and self.has_noticed)
         return self.is_limit_near and is_ended and not self.is_asked_to_stop
 
@@ -81,14 +78,12 @@ class RunEnd(NamedTuple):
 
 
 class JobVerdict(NamedTuple):
-    """The end of an attempt, with what Slurm did."""
-
     state: State
     code: int
     reason: str
     first: Failure | None
     word: str
-    """One that `job_words.describe_run_end` knows; empty if Slurm has done nothing."""
+    """A word that `job_words.describe_run_end` knows; empty if Slurm did nothing."""
 
 
 def _detail_of(failure: Failure | None) -> str:
@@ -96,7 +91,7 @@ def _detail_of(failure: Failure | None) -> str:
 
 
 def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool) -> str:
-    """What Slurm did to the run. `shown`: the job, as `show_job` prints it; empty if it was not asked. Pure."""
+    """What Slurm did to the run. `shown`: the job as `show_job` prints it; empty if not asked. Pure."""
     if end.is_by_limit:
         return job_words.LIMIT_NEAR
     word = slurm.job_end_in(shown, restarts)
@@ -104,7 +99,7 @@ def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool
 
 
 def should_requeue(end: RunEnd, word: str) -> bool:
-    """Whether a run that may begin again asks for that itself. Pure."""
+    """True if a run that may begin again should ask for that itself. Pure."""
     if end.is_silent:
         return False
     if word:
@@ -113,7 +108,7 @@ def should_requeue(end: RunEnd, word: str) -> bool:
 
 
 def _losses(attempts: tuple[Attempt, ...]) -> int:
-    """How many of the last attempts in a row have lost a node."""
+    """How many of the last attempts in a row lost a node."""
     count = 0
     for attempt in reversed(attempts):
         if _detail_of(attempt.first_failure) not in _LOST_NODE:
@@ -123,11 +118,11 @@ def _losses(attempts: tuple[Attempt, ...]) -> int:
 
 
 def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["waits", "orphaned", "over"]:
-    """What has become of a job that Slurm does not end with a node, for a rank that has lost its supervisor. Pure.
+    """For a rank that lost its supervisor: the state of a job that Slurm does not end with a node. Pure.
 
-    `shown`: as `show_job` prints it, empty without an answer; `membership`: as `show_own_node` prints it of the node of
-    its script, None without an answer. Slurm takes a node that is down out of such a job, and leaves the others to it:
-    without the node of its script nothing ends it before its time limit. Until then, only this rank may be cut off.
+    `shown`: output of `show_job`, empty without an answer. `membership`: output of `show_own_node` on the script's
+    node, None without an answer. Slurm takes a down node out of such a job and leaves it the others: without its
+    script's node nothing ends the job before its time limit. Until then, only this rank may be cut off.
     """
     job = slurm.read_job(shown)
     if job is None or (job.is_active and membership is None):
@@ -138,12 +133,12 @@ def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["
 
 
 def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
-    """`begins_again`: whether the job has another start. Pure."""
+    """`begins_again`: the job has another start. Pure."""
     verdict = JobVerdict(end.state, end.code, end.reason, end.first, word)
     if word and end.is_by_signal:
         verdict = verdict._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)
     if begins_again:
-        # The next start of the job goes on with this record; until then the run waits.
+        # The next start of the job continues this record; until then the run waits.
         why = f"{end.reason}; " if end.has_lost_node else ""
         reason = why + job_words.describe_run_end(job_words.REQUEUED)
         verdict = verdict._replace(state="queued", reason=reason, word=job_words.REQUEUED)

@@ -1,11 +1,9 @@
-"""Knows when Slurm ends the job of a run, and when its ranks are told and the run is stopped before that. Pure.
+"""Knows when Slurm ends the job of a run, and when to notify its ranks and stop the run before that. Pure.
 
-In come the time and Slurm's answers; out go the steps that are due: `notice`, then `stop`. Slurm is asked when the run
-begins, every ten minutes, and again when a step would be due: a limit can be changed while the job runs. If Slurm does
-not answer then, its last answer counts. A job without a limit has no steps.
-
-The rule: a script hears of the limit before it comes. `notice` comes a minute before the end, in which a rank can
-write a checkpoint, `stop` a quarter of a minute before, in which ranks end and their output is kept.
+The steps are `notice`, a minute before the end, in which a rank can write a checkpoint, and `stop`, 15 s before, in
+which ranks end and their output is kept. Slurm is asked when the run begins, every ten minutes, and again when a step
+would be due, because a limit can be changed while the job runs. Without an answer, Slurm's last one counts. A job
+without a limit has no steps.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from ipexctl.node.common.limits import JOB_NOTICE, JOB_STOP
 
 ASK_INTERVAL = 600.0
 FIRST_INTERVAL = 30.0
-"""After a first question without an answer; then twice as long each time. A limit that is not known has no steps."""
+"""Seconds after a first question without an answer; doubles each time. An unknown limit has no steps."""
 Step = Literal["notice", "stop"]
 STEPS: tuple[tuple[Step, float], ...] = (("notice", JOB_NOTICE), ("stop", JOB_STOP))
 
@@ -25,7 +23,7 @@ class JobLimit(NamedTuple):
     """What is known of the time limit of one job."""
 
     is_asked: bool = False
-    """An answer of Slurm is open."""
+    """True while an answer of Slurm is pending."""
     ask_at: float = 0.0
     ends_at: float | None = None
     interval: float = FIRST_INTERVAL
@@ -34,11 +32,10 @@ class JobLimit(NamedTuple):
     due: tuple[tuple[Step, float], ...] = STEPS
 
     def is_due(self, now: float) -> bool:
-        """Whether to ask Slurm."""
         return not self.is_asked and now >= self.ask_at
 
     def with_answer(self, asked_at: float, seconds: int | None) -> JobLimit:
-        """The limit as Slurm has answered; None: there is none."""
+        """The limit from Slurm's answer; None: no limit."""
         return self._replace(
             interval=ASK_INTERVAL,
             ends_at=None if seconds is None else asked_at + seconds,
@@ -46,7 +43,7 @@ class JobLimit(NamedTuple):
         )
 
     def steps(self, now: float) -> tuple[tuple[Step, ...], JobLimit]:
-        """The steps that are due after a question, and the limit without them."""
+        """The steps due after a question, and the limit without them."""
         count = 0
         while self.ends_at is not None and count < len(self.due) and now >= self._at(self.due[count][1]):
             count += 1
@@ -57,9 +54,9 @@ class JobLimit(NamedTuple):
         return tuple(step for step, _ in self.due[:count]), self._replace(due=left, ask_at=ask_at, interval=interval)
 
     def left(self, now: float) -> float:
-        """Seconds until Slurm ends the job, as far as is known."""
+        """Seconds until Slurm ends the job; 0 if unknown."""
         return max(0.0, self.ends_at - now) if self.ends_at is not None else 0.0
 
     def _at(self, seconds: float) -> float:
-        """When a step is due that is so long before the end: of a short limit, a part."""
+        """Time of a step this long before the end; scaled down for a short limit."""
         return (self.ends_at or 0.0) - min(seconds, (self.length or 0.0) * seconds / (4 * JOB_NOTICE))

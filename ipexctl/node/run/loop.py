@@ -1,10 +1,9 @@
 """The supervisor of a run on node0: its sockets, files, signals and processes, and the clock. It decides nothing.
 
-Whatever happens becomes an event of `machine_state.py`; `machine.py` decides, and each command that it answers with is
-carried out here by the action of its class in `self.actions`. What an action finds out is an event again, which follows
-after the other actions. In come the ranks' messages (`rank_connections.py`), signals and the end of mpirun; out go
-messages to the ranks and the record (`recorder.py`). The rules: output goes from its connection to its file, without a
-decision; this module alone reads the clock; SIGTERM to the supervisor stops the run.
+Everything that happens becomes an event of `machine_state.py`; `machine.py` decides, and `self.actions` has an action
+for each class of command. What an action finds out is an event that follows after the other actions. Output goes from
+its connection to its file without a decision. Only this module reads the clock. SIGTERM to the supervisor stops the
+run.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ if TYPE_CHECKING:
     from ipexctl.node.run.mpirun import AttemptProcesses
 
 MINIMUM_TURN = 0.01
-"""Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
+"""Minimum seconds of a turn while output arrives, so that many small chunks are handled together."""
 
 
 CHECKPOINT_INTERVAL = 5.0
-"""Seconds between two looks for a first file of the checkpoint on node0."""
+"""Seconds between checks for a first file of the checkpoint on node0."""
 STARTER_HEARD = 6.0
-"""Seconds since the last message of a starter on a host that answers: it sends one every four."""
+"""A starter heard from within this many seconds is there: it sends a message every four."""
 
 
 def now() -> m.Moment:
@@ -74,7 +73,7 @@ def now() -> m.Moment:
 
 
 class SupervisorLoop:
-    """One run, from the start of mpirun to the end of the last process."""
+    """One run, from the start of mpirun to the exit of the last process."""
 
     def __init__(self, request: SupervisorRequest, start: StartRequest, listeners: list[socket.socket]) -> None:
         self.request, self.rundir = request, request.rundir
@@ -95,13 +94,13 @@ class SupervisorLoop:
         self.connections.listener.addresses.update(start.addresses)
         self.figures = RunFigures(self.hosts_of_ranks(), read_json(os.path.join(self.rundir, "plan.json")))
         self.calls: HostCalls | None = None
-        """To other hosts, whose answers are events."""
+        """Calls to other hosts; their answers are events."""
         self.starter_calls: HostCalls | None = None
-        """To hosts whose starter is gone, to begin it again."""
+        """Calls to hosts with a lost starter, to begin it again."""
         self.jobs: Mapping[str, str] = {}
-        """Store → the text of its job in this attempt, of a run with a pool of hosts."""
+        """Store → text of its job in this attempt, for a run with a pool of hosts."""
         self.process: AttemptProcesses | None = None
-        """Of the last attempt."""
+        """Processes of the last attempt."""
         self.exchange: CheckpointExchange | None = None
         """Runs before the commands of an attempt start."""
         self.has_checkpoint = False
@@ -140,7 +139,7 @@ class SupervisorLoop:
         self.wake = self.catch_signals()
 
     def catch_signals(self) -> int:
-        """Collect signals; returns the descriptor that is readable then."""
+        """Collect signals; return the descriptor that becomes readable."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self.signals.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -149,7 +148,7 @@ class SupervisorLoop:
     # Events
 
     def start(self) -> Json:
-        """Start mpirun; returns the reply to the StartRequest."""
+        """Start mpirun; return the reply to the StartRequest."""
         self.on_event(m.Begin())
         self.record.save(time.monotonic())
         status = self.state.status
@@ -194,7 +193,6 @@ class SupervisorLoop:
             self.events.popleft()
 
     def take(self, state: m.SupervisorState, commands: Iterable[m.Action]) -> None:
-        """Carry out the commands that lead to this state."""
         if state.status is not self.state.status or state.ranks is not self.state.ranks:
             self.record.is_unsaved = True
         self.state, self.record.status = state, state.status
@@ -202,7 +200,7 @@ class SupervisorLoop:
             self.actions[type(command)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
-        """A figure is recorded; all else is an event."""
+        """Record a figure; anything else is an event."""
         if isinstance(message, (messages.Beat, messages.Exit)):
             if isinstance(message, messages.Beat):
                 peer.ends = message.ends
@@ -210,7 +208,7 @@ class SupervisorLoop:
                 peer.has_exited = True
             self.connections.acknowledge(peer)
         elif isinstance(message, messages.End):
-            if peer.is_refused:  # it is sent again with what was refused
+            if peer.is_refused:  # it is sent again with the refused output
                 return
             peer.end_output(message.ends)
         if self.figures.add(peer.rank, message, peer.windows, now()):
@@ -233,7 +231,7 @@ class SupervisorLoop:
                     self.on_event(event)
 
     def look(self, clock: float) -> None:
-        """Check everything, with what can only be seen by looking."""
+        """Check everything that only polling shows."""
         self.connections.listener.drop_late(clock)
         self.look_at_exchange()
         self.take_answers()
@@ -255,7 +253,7 @@ class SupervisorLoop:
         )
 
     def look_at_exchange(self) -> None:
-        """Print what the exchange of checkpoints does, and whether it is over."""
+        """Report what the exchange of checkpoints does, and whether it is over."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -348,7 +346,7 @@ class SupervisorLoop:
         self.on_event(m.DumpAsked(dump_id, is_own=True))
 
     def write_dump(self, command: m.WriteDump) -> None:
-        """With what is known of ranks that have not answered."""
+        """Includes what is known of ranks that did not answer."""
         rows = []
         for row in command.rows:
             if row["rank"] in command.unanswered:
@@ -361,13 +359,13 @@ class SupervisorLoop:
     # mpirun
 
     def start_attempt(self, command: m.StartAttempt) -> None:
-        """Start mpirun, behind what is left of the attempt before."""
+        """Start mpirun, after cleaning up the last attempt."""
         self.leave_attempt()
         if command.after:
             status = self.state.status
             note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
             for peer in self.connections.all.values():
-                for name, sink in peer.sinks.items():  # a reader of the output of all ranks learns it in any case
+                for name, sink in peer.sinks.items():  # a reader of the output of all ranks learns it anyway
                     sink.note("restart", note, is_first=not peer.rank and name == "err")
         for peer in self.connections.all.values():
             peer.reset()
@@ -382,9 +380,9 @@ class SupervisorLoop:
             self.on_event(m.StartFailed(failure.reason, failure.detail))
 
     def start_mpirun(self) -> m.AttemptStarted:
-        """Raises an OSError when it can't be started."""
+        """Raises an OSError if it can't be started."""
         plan, master = self.state.plan, self.state.plan.master
-        if master.port and not self.state.status.attempt:  # an earlier attempt has used it
+        if master.port and not self.state.status.attempt:  # an earlier attempt used it
             check_master_port(master.addr, master.port)
         master = master._replace(port=master.port or sockets.free_port(master.addr))
         if plan.checkpoint:
@@ -398,7 +396,7 @@ class SupervisorLoop:
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
     def begin_exchange(self, plan: StartRequest) -> CheckpointExchange:
-        """Begin the exchange among the lowest ranks of the stores, for which all ranks wait."""
+        """Begin the exchange among the lowest ranks of the stores; all ranks wait for it."""
         from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
 
         first_of_store = {placement.store: placement for placement in reversed(plan.ranks)}
@@ -415,7 +413,7 @@ class SupervisorLoop:
         )
 
     def watch_checkpoint(self, path: str) -> None:
-        """In a thread, as its disk may be slow to answer."""
+        """In its own thread: its disk may be slow to answer."""
         from ipexctl.node.run.checkpoint_exchange import has_file
 
         path = os.path.join(read_json(os.path.join(self.rundir, "plan.json")).get("cwd", ""), path)
@@ -442,7 +440,7 @@ class SupervisorLoop:
         return {peer.rank: peer.host for peer in self.state.ranks.values()}
 
     def leave_attempt(self) -> None:
-        """The ranks are those of the next attempt from here on, and nothing of the last one counts for them."""
+        """Reset everything that belongs to the previous attempt."""
         if self.process is not None:
             self.process.kill_leftovers()
             self.connections.drop_all()
@@ -450,7 +448,7 @@ class SupervisorLoop:
             self.figures.begin_attempt(self.hosts_of_ranks())
 
     def place_ranks(self) -> None:
-        """Each rank of the attempt has its host."""
+        """Give each rank of the attempt its host."""
         for rank, host in self.hosts_of_ranks().items():
             if rank not in self.connections.all:
                 self.connections.add(RankConnection(rank, self.record.sinks(rank, host), self.record.windows(rank)))
@@ -458,7 +456,7 @@ class SupervisorLoop:
         self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
 
     def starter_orders(self) -> dict[str, Json]:
-        """The message by which the starter of each host starts its ranks."""
+        """The message that makes each host's starter start its ranks."""
         orders: dict[str, Json] = {}
         stores = {placement.host: placement.store for placement in self.state.plan.ranks}
         for host, ranks in m.ranks_of_starters(self.state).items():
@@ -470,7 +468,7 @@ class SupervisorLoop:
         return orders
 
     def call_starters(self, command: m.CallStarters) -> None:
-        """Each that is begun connects by itself."""
+        """Each new starter connects by itself."""
         plan = self.state.plan
         *argv, local, address, port = plan.argv
         if self.starter_calls is None:
@@ -503,7 +501,7 @@ class SupervisorLoop:
             self.calls.find(host, words[host], self.rundir)
 
     def prepare_hosts(self, _: m.PrepareHosts) -> None:
-        """Node0 gets its job here, and the hostfile; the starter of another host writes that of its own."""
+        """Write the hostfile and node0's job here; another host's starter writes its own."""
         self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
         pool = plan.pool
@@ -528,7 +526,7 @@ class SupervisorLoop:
         self.take_answers()
 
     def take_answers(self) -> None:
-        """The answers of other hosts, of each question."""
+        """Take other hosts' answers to each question."""
         if self.starter_calls is not None:
             for answer in self.starter_calls.take():
                 self.log("starter-called", {"host": answer.host, "problem": answer.problem})
@@ -592,7 +590,7 @@ class SupervisorLoop:
         self.on_event(m.Closed(shown, is_step_cancelled(log)))
 
     def wait_for_room(self, patience: float) -> None:
-        """Wait until the output that is held in memory is written; what is left then counts as lost."""
+        """Wait until output held in memory is written; the rest then counts as lost."""
         until = time.monotonic() + patience
         while not self.record.store_held() and time.monotonic() < until:
             time.sleep(0.2)
@@ -613,7 +611,6 @@ class SupervisorLoop:
         self.release_waiting()
 
     def release_waiting(self) -> None:
-        """Hosts without a rank that could be used later learn that the run is over."""
         pool, places = self.state.plan.pool, self.hosts_of_ranks().values()
         if pool is None or not pool.shell:
             return
@@ -649,7 +646,7 @@ class SupervisorLoop:
 
 
 def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
-    """The status that an earlier start of the same job has left; None in its first start."""
+    """The status left by an earlier start of the same job; None in its first start."""
     if job is None or not job.state.may_requeue or not job.state.restarts:
         return None
     with contextlib.suppress(AgentError):
@@ -658,7 +655,7 @@ def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
 
 
 class MpirunFailure(NamedTuple):
-    """Why mpirun could not be started, for the record, and what to do about it, for the caller."""
+    """Why mpirun could not be started (for the record), and what to do about it (for the caller)."""
 
     reason: str
     fix: str

@@ -1,12 +1,10 @@
 """Decides what a supervisor does: (state, event, time) → (state, commands). Pure; `loop.py` acts.
 
-In come the ranks' messages, lost connections, signals, the end of mpirun, the queue's answers, and four times a second
-(once while all is well) a `Tick` with the time; out go the next state of the run, and commands: messages to ranks,
-signals to mpirun, entries of the record, the next attempt, the end. `EVENTS` and `MESSAGES` say what is handled where.
-
-`verdict.py` decides why the run ends; this module decides when it is over, and whether it starts again. A run whose
-job is put into the queue again is not over: the supervisor of the job's next start goes on with the same record.
-The rules: no rank outlives the others; no output is dropped while its rank can send it; each wait has an end.
+Events are the ranks' messages, lost connections, signals, the end of mpirun, the queue's answers, and a `Tick` four
+times a second (once a second while all is well). `EVENTS` and `MESSAGES` say what is handled where. `verdict.py`
+decides why the run ends; this module decides when it is over, and whether it starts again. A run whose job is requeued
+is not over: the supervisor of the next start continues the same record. No rank outlives the others, no output is
+dropped while its rank can send it, each wait has an end.
 """
 
 from __future__ import annotations
@@ -46,65 +44,65 @@ if TYPE_CHECKING:
     )
 
 CHECK_INTERVAL = 0.25
-"""Seconds between two checks of all ranks, while the run starts or ends."""
+"""Seconds between checks of all ranks, while the run starts or ends."""
 RUNNING_INTERVAL = 1.0
-"""While all is well: each check takes time from the ranks of this node."""
+"""The same while all is well: each check takes time from this node's ranks."""
 SUSPENDED = 5.0
-"""Seconds between two checks after which this process was itself suspended: then the ranks do not count as silent."""
+"""A longer gap between two checks, in seconds, means that this process was suspended: ranks do not count as silent."""
 MAX_MALFORMED = 3
-"""Malformed messages of a rank until it counts as lost."""
+"""Malformed messages from a rank before it counts as lost."""
 DISK_CHECK_INTERVAL = 1.0
-"""Seconds between two checks of a full disk for free space."""
+"""Seconds between checks of a full disk for free space."""
 CATCH_UP_TIME = 5.0
-"""Seconds for held-back output to arrive once a disk that was full has free space."""
+"""Seconds for held-back output to arrive once a full disk has space again."""
 MPIRUN_LATE = 1.0
-"""Seconds after the ranks' time to exit, until mpirun is signalled with them."""
+"""Seconds after the ranks' time to exit, until mpirun is signalled too."""
 MPIRUN_AFTER_RANKS = 0.3
-"""Seconds for mpirun to exit behind the ranks of a run that has failed or was stopped."""
+"""Seconds for mpirun to exit after the ranks of a run that failed or was stopped."""
 MPIRUN_KILLED = 2.0
 """Seconds between SIGTERM and SIGKILL for mpirun."""
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
-    """The state after an event, and what is to be done for it, in this order."""
+    """The state after an event, and the commands for it, in order."""
     t = m.Transition(state, now)
     EVENTS[type(event)](t, event)
     return t.state, t.commands
 
 
 def check_interval(state: SupervisorState) -> float:
-    """Seconds to wait for events until the next `Tick`."""
+    """Seconds until the next `Tick` if no event comes."""
     return RUNNING_INTERVAL if is_running_well(state) else CHECK_INTERVAL
 
 
 def is_ending(state: SupervisorState) -> bool:
-    """Whether each message may be the last one, and a `Tick` follows it."""
+    """True if each message may be the last, and is followed by a `Tick`."""
     return state.ending is not None or state.mpirun is None or state.mpirun.ended_at is not None
 
 
 def is_running_well(state: SupervisorState) -> bool:
-    """Whether every rank runs and is connected, and nothing waits for an answer or a decision."""
+    """True if every rank runs and is connected, and nothing waits for an answer or a decision."""
     if is_ending(state) or state.is_signal_open or state.dumps or state.is_exchanging:
         return False
     return all(peer.status.state == "running" and peer.is_connected for peer in state.ranks.values())
 
 
 def needs_mpirun_log(state: SupervisorState) -> bool:
-    """Whether the next `Tick` may decide by what mpirun prints."""
+    """True if the next `Tick` may decide by mpirun's output."""
     is_ended = state.mpirun is not None and state.mpirun.ended_at is not None
     is_cut_off = any(peer.disconnected_at is not None for peer in state.ranks.values())
     return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
 
 
 def attempt_to_start(state: SupervisorState) -> int | None:
-    """The attempt whose rank wrappers a starter is to start, if there is one now."""
+    """The attempt that starters should start wrappers for; None without one."""
     mpirun = state.mpirun
     is_on = mpirun is not None and mpirun.ended_at is None and state.ending is None
     return state.status.attempt if is_on else None
 
 
 def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
-    """Whether a wrapper gets its rank: it may replace its own broken connection, but not that of another one."""
+    """True if a wrapper gets its rank: it may replace its own broken connection, not another's."""
     peer = state.ranks.get(hello.rank)
     if peer is None or hello.attempt not in (None, state.status.attempt):
         return False
@@ -136,7 +134,7 @@ def on_start_failed(t: Transition, event: m.StartFailed) -> None:
 
 
 def on_exchange_over(t: Transition, event: m.ExchangeOver) -> None:
-    """The commands start when all hosts have the same checkpoint."""
+    """Start the commands when all hosts have the same checkpoint."""
     if not t.state.is_exchanging:
         return
     if event.failure:
@@ -222,7 +220,7 @@ def on_exit(t: Transition, peer: RankState, message: messages.Exit) -> None:
 
 
 def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
-    """A rank has printed and reported its exception, but its process has not exited."""
+    """A rank printed and reported its exception, but its process has not exited."""
     duration = f"its interpreter didn't end for {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
     reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
@@ -230,7 +228,7 @@ def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
 
 
 def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) -> None:
-    """Its connection was dropped. It reconnects; a rank that can't do better is lost."""
+    """Its connection was dropped. It reconnects; a rank that keeps failing is lost."""
     peer = t.set_rank(peer.rank, malformed=peer.malformed + 1)
     t.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
     if peer.malformed >= MAX_MALFORMED:
@@ -239,7 +237,7 @@ def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) ->
 
 
 def on_noticed(t: Transition, peer: RankState, message: messages.Noticed) -> None:
-    """The script saves what it has now, and may end itself then, as with exit code 0."""
+    """The script saves what it has now, and may then exit by itself, also with code 0."""
     t.set(has_noticed=True)
     t.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
 
@@ -296,7 +294,7 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
-    """Rank wrappers that are started directly end as one, as with an mpirun."""
+    """Wrappers that are started directly end as one, as under mpirun."""
     code = direct_start.ended_code(t.state, mpirun, t.now.clock)
     if code is not None:
         on_mpirun_ended(t, m.MpirunEnded(code))
@@ -304,7 +302,7 @@ def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
 
 
 def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
-    """Whether mpirun has exited, and every rank has, or had time enough for it."""
+    """True if mpirun has exited, and every rank has too or has had its time to."""
     if mpirun.ended_at is None or state.is_signal_open:
         return False
     waiting = [peer for peer in state.ranks.values() if not peer.is_done]
@@ -319,13 +317,13 @@ def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
 
 
 def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
-    """Seconds from the run's ending for what still runs to exit. On a full disk, output is still to come."""
+    """Seconds after the run's ending for the rest to exit; longer on a full disk, where output is still to come."""
     is_behind = state.disk.is_full or now - state.disk.room_at < CATCH_UP_TIME
     return FULL_DISK_FLUSH if is_behind else TERM_GRACE + spare
 
 
 def check_suspension(t: Transition) -> None:
-    """After a suspension of this process itself, the ranks' silence begins anew."""
+    """After this process was suspended, the ranks' silence starts over."""
     now = t.now.clock
     if now - t.state.checked_at > SUSPENDED:
         t.set(resumed_at=now)
@@ -336,7 +334,7 @@ def check_suspension(t: Transition) -> None:
 
 
 def seconds_silent(t: Transition, tick: m.Tick) -> dict[int, float]:
-    """The seconds since each rank has sent something."""
+    """Seconds since each rank last sent something."""
     now, resumed_at = t.now.clock, t.state.resumed_at
     return {
         peer.rank: now - (max(tick.received.get(peer.rank, now), resumed_at) if peer.is_connected else peer.received_at)
@@ -345,7 +343,7 @@ def seconds_silent(t: Transition, tick: m.Tick) -> dict[int, float]:
 
 
 def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
-    """Drop silent connections; returns the ranks that are lost."""
+    """Drop silent connections; return the ranks that are lost."""
     now, lost = t.now.clock, []
     for peer in t.ranks:
         if peer.is_done:
@@ -365,7 +363,7 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
 
 
 def check_limits(t: Transition, mpirun: MpirunState) -> None:
-    """The ranks' time to begin, and the time limit of the run and of its job."""
+    """Fail the attempt when a deadline has passed: start of the ranks, time limit of the run or its job."""
     now, plan = t.now.clock, t.state.plan
     missing = [peer for peer in t.ranks if not peer.has_begun]
     if missing and now - mpirun.started_at > RANKS_BEGIN:
@@ -379,7 +377,7 @@ def check_limits(t: Transition, mpirun: MpirunState) -> None:
 
 
 def on_time_left(t: Transition, event: m.TimeLeft) -> None:
-    """Tell the ranks that the job is about to end, and stop the run before it does."""
+    """Notify the ranks that the job is about to end, and stop the run before it does."""
     limit, job = t.state.limit, t.state.job
     if limit is None or job is None:
         return
@@ -411,7 +409,7 @@ def on_output_refused(t: Transition, _: m.OutputRefused) -> None:
 
 
 def check_disk(t: Transition, tick: m.Tick) -> None:
-    """Ranks that have all ended wait for a full disk for a while; what they still hold then is lost."""
+    """Ranks that have all ended wait a while for a full disk; then their remaining output is lost."""
     now, disk = t.now.clock, t.state.disk
     left = [peer for peer in t.ranks if not peer.is_done]
     is_hindered = bool(left) and all(peer.exit is not None for peer in left)
@@ -438,7 +436,7 @@ def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
 
 
 def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
-    """Report a run without output for a long time. Ranks that do not start are found elsewhere, and sooner."""
+    """Report a run that has long been silent. Ranks that do not start are found elsewhere, and sooner."""
     if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
         return  # a silence that lasted until the end stays in the status
     length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.plan.hang_after
@@ -452,7 +450,7 @@ def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
 
 
 def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
-    """Keep the stacks with the run, also if they are not shown: they explain the hang when the run is over."""
+    """Keep the stacks with the run even if not shown: they explain the hang afterwards."""
     plan = t.state.plan
     silent = Silence(event.since, plan.hang_after, event.ranks, on_hang=plan.on_hang)
     t.set_status(silent=silent)
@@ -498,7 +496,7 @@ def on_stacks(t: Transition, peer: RankState, message: messages.Stacks) -> None:
 
 
 def check_dumps(t: Transition) -> None:
-    """Write the dumps whose ranks have all replied, or whose time is over."""
+    """Write the dumps whose ranks have all replied, or whose time is up."""
     over = [dump for dump in t.state.dumps if t.now.clock > dump.until or not dump.waiting]
     t.set(dumps=tuple(dump for dump in t.state.dumps if dump not in over))
     late = {"why": f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"}
@@ -515,7 +513,7 @@ def on_stall_dumped(t: Transition, dump_id: str) -> None:
         if t.state.stall_dump:
             t.do(m.RemoveDump(t.state.stall_dump))
         t.set(stall_dump=dump_id)
-    if silent is None or t.state.ending is not None:  # it has printed something, or has ended
+    if silent is None or t.state.ending is not None:  # it printed something, or ended
         return
     t.set_status(silent=silent._replace(dump=dump_id))
     t.log("dumped", dump=dump_id)
@@ -537,7 +535,7 @@ def on_mpirun_ended(t: Transition, event: m.MpirunEnded) -> None:
 
 
 def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
-    """End mpirun behind its ranks; if it has ended before them, find out what that means for the run."""
+    """End mpirun after its ranks; if it exited before them, find out what that means for the run."""
     mpirun = t.state.mpirun
     assert mpirun is not None
     if mpirun.ended_at is None:
@@ -552,9 +550,9 @@ def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> N
 def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
     """Let mpirun exit by itself, and end it if it does not: it may wait for a rank that can't be reached.
 
-    Until every rank has connected, SIGTERM could be endless under hydra: its daemon on a node sends the signal on to
-    the process group of each child, and a child that has no group of its own yet is in the daemon's, which so signals
-    itself for ever. When mpirun is killed, its daemons end by the lost connection.
+    Until every rank has connected, SIGTERM could be endless under hydra: its daemon on a node sends the signal to the
+    process group of each child. A child without a group of its own yet is in the daemon's, so the daemon signals itself
+    for ever. When mpirun is killed, its daemons exit because the connection is lost.
     """
     now, ending, ranks_ended_at = t.now.clock, t.state.ending, mpirun.ranks_ended_at
     waiting = [peer for peer in t.ranks if not peer.is_done and peer.has_begun]
@@ -591,7 +589,7 @@ def on_stop_asked(t: Transition, event: m.StopAsked) -> None:
 
 
 def end_attempt(t: Transition) -> None:
-    """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
+    """Start the next attempt, if allowed; the script continues from its checkpoint."""
     verdict.on_all_ended(t)
     job = t.state.job
     hosts: tuple[str, ...] = ()
@@ -614,7 +612,7 @@ def end_attempt(t: Transition) -> None:
 
 
 def asks_for_other_nodes(end: RunEnd) -> bool:
-    """Whether another start of the job follows in place of another attempt: it has other nodes."""
+    """True if another start of the job follows instead of another attempt: it has other nodes."""
     return end.has_lost_node and job_end.should_requeue(end, "")
 
 
@@ -629,7 +627,7 @@ def ending_of(state: SupervisorState) -> m.Ending:
 
 
 def close(t: Transition) -> None:
-    """No attempt follows: what ranks have not sent by now is not known."""
+    """No attempt follows: what ranks have not sent by now is unknown."""
     ending = ending_of(t.state)
     t.set(is_closing=True)
     for peer in t.ranks:
@@ -661,7 +659,7 @@ def run_end(state: SupervisorState) -> RunEnd:
 
 
 def on_closed(t: Transition, event: m.Closed) -> None:
-    """What the queue did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
+    """What the queue did to the run, or is doing: it stopped the run, or continues it in another start of the job."""
     job = t.state.job
     if job is None:
         finish(t)
@@ -753,4 +751,4 @@ MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
     messages.End: on_end,
     messages.Malformed: on_malformed,
 }
-"""Those with figures of a rank are for the record alone (`figures.py`)."""
+"""Messages with a rank's figures are only for the record (`figures.py`)."""

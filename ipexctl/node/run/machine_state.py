@@ -1,10 +1,8 @@
-"""The values of the supervisor's decisions: the state of a run, what happens to it, and what is to be done. Pure.
+"""The values of the supervisor's decisions: the state of a run, its events, its commands. Pure.
 
 `machine.py` takes a state, an event and the time, and returns the next state with commands; `loop.py` makes the events
-and carries out the commands. All of them are frozen, so that a test writes a run as a list of events with times. A
-state has what decisions need; figures, such as a rank's memory or its steps, are added when the record is written.
-
-`Transition` is one step while it is computed. It is thrown away after that, and so may change.
+and carries out the commands. All are frozen, so that a test writes a run as a list of events with times. Figures, such
+as a rank's memory, are not in the state. `Transition` is one step in progress; it is mutable and thrown away.
 """
 
 from __future__ import annotations
@@ -24,10 +22,8 @@ if TYPE_CHECKING:
 
 
 class Moment(NamedTuple):
-    """The time of an event."""
-
     clock: float
-    """Of the monotonic clock, by which all waits are measured."""
+    """Monotonic; all waits are measured by it."""
     epoch: float
     """Seconds since the epoch, for the record."""
 
@@ -36,12 +32,12 @@ class Moment(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How the attempt ends, or the run."""
+    """How the attempt or the run ends."""
 
     state: State
     code: int
     at: float = 0.0
-    """By the monotonic clock, like all times of the state."""
+    """Monotonic, like all times of the state."""
 
 
 class RankState(NamedTuple):
@@ -52,29 +48,29 @@ class RankState(NamedTuple):
     store: str
     status: RankStatus
     instance: str | None = None
-    """Of its wrapper, once that has connected."""
+    """Id of its wrapper, once connected."""
     is_connected: bool = False
     received_at: float = 0.0
-    """When it had sent last as its connection broke."""
+    """When it last sent something before its connection broke."""
     disconnected_at: float | None = None
     closed_by_peer: bool = False
-    """The host still answers: it closed the connection, so the wrapper ended, not the machine."""
+    """True if the host closed the connection: the wrapper ended, not the machine."""
     is_leaving: bool = False
-    """It has announced that it closes its connection, and connects again."""
+    """It announced that it will close its connection and reconnect."""
     lost_at: float = 0.0
     outside_signal: int | None = None
-    """A signal that its wrapper got, and that the supervisor did not send."""
+    """A signal that its wrapper received and the supervisor did not send."""
     is_start_failure_noted: bool = False
     """Its output has the note that its command could not be started."""
     exit: Exit | None = None
     malformed: int = 0
-    """Messages that could not be read."""
+    """Unreadable messages so far."""
     is_over: bool = False
     """Its exit is known and all its output has arrived, or it is lost."""
     is_released: bool = False
     """It was told that it may exit."""
     wrapper_code: int | None = None
-    """With which its wrapper has ended, if no mpirun starts the ranks."""
+    """Exit code of its wrapper, without an mpirun."""
     wrapper_ended_at: float | None = None
 
     @property
@@ -87,12 +83,12 @@ class RankState(NamedTuple):
 
 
 class MpirunState(NamedTuple):
-    """The program that starts the ranks, in this attempt."""
+    """The launcher's program, in this attempt."""
 
     started_at: float
     ended_at: float | None = None
     code: int | None = None
-    """As `Popen.returncode`: -N when signal N has ended it."""
+    """As `Popen.returncode`: -N when signal N ended it."""
     ranks_ended_at: float | None = None
     was_told_to_end: bool = False
     """By the supervisor, while it ran."""
@@ -105,13 +101,13 @@ class MpirunState(NamedTuple):
 
     @property
     def ended_by(self) -> tuple[int | None, int | None]:
-        """Its exit code, 128+N when signal N ended it, and that signal."""
+        """Its exit code (128+N after signal N) and that signal."""
         code = self.code
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
 
 class StarterState(NamedTuple):
-    """The starter of a host that is not node0, if no mpirun starts the ranks."""
+    """The starter of a host other than node0, without an mpirun."""
 
     is_connected: bool = False
     away_since: float = 0.0
@@ -120,14 +116,14 @@ class StarterState(NamedTuple):
 
 
 class HostSearch(NamedTuple):
-    """Which hosts of the pool can be in the next attempt, while that is found out."""
+    """Finds which hosts of the pool can be in the next attempt."""
 
     began_at: float
     waiting: frozenset[str]
-    """Those that have not answered yet."""
+    """Hosts that have not answered yet."""
     present: frozenset[str] = frozenset()
     absent: Mapping[str, str] = {}
-    """Those that can't be reached → why."""
+    """Unreachable host → why."""
 
 
 class DiskState(NamedTuple):
@@ -135,24 +131,24 @@ class DiskState(NamedTuple):
 
     is_full: bool = False
     since: float = 0.0
-    """When nothing had hindered the ranks' output last."""
+    """Last time that nothing hindered the ranks' output."""
     looked_at: float = 0.0
     room_at: float = float("-inf")
 
 
 class JobState(NamedTuple):
-    """The job of a queue that the supervisor runs in."""
+    """The queue's job in which the supervisor runs."""
 
     number: str
     may_requeue: bool = False
     restarts: int = 0
-    """The earlier starts of the job."""
+    """Earlier starts of the job."""
     is_requeued: bool = False
     """By this supervisor."""
 
 
 class PendingDump(NamedTuple):
-    """A stack dump whose ranks have not all replied."""
+    """A stack dump still waiting for ranks."""
 
     id: str
     is_own: bool
@@ -163,7 +159,7 @@ class PendingDump(NamedTuple):
 
 
 class SupervisorState(NamedTuple):
-    """A run, from before the start of mpirun to the end of the last process."""
+    """A run, from before the start of mpirun to the exit of the last process."""
 
     plan: StartRequest
     """With the ranks of this attempt."""
@@ -173,47 +169,46 @@ class SupervisorState(NamedTuple):
     ranks: Mapping[int, RankState]
     created_at: float
     checked_at: float
-    """The last `Tick`."""
+    """Time of the last `Tick`."""
     resumed_at: float = 0.0
-    """When this process ran again after it was suspended: an earlier time of a rank counts as this one."""
+    """When this process resumed after a suspension; earlier times of a rank count as this one."""
     mpirun: MpirunState | None = None
     starters: Mapping[str, StarterState] = {}
-    """Host → its starter."""
     ending: Ending | None = None
     signalled_at: float | None = None
-    """The first signal to a wrapper that the supervisor did not send."""
+    """First signal to a wrapper that the supervisor did not send."""
     is_exchanging: bool = False
-    """Checkpoints are exchanged, before the commands of the attempt start."""
+    """Checkpoints are being exchanged, before the commands of the attempt start."""
     first_attempt: int = 0
-    """Of this supervisor: a job that begins again has earlier ones."""
+    """First attempt of this supervisor: a job that begins again has earlier ones."""
     search: HostSearch | None = None
     """Between two attempts of a run with a pool of hosts."""
     asked_at: float = 0.0
-    """When hosts without a rank that has begun were asked last."""
+    """When hosts without a started rank were last asked."""
     is_preparing: bool = False
-    """The hosts of the attempt get their jobs, before mpirun starts."""
+    """The hosts of the attempt are getting their jobs, before mpirun starts."""
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
-    """The id of the last dump that was taken without being asked for."""
+    """Id of the last dump taken unasked."""
     job: JobState | None = None
     limit: JobLimit | None = None
     is_limit_near: bool = False
-    """The ranks have got the notice that the job of the run is about to end."""
+    """The ranks have received the notice that the job is about to end."""
     has_left_at_notice: bool = False
-    """A rank has ended itself then; others may still save, or fail as they miss it."""
+    """A rank exited after the notice. Others may still be saving, or fail because it is gone."""
     has_noticed: bool = False
-    """A rank has handled the notice."""
+    """A rank handled the notice."""
     is_asked_to_stop: bool = False
-    """By a signal: of ipexctl stop, of the call, or of the queue."""
+    """By a signal: from ipexctl stop, the call, or the queue."""
     is_closing: bool = False
-    """No attempt follows, unless the queue refuses to take the job again."""
+    """No attempt follows, unless the queue refuses to requeue the job."""
     closed: Closed | None = None
-    """What the queue showed, while it is asked to take the job again."""
+    """What the queue showed, while it is asked to requeue the job."""
 
     @property
     def is_signal_open(self) -> bool:
-        """Ranks got a signal to end, and its sender is not known yet."""
+        """Ranks received a signal to end, and its sender is not known yet."""
         return self.signalled_at is not None and self.ending is None
 
     @property
@@ -222,12 +217,12 @@ class SupervisorState(NamedTuple):
 
     @property
     def keeps_jobs(self) -> bool:
-        """Whether the job files stay for another attempt; with a pool of hosts, each attempt has its own."""
+        """Job files stay for another attempt; with a pool of hosts, each attempt has its own."""
         return self.restarts_left > 0 and self.plan.pool is None
 
     @property
     def setup_time(self) -> float:
-        """Like RANK_SILENCE, before the command has started: while a rank sources a setup file it sends nothing."""
+        """Like RANK_SILENCE, before the command starts: a rank sends nothing while it sources a setup file."""
         return RANKS_BEGIN if self.plan.setup else RANK_SILENCE
 
 
@@ -249,7 +244,7 @@ def first_ranks(plan: StartRequest) -> dict[int, RankState]:
 
 
 def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:
-    """The hosts that have a starter, with their ranks."""
+    """Hosts that have a starter, with their ranks."""
     ranks = state.ranks.values()
     return {host: frozenset(peer.rank for peer in ranks if peer.host == host) for host in state.starters}
 
@@ -262,26 +257,26 @@ def first_rank_status(rank: int, host: str) -> RankStatus:
 
 
 class Begin(NamedTuple):
-    """The caller has sent its requests, and all hosts have their job files."""
+    """The caller sent its requests, and all hosts have their job files."""
 
 
 class Tick(NamedTuple):
-    """It is time to check everything, with what can only be seen by looking."""
+    """Time to check everything, with what only polling shows."""
 
     received: Mapping[int, float] = {}
-    """When each connected rank has sent last."""
+    """When each connected rank last sent something."""
     printed_at: float = 0.0
-    """When any rank has printed something last, in this attempt."""
+    """When any rank last printed something in this attempt."""
     written_at: float = 0.0
-    """When output was written last."""
+    """When output was last written."""
     mpirun_log: tuple[str, ...] = ()
-    """The last lines of mpirun, if a rank is not connected or mpirun has ended."""
+    """Last lines of mpirun, if a rank is not connected or mpirun has exited."""
     starters: Mapping[str, float] = {}
-    """When the starter of each host has sent last, if it is connected."""
+    """When each connected starter last sent something."""
 
 
 class RankSent(NamedTuple):
-    """A message of a rank. `End` comes once all its output is written."""
+    """A message from a rank. `End` comes once all its output is written."""
 
     rank: int
     message: Message
@@ -300,8 +295,6 @@ class AttemptStarted(NamedTuple):
 
 
 class StartFailed(NamedTuple):
-    """mpirun could not be started."""
-
     reason: str
     detail: Detail | None = None
 
@@ -312,7 +305,7 @@ class MpirunEnded(NamedTuple):
 
 
 class WrapperExited(NamedTuple):
-    """A rank wrapper has ended that no mpirun has started."""
+    """A rank wrapper exited that no mpirun started."""
 
     rank: int
     code: int
@@ -325,20 +318,18 @@ class StarterConnected(NamedTuple):
 
 
 class StarterLost(NamedTuple):
-    """Its connection has broken."""
-
     host: str
 
 
 class HostAnswered(NamedTuple):
-    """An answer to `FindHosts`: the host can be reached, or why not."""
+    """Answer to `FindHosts`: the host can be reached, or why not."""
 
     host: str
     problem: str = ""
 
 
 class HostsPrepared(NamedTuple):
-    """The answer to `PrepareHosts`: all hosts have their jobs, or which refused it, and why."""
+    """Answer to `PrepareHosts`: all hosts have their jobs, or which refused and why."""
 
     failed: Mapping[str, str] = {}
 
@@ -350,29 +341,29 @@ class StopAsked(NamedTuple):
 
 
 class ExchangeOver(NamedTuple):
-    """All hosts have the same checkpoint, or why not, and the host that could not do its part."""
+    """All hosts have the same checkpoint, or why not, and the host that failed."""
 
     failure: str = ""
     host: str = ""
 
 
 class OutputRefused(NamedTuple):
-    """Neither the disk nor the memory had room for a chunk of output, which its rank keeps."""
+    """Neither disk nor memory had room for a chunk of output; its rank keeps it."""
 
 
 class DiskHasRoom(NamedTuple):
-    """The answer to `LookAtDisk`, if it has."""
+    """Answer to `LookAtDisk`, if there is room."""
 
 
 class SilenceSeen(NamedTuple):
-    """The answer to `LookAtSilence`."""
+    """Answer to `LookAtSilence`."""
 
     since: float
     ranks: tuple[SilentRank, ...]
 
 
 class DumpAsked(NamedTuple):
-    """A user asks for the stacks of these ranks (None: of all), or it is the answer to `TakeDump`."""
+    """A user asks for the stacks of these ranks (None: of all), or the answer to `TakeDump`."""
 
     id: str
     """Empty: the disk has no room for a dump."""
@@ -381,24 +372,24 @@ class DumpAsked(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """The answer to `AskTimeLeft`."""
+    """Answer to `AskTimeLeft`."""
 
     asked_at: float
     is_answer: bool
-    """The queue has answered in time."""
+    """The queue answered in time."""
     seconds: int | None = None
     """None: the job has no limit."""
 
 
 class Closed(NamedTuple):
-    """All output is written or given up, with what the queue shows of the job, if that was asked."""
+    """All output is written or given up; has the queue's view of the job, if it was asked."""
 
     job_shown: str = ""
     is_step_cancelled: bool = False
 
 
 class Requeued(NamedTuple):
-    """The answer to `Requeue`: whether the queue does it."""
+    """Answer to `Requeue`."""
 
     is_done: bool
 
@@ -431,20 +422,20 @@ Event = Union[
 
 
 class StartAttempt(NamedTuple):
-    """End what is left of the attempt before, and start mpirun; AttemptStarted or StartFailed follows."""
+    """End what is left of the last attempt, and start mpirun; AttemptStarted or StartFailed follows."""
 
     after: str = ""
-    """Why the attempt before has ended."""
+    """Why the last attempt ended."""
 
 
 class FindHosts(NamedTuple):
-    """Find out in the background which of these hosts can be reached; HostAnswered follows for each, or nothing."""
+    """Find out in the background which of these hosts can be reached; HostAnswered may follow for each."""
 
     hosts: tuple[str, ...]
 
 
 class PrepareHosts(NamedTuple):
-    """Write the jobs of the planned attempt on its hosts, in the background; HostsPrepared follows."""
+    """Write the jobs of the planned attempt to its hosts, in the background; HostsPrepared follows."""
 
 
 class Send(NamedTuple):
@@ -456,54 +447,48 @@ class Send(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Close the connection of a rank."""
-
     rank: int
 
 
 class DropStarter(NamedTuple):
-    """Close the connection of the starter of a host."""
-
     host: str
 
 
 class CallStarters(NamedTuple):
-    """Begin the starters of these hosts again, by logins of node0."""
+    """Begin the starters of these hosts again, by logins from node0."""
 
     hosts: tuple[str, ...]
 
 
 class Rewind(NamedTuple):
-    """Ask a rank for the output that was refused, if any was."""
+    """Ask a rank for refused output, if any was."""
 
     rank: int
 
 
 class EndOutput(NamedTuple):
-    """What a rank still holds of its output is lost."""
+    """Give up output that a rank still holds."""
 
     rank: int
 
 
 class SignalMpirun(NamedTuple):
-    """Signal the whole group of mpirun; without one, the rank wrappers."""
+    """Signal mpirun's whole group; without mpirun, the rank wrappers."""
 
     signal: int
 
 
 class EndExchange(NamedTuple):
-    """End the exchange of checkpoints, or what is left of it."""
+    """End what is left of the exchange of checkpoints."""
 
 
 class LogEvent(NamedTuple):
-    """Write an event of the record."""
-
     name: str
     fields: Mapping[str, Any]
 
 
 class AddNote(NamedTuple):
-    """Write a note into what a rank prints on stderr."""
+    """Write a note into a rank's stderr."""
 
     rank: int
     kind: str
@@ -511,7 +496,7 @@ class AddNote(NamedTuple):
 
 
 class LookAtDisk(NamedTuple):
-    """Find out whether the full disk has room again; DiskHasRoom follows if it has."""
+    """Check whether the full disk has room again; DiskHasRoom follows if so."""
 
 
 class LookAtSilence(NamedTuple):
@@ -540,32 +525,32 @@ class AskTimeLeft(NamedTuple):
 
 
 class AskJob(NamedTuple):
-    """Begin to ask the queue how the job is, while the ranks end: it may be the queue that ends them."""
+    """Begin to ask the queue about the job while the ranks end: the queue itself may be ending them."""
 
 
 class Requeue(NamedTuple):
-    """Put the job into the queue again, which ends all processes of this start; Requeued follows."""
+    """Requeue the job, which ends all processes of this start; Requeued follows."""
 
 
 class Close(NamedTuple):
     """Write all output and close its files; Closed follows."""
 
     patience: float
-    """Seconds for a full disk to have room."""
+    """Seconds for a full disk to get room."""
     keeps_connectivity: bool
-    """The connections between the nodes have worked."""
+    """The connections between the nodes worked."""
     asks_job: bool
-    """How the job is decides what the end means."""
+    """The state of the job decides what the end means."""
 
 
 class EndJob(NamedTuple):
-    """Leave the files of the job as its script and other calls need them."""
+    """Leave the job's files as its script and other calls need them."""
 
     state: State
 
 
 class Finish(NamedTuple):
-    """Write the last status; the supervisor exits then."""
+    """Write the last status; then the supervisor exits."""
 
     notifies: bool
     """Start the command of `--notify`."""
@@ -600,7 +585,7 @@ Action = Union[
 
 
 class Transition:
-    """One step while it is computed: the state so far, and the commands so far."""
+    """One step in progress: the state and the commands so far."""
 
     def __init__(self, state: SupervisorState, now: Moment) -> None:
         self.state, self.now = state, now

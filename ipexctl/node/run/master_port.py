@@ -1,7 +1,7 @@
-"""Tests on node0 whether rank 0 can listen on the MASTER_PORT that the user has chosen, and finds who listens on it.
+"""Tests on node0 whether rank 0 can listen on the user's MASTER_PORT, and finds who listens on it.
 
-PyTorch binds it on all addresses with SO_REUSEADDR, and so does the test: a port whose last connections are only being
-closed is free. Comes in: a port. Goes out: a `PortError` with the reason and the fix, or nothing.
+PyTorch binds the port on all addresses with SO_REUSEADDR, and so does the test: a port is free if its last connections
+are only closing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipexctl.node.common.processes import read_text
 
 
 class PortError(OSError):
-    """`strerror` is the reason, `fix` what to type."""
+    """`strerror` is the reason."""
 
     def __init__(self, reason: str, fix: str) -> None:
         super().__init__(0, reason)
@@ -23,7 +23,7 @@ class PortError(OSError):
 
 
 def check_master_port(address: str, port: int) -> None:
-    """Raises a PortError if rank 0 can't listen there."""
+    """Raise a PortError if rank 0 can't listen there."""
     problem = bind_problem(port)
     if problem is None:
         return

@@ -1,27 +1,25 @@
-"""Messages between ranks and supervisor; those of a rank as checked values, so that a malformed one changes nothing.
+"""Messages between ranks and supervisor. A rank's become checked values, so that a malformed one changes nothing.
 
-A message is a JSON frame whose `t` is its type; output of the command has frames of its own (`common/frames.py`). A
-connection begins with the handshake of `common/handshake.py`, whose `hello` and `welcome` have the rank's identity and
-the state of the run. `MESSAGES` has what a rank sends then, and its types. The supervisor sends:
+A message is a JSON frame with its type in `t`; output has its own frames (`common/frames.py`). A connection begins with
+the handshake of `common/handshake.py`: `hello` and `welcome` carry the rank's identity and the state of the run.
+`MESSAGES` has what a rank sends then. A text is cut, a number has its range, an unknown field is ignored. The
+supervisor sends:
 
-    ack             how many bytes of each stream are written
-    rewind          send the output again from these offsets: the disk was full
-    begin           the exchange of checkpoints is over: start the command
-    notice          the time limit of the job is near: tell the command, if it handles such a signal
-    stop            end the command
-    dump            report the stacks of the command
-    remove-job      the job file is not needed any more
-    release         all output has arrived: the rank wrapper may exit
+ack             how many bytes of each stream are written
+rewind          send the output again from these offsets: the disk was full
+begin           the exchange of checkpoints is over: start the command
+notice          the job's time limit is near: tell the command, if it handles such a signal
+stop            end the command
+dump            report the stacks of the command
+remove-job      the job file is no longer needed
+release         all output has arrived: the rank wrapper may exit
 
-The starter of a host (`host_starter.py`) has a connection of the same kind, whose hello names the host in place of a
-rank. `STARTER_MESSAGES` has what it sends; the supervisor sends `ack`, and
+A host's starter (`host_starter.py`) connects in the same way; its hello names the host instead of a rank. It sends
+`STARTER_MESSAGES`. The supervisor sends it `ack`, and
 
-    start           start the rank wrappers of the attempt
-    signal          send a signal to the rank wrappers
-    dismiss         the run is over
-
-In comes the JSON of a rank's frame, from another host; out comes a named tuple of its fields, or a FrameError with the
-reason. The rule: a text is cut, a number has its range, and a field that is not known is ignored.
+start           start the rank wrappers of the attempt
+signal          send a signal to the rank wrappers
+dismiss         the run is over
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ Ends = Dict[str, int]
 """`out` and `err` → the bytes printed so far."""
 Signal = int
 Code = int
-"""As `Popen.returncode`: -N when signal N has ended the process."""
+"""As `Popen.returncode`: -N when signal N ended the process."""
 Value = TypeVar("Value")
 
 
@@ -60,7 +58,7 @@ class Hello(NamedTuple):
 
 
 class StarterHello(NamedTuple):
-    """The starter of a host, which has proven the run's token."""
+    """A host's starter that has proven the run's token."""
 
     starter: str
     """The host, as named in the hostfile."""
@@ -68,16 +66,16 @@ class StarterHello(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """Not sent: a rank has authenticated, for the first time or again."""
+    """Not sent: a rank authenticated, for the first time or again."""
 
     node: str
     instance: str
     wrapper: int | None = None
-    """The process id of the rank wrapper."""
+    """Process id of the rank wrapper."""
 
 
 class Malformed(NamedTuple):
-    """Not sent: a rank has sent what can't be read, and its connection was dropped."""
+    """Not sent: a rank sent something unreadable, and its connection was dropped."""
 
     reason: str
 
@@ -111,13 +109,13 @@ class Mismatch(NamedTuple):
 
 
 class Noticed(NamedTuple):
-    """The command handles a signal which tells it that the job is about to end."""
+    """The command handles a signal that announces the end of the job."""
 
     signal: Signal
 
 
 class OutsideSignal(NamedTuple):
-    """The rank wrapper got a signal that the supervisor did not send."""
+    """The rank wrapper received a signal that the supervisor did not send."""
 
     signal: Signal
 
@@ -125,17 +123,17 @@ class OutsideSignal(NamedTuple):
 class Exit(NamedTuple):
     code: int
     is_own: bool
-    """Whether neither the supervisor nor the rank wrapper ended it."""
+    """True if neither the supervisor nor the rank wrapper ended it."""
     signal: Signal | None = None
     oom: OutOfMemory | None = None
     problem: Detail | None = None
     """Why the command could not be started."""
     disk: FullDisk | None = None
-    """A disk of the host that was full then."""
+    """A disk of the host that was full at that time."""
 
 
 class Stuck(NamedTuple):
-    """The command has printed its exception, but its process does not exit."""
+    """The command printed its exception, but its process does not exit."""
 
     code: int
     text: str
@@ -143,8 +141,6 @@ class Stuck(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """The reply to a request for stacks."""
-
     id: str
     processes: tuple[Json, ...]
 
@@ -154,12 +150,10 @@ class Rewound(NamedTuple):
 
 
 class Reconnecting(NamedTuple):
-    """The rank closes a connection that works, because the supervisor is too slow, and will connect again."""
+    """The rank closes a working connection because the supervisor is too slow, and will reconnect."""
 
 
 class End(NamedTuple):
-    """All output has been sent."""
-
     ends: Ends
 
 
@@ -168,13 +162,13 @@ class StarterBeat(NamedTuple):
 
 
 class WrapperEnded(NamedTuple):
-    """The wrapper of a rank has ended; repeated after a reconnect."""
+    """The wrapper of a rank exited; repeated after a reconnect."""
 
     rank: int
     attempt: int
     code: Code
     text: str = ""
-    """What the wrappers of that host have printed themselves."""
+    """Output of that host's wrappers themselves."""
 
 
 StarterMessage = Union[StarterBeat, WrapperEnded]
@@ -275,7 +269,7 @@ def _ends(value: object, field: str) -> Ends:
 
 
 def _detail(value: object, field: str) -> Detail | None:
-    """Bounded, as it goes into status.json."""
+    """Bounded, because it goes into status.json."""
     if value is None:
         return None
     detail = decode(Detail, value, field)

@@ -1,8 +1,7 @@
 """The ring of the step meter, as the rank wrapper makes and reads it; `inrank/meter_ring.py` has its layout.
 
-In comes the file, which the rank's processes may write as they like; out come the records that are new since the last
-reading, oldest first. The rules: the file has no name on a disk; nothing in it makes the wrapper fail; a record counts
-if two readings of it agree and its check word fits, so that none is taken that is written at the same time.
+The rank's processes may write to the file as they like, and nothing in it makes the wrapper fail. The file has no name
+on a disk. A record counts only if two readings of it agree and its check word fits: it might be written meanwhile.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _CLOEXEC = 1
 
 
 class StepRecord(NamedTuple):
-    """Times in nanoseconds; sums since the meter began, but for `wall` and `flags`."""
+    """Times in nanoseconds; sums since the meter began, except `wall` and `flags`."""
 
     wall: int
-    """Of CLOCK_MONOTONIC, as `time.monotonic` has it."""
+    """CLOCK_MONOTONIC, as `time.monotonic`."""
     steps: int
     samples: int
     wait: int
@@ -36,30 +35,27 @@ class StepRecord(NamedTuple):
 
     @property
     def unknown(self) -> int:
-        """Not 0: the samples since the record before can't be known."""
+        """Nonzero: the samples since the last record can't be known."""
         return self.flags & 0xFF
 
     @property
     def gradients(self) -> float:
-        """Bytes of gradients of the models with DDP, to 64 KB; 0 if there is none."""
+        """Bytes of gradients of the models with DDP, to 64 KB; 0 without one."""
         return float((self.flags >> 8 & 0xFFFFFF) << 16)
 
     @property
     def thread(self) -> int:
-        """The thread that stepped."""
         return self.flags >> 32
 
 
 class MeterReader:
-    """The file, until it is closed."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self._last = 0
 
     @classmethod
     def create(cls) -> MeterReader | None:
-        """A new ring; None where there is no room for one, or no way to make a file without a name."""
+        """A new ring; None without room for one, or without a way to make a nameless file."""
         number = _create_memfd()
         if number < 0:
             return None
@@ -73,7 +69,7 @@ class MeterReader:
 
     @property
     def path(self) -> str:
-        """By which processes of the rank open it, also those that inherit no descriptors."""
+        """Path for processes of the rank, also those that inherit no descriptors."""
         return f"/proc/{os.getpid()}/fd/{self.number}"
 
     def read(self) -> list[StepRecord]:
@@ -96,7 +92,7 @@ class MeterReader:
         return [found[number] for number in sorted(found)]
 
     def _has_next(self) -> bool:
-        """Whether the place of the next record has a newer one than all that were read: most scripts have no steps."""
+        """True if the next record's place holds a newer one than all that were read: most scripts have no steps."""
         data = os.pread(self.number, 8, self._last % SLOTS * RECORD_SIZE)
         return int.from_bytes(data, sys.byteorder) > self._last
 
@@ -109,7 +105,7 @@ def _create_memfd() -> int:
     call = _MEMFD_CREATE.get(os.uname().machine)
     if call is None:
         return -1
-    # Pythons built for an old glibc, as conda's, have no os.memfd_create.
+    # Pythons built for an old glibc, such as conda's, have no os.memfd_create.
     libc = ctypes.CDLL(None)
     libc.syscall.restype = ctypes.c_long
     return int(libc.syscall(ctypes.c_long(call), ctypes.c_char_p(NAME.encode()), ctypes.c_long(_CLOEXEC)))

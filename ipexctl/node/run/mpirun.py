@@ -1,10 +1,9 @@
-"""Starts the ranks of an attempt from node0, and ends what it has started: mpirun, Slurm's srun, or rank wrappers.
+"""Starts the ranks of an attempt from node0, and ends what it started: mpirun, Slurm's srun, or rank wrappers.
 
-In comes the `StartRequest`; out go events about the end of mpirun, or of each wrapper, and their output in
-RUNDIR/mpirun.log. mpirun has a process group and an environment of its own. Without one, the supervisor starts the
-wrappers of node0 itself, and tells the starters of the other hosts (`host_starter.py`) to start theirs. `machine.py`
-decides when they have to end. This is the part of a starter (`ipexctl/starters/`) on node0, so `node_starter` has the
-words for whichever starts the ranks, and no other module of the agent asks which it is.
+Output goes to RUNDIR/mpirun.log. mpirun has its own process group and environment. Without one, the supervisor starts
+node0's wrappers itself and tells the other hosts' starters (`host_starter.py`) to start theirs. `machine.py` decides
+when they end. This is node0's part of a starter (`ipexctl/starters/`): `node_starter` has the words for each launcher,
+and no other module of the agent asks which it is.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ if TYPE_CHECKING:
 
 
 class NodeStarter(NamedTuple):
-    """The program that starts the ranks on node0, or none where they are started directly."""
+    """The program that starts the ranks on node0, or none if they are started directly."""
 
     name: str
     """For messages; empty if they are started directly."""
     program: str
-    """Also that rank, as the subject of a sentence."""
+    """The program or the rank, as the subject of a sentence."""
     failure: str
-    """The kind of failure if it can't be started."""
+    """Kind of failure if it can't be started."""
     fix: str
     in_job: bool
-    """Whether it starts other nodes' ranks through a scheduler: it needs the variables of the job, and ends with it."""
+    """True if a scheduler starts ranks on other nodes: it needs the job's variables, and ends with the job."""
     is_hydra: bool = False
     """SIGTERM may be endless before every rank has begun (`machine.py: end_mpirun`)."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether the rank wrappers are children of the supervisor and of the starters, and end one by one."""
+        """True if the wrappers are children of the supervisor and the starters, and end one by one."""
         return not self.name
 
 
@@ -69,7 +68,7 @@ class AttemptProcesses(Protocol):
     """Where its part of the log begins."""
 
     def read_log(self) -> str:
-        """What it has printed; an earlier attempt has printed into the same file."""
+        """Its output; the same file also has an earlier attempt's."""
 
     def take_events(self) -> list[Event]:
         """What has ended since the last call."""
@@ -84,17 +83,17 @@ class AttemptProcesses(Protocol):
 def start_attempt(
     start: StartRequest, rundir: str, attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
 ) -> AttemptProcesses:
-    """`orders`: the message to the starter of each host. Raises an OSError when nothing can be started."""
+    """`orders`: the message to each host's starter. Raises an OSError if nothing can be started."""
     if start.by_mpirun:
         return MpirunProcess(start, rundir)
     return DirectProcesses(start, rundir, attempt, starters, orders)
 
 
 class MpirunProcess:
-    """A started mpirun. Its stdin stays open while the supervisor lives, and it is ended with the supervisor."""
+    """A started mpirun. Its stdin stays open while the supervisor lives, and it ends with the supervisor."""
 
     def __init__(self, start: StartRequest, rundir: str) -> None:
-        """Raises an OSError when it can't be started."""
+        """Raises an OSError if it can't be started."""
         environ = environment_of(start)
         self._log = LaunchLog(rundir)
         log = self._log.open()
@@ -121,12 +120,12 @@ class MpirunProcess:
         return [] if code is None else [MpirunEnded(code)]
 
     def signal(self, number: int) -> None:
-        """Send a signal to its whole group, never by name."""
+        """Signal its whole group, never by name."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
     def kill_leftovers(self) -> None:
-        """Kill its remaining children: they have groups of their own, such as an ssh to an unreachable node."""
+        """Kill its remaining children, which have their own groups, such as an ssh to an unreachable node."""
         kill_sessions({self.pid})
 
 
@@ -136,7 +135,7 @@ class DirectProcesses:
     def __init__(
         self, start: StartRequest, rundir: str, attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
     ) -> None:
-        """Raises an OSError when one of node0's can't be started. A starter that connects later learns it then."""
+        """Raises an OSError if one of node0's can't be started. A starter that connects later learns it then."""
         self._attempt, self._starters, self._log = attempt, starters, LaunchLog(rundir)
         own = [placement.rank for placement in start.ranks if not starters.has(placement.host)]
         self._wrappers = RankWrappers()
@@ -165,12 +164,12 @@ class DirectProcesses:
         self._starters.send_to_all("signal", number=number)
 
     def kill_leftovers(self) -> None:
-        """The starters kill theirs before the next attempt, and at their end."""
+        """The starters kill theirs before the next attempt, and when they exit."""
         self._wrappers.kill()
 
 
 class LaunchLog:
-    """RUNDIR/mpirun.log, from where this attempt begins."""
+    """RUNDIR/mpirun.log, from the start of this attempt."""
 
     def __init__(self, rundir: str) -> None:
         self.path = os.path.join(rundir, "mpirun.log")
@@ -199,7 +198,7 @@ class LaunchLog:
 
 
 def shell_environment(start: StartRequest) -> dict[str, str]:
-    """For what node0 calls on other hosts."""
+    """Environment for node0's calls to other hosts."""
     environ = minimal_environment()
     if node_starter(start).in_job:
         environ = {**environ, **environment_of_srun(variables_of_job(os.environ)), **account_variables()}
@@ -207,7 +206,7 @@ def shell_environment(start: StartRequest) -> dict[str, str]:
 
 
 def environment_of(start: StartRequest) -> dict[str, str]:
-    """A minimal environment, because hydra passes all of it on to every rank."""
+    """A minimal environment, because hydra passes all of it to every rank."""
     environ = shell_environment(start)
     if start.setup:
         environ = source_setup(start.setup, environ).environ

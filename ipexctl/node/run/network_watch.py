@@ -1,17 +1,16 @@
-"""The part of a step that ranks wait for other hosts, and how much faster fewer bytes would be: for the status. Pure.
+"""How long ranks wait for other hosts in a step, and how much faster fewer bytes would be: for the status. Pure.
 
-In come the windows of all ranks and hosts of one attempt; out goes a `NetworkCost`, or None where too little is known.
-The supervisor watches while windows arrive; `slow`, `why`, the page and the closing lines say it. The rules:
+Makes a `NetworkCost` from the windows of one attempt, or None where too little is known.
 
-- It is known where ranks sleep while they wait (`rates.py`), on several hosts. The share is what is nobody's own
+- It is known only for several hosts whose ranks sleep while they wait (`rates.py`): the share that is nobody's own
   time, over all windows with steps but the first.
-- Advice is given where gradients go between hosts as they are and `--wire` is possible, the share is at least ADVISED,
-  and the ranks have told how many bytes of gradients a model with DDP has: other traffic would not become less. A host
-  that sends fewer than these already has a hook of the script, which takes some of them and the place of our hook.
-- Of the transfer, a part is hidden behind backward. It is known where steps are much longer than the moments in which
-  the interface is looked at: at the rate of the busiest of them, the bytes of a step take a time, of which the ranks
-  wait for a part. Fewer bytes take less time; what is hidden stays hidden first. What is waited for beyond that time
-  are round trips, or threads of the rank, and stays as long. Advice that gains less than WORTH is none.
+- Advice is given if gradients go between hosts as they are, `--wire` is possible, the share is at least ADVISED, and
+  the ranks reported the gradient bytes of a DDP model: other traffic would not shrink. A host that sends fewer bytes
+  than these already has a hook of the script, in the place of ours.
+- Part of the transfer is hidden behind backward. It is known if steps are much longer than the moments in which the
+  interface is sampled: the bytes of a step take a time at the busiest moment's rate, and the ranks wait for a part of
+  it. Fewer bytes take less time; what is hidden stays hidden first. Waiting beyond that time is round trips or threads
+  of the rank, and stays. Advice that gains less than WORTH is not given.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rates import HostRates, RankRates, Waiting
 
 MOMENT = 0.05
-"""Seconds between two looks at an interface (`host_notes.py`)."""
+"""Seconds between two samples of an interface (`host_notes.py`)."""
 LONG_STEP = 4 * MOMENT
 ADVISED = 0.2
 FEWEST_BYTES = 1 << 20
-"""In a step: less is a matter of round trips."""
+"""Per step; with fewer bytes, round trips dominate."""
 WORTH = 1.1
-"""Steps in the same time, by those without it."""
+"""Least speedup worth advising, as a ratio of step times."""
 ADVICE, RATIO = "bf16", 0.5
-"""What changes a training least, and its bytes by those of fp32."""
+"""The wire format that changes a training least, and its bytes relative to fp32."""
 ALL_SENT = 0.8
-"""Of the gradients' bytes: a host that sends less does not send them as they are."""
+"""Part of the gradients' bytes: a host that sends less does not send them as they are."""
 BUSIEST = 1.5
-"""A transfer takes at most so much longer than at the rate of the busiest moment."""
+"""A transfer takes at most this many times as long as at the busiest moment's rate."""
 MOST_OPEN = 6
-"""Windows that wait for those of other ranks."""
+"""Windows that may wait for those of other ranks."""
 
 
 class _Window(NamedTuple):
@@ -50,10 +49,8 @@ class _Window(NamedTuple):
 
 
 class NetworkWatch:
-    """Watches one attempt."""
-
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
-        """`hosts`: rank → host; `is_wire_possible`: and not in use; `shared`: whether a host adds its own up first."""
+        """`hosts`: rank → host. `is_wire_possible`: and not in use. `shared`: a host adds its own gradients up first."""
         self._hosts = hosts
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"
@@ -125,15 +122,15 @@ class NetworkWatch:
 
 
 def once_round(gradients: float, senders: int) -> float:
-    """Bytes that a host sends for gradients of that size, in a ring."""
+    """Bytes that a host sends in a ring for gradients of that size."""
     return 2 * (senders - 1) / senders * gradients
 
 
 def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
-    """The part of the bytes that a host sends in a step which remains if gradients of that size are fewer bytes.
+    """The part of a host's bytes per step that remains if the gradients become fewer bytes.
 
-    They go round in a ring of the senders now, and of the hosts then. Without no_sync, each backward pass of a step
-    sends them.
+    The gradients go round a ring of the senders now, and of the hosts then. Without no_sync, each backward pass of a
+    step sends them.
     """
     once, then = once_round(gradients, senders), once_round(gradients, hosts)
     passes = max(1, int(moved / once + 0.1))
@@ -143,7 +140,7 @@ def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) ->
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
     """How much faster a step is with that part of its bytes.
 
-    `transfer`: seconds that they take at the rate of the busiest moment, hidden or not; 0 where that is not known.
+    `transfer`: seconds for the bytes at the busiest moment's rate, hidden or not; 0 if unknown.
     """
     waited = share * step
     explained = min(waited, BUSIEST * transfer) if transfer else waited

@@ -1,15 +1,13 @@
-"""Decides on which hosts a run goes on after a loss: which of its pool answer, and whether they are enough. Pure.
+"""Decides on which hosts a run continues after a loss: which of its pool answer, and whether they are enough. Pure.
 
-In come the answers of hosts, which are asked as soon as an attempt fails, and the time; out go the hosts of the next
-attempt and the commands that make them ready, or the end of the run with the reason. `host_pool.py` plans for them. The
-rules: node0 needs no answer; a host that is lost is not waited for if all others have answered; one whose ranks did not
-begin, or that refused its job, is left out of the next attempt and asked again after it; a failure that other hosts
-would not change (a checkpoint that can't be brought, ranks that begin nowhere) ends the run. A host of which no rank
-begins is asked by the shell of the pool, and is lost if it does not answer: its ranks have no connection that breaks.
+Hosts are asked as soon as an attempt fails; `host_pool.py` plans for those that answer. Node0 needs no answer. A lost
+host is not waited for once all others have answered. A host whose ranks did not begin, or that refused its job, skips
+the next attempt and is asked again after it. A failure that other hosts would not change (a checkpoint that can't be
+brought, ranks that begin nowhere) ends the run. A host where no rank begins is asked by the pool's shell, and is lost
+if it does not answer: its ranks have no connection that breaks. A missing host that answers again joins at the next
+restart.
 
-A host that is missing and answers again joins at the next restart.
-
-    it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
+it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """
 
 from __future__ import annotations
@@ -26,17 +24,16 @@ if TYPE_CHECKING:
     from ipexctl.node.run.machine_state import HostSearch, SupervisorState, Transition
 
 _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
-"""Kinds of failure that are found first where a host is gone."""
+"""Kinds of failure that may be noticed first when a host is gone."""
 MISSING_AFTER = 8.0
-"""Seconds from the start of mpirun until hosts of which no rank has begun are asked."""
+"""Seconds after the start of mpirun before hosts without a started rank are asked."""
 ASK_INTERVAL = 15.0
-"""Seconds between two questions to hosts while ranks run: more than an answer may take."""
+"""Seconds between two questions to hosts while ranks run: longer than an answer may take."""
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
 """Kinds that another attempt on the same hosts would not change."""
 
 
 def hosts_of(state: SupervisorState) -> tuple[str, ...]:
-    """Those of this attempt."""
     return tuple(dict.fromkeys(peer.host for peer in state.ranks.values()))
 
 
@@ -44,7 +41,7 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 
 
 def begin_search(t: Transition) -> None:
-    """Ask the hosts as soon as it is known that another attempt may follow."""
+    """Ask the hosts as soon as another attempt is possible."""
     pool = t.state.plan.pool
     if pool is None or t.state.search is not None or not verdict.may_restart(t.state):
         return
@@ -71,7 +68,7 @@ def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
 
 
 def is_known(state: SupervisorState, now: float) -> bool:
-    """Whether the next attempt need not wait for more answers."""
+    """True if the next attempt need not wait for more answers."""
     search = state.search
     if search is None:
         return False
@@ -82,7 +79,7 @@ def is_known(state: SupervisorState, now: float) -> bool:
 
 
 def lost_hosts(state: SupervisorState) -> frozenset[str]:
-    """Those of which every rank was lost."""
+    """Hosts that lost every rank."""
     ranks = state.ranks.values()
     return frozenset(hosts_of(state)) - {peer.host for peer in ranks if peer.exit is not None or not peer.is_over}
 
@@ -91,7 +88,7 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
-    """Hosts of this attempt without a rank that has begun, while it runs; node0 has the supervisor."""
+    """Hosts of this running attempt without a started rank; never node0, which has the supervisor."""
     mpirun, begun = state.mpirun, {peer.host for peer in state.ranks.values() if peer.has_begun}
     if state.ending is not None or mpirun is None or mpirun.ended_at is not None:
         return ()
@@ -99,7 +96,7 @@ def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
 
 
 def check_missing(t: Transition) -> None:
-    """Ask hosts whose ranks do not begin: the silence of a rank that has never connected is no loss for two minutes."""
+    """Ask hosts whose ranks do not begin: a rank that never connected counts as lost only after two minutes."""
     pool, mpirun = t.state.plan.pool, t.state.mpirun
     if pool is None or not pool.shell or mpirun is None:
         return
@@ -126,7 +123,7 @@ def describe_unreachable(host: str, gone: Sequence[m.RankState], why: str) -> tu
 
 
 def choose(t: Transition) -> tuple[str, ...]:
-    """The hosts of the next attempt; none if it can't be, and then the reason of the run says why."""
+    """Hosts of the next attempt; empty if there can be none, and the run's reason then says why."""
     search, pool = t.state.search, t.state.plan.pool
     assert search is not None
     assert pool is not None
@@ -142,7 +139,7 @@ def choose(t: Transition) -> tuple[str, ...]:
 
 
 def blame_absent(t: Transition, search: HostSearch) -> None:
-    """A host of the attempt that does not answer is the cause of what was found first."""
+    """Blame an attempt's host that does not answer for the failure noticed first."""
     first, ending = t.state.status.first_failure, t.state.ending
     if first is None or ending is None or first.kind not in _FOLLOWS_FROM_LOSS:
         return
@@ -159,7 +156,7 @@ def blame_absent(t: Transition, search: HostSearch) -> None:
 
 
 def refusing_hosts(state: SupervisorState) -> frozenset[str]:
-    """Hosts that answer, and whose ranks do not begin. If that is so on node0, it is no fault of a host."""
+    """Hosts that answer but whose ranks do not begin. If node0 is one, no host is at fault."""
     first = state.status.first_failure
     if first is None or first.kind not in _SAME_ON_SAME_HOSTS:
         return frozenset()
@@ -177,7 +174,7 @@ def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
 
 
 def restart(t: Transition, hosts: Collection[str]) -> None:
-    """Begin the next attempt with these hosts; its ranks start once the hosts have their jobs."""
+    """Begin the next attempt on these hosts; its ranks start once the hosts have their jobs."""
     verdict.begin_next_attempt(t)
     plan_attempt(t, hosts)
 
@@ -193,7 +190,7 @@ def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
 
 
 def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
-    """A host that refuses its job is left out."""
+    """Leave out a host that refuses its job."""
     if not t.state.is_preparing or t.state.ending is not None:
         return
     pool, search = t.state.plan.pool, t.state.search

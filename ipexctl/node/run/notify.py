@@ -1,13 +1,12 @@
-"""Runs the command of `run --notify` when a run is over: at most once, by the call that watches the end, or by node0.
+"""Runs the command of `run --notify` once when a run is over: by the call that watches the end, or by node0.
 
-In: the command, a line for sh, and the summary of the run, both on stdin. Out: the command ran with the summary on its
-stdin, or it did not run here. The rule for once: who creates `notify.json` in the run's directory runs the command. The
-call claims it by the action `claim` when it has seen the end; the supervisor starts `run.notify` behind itself, which
-claims it when no call has done so in time. So a call that was killed, has detached or sleeps with its laptop loses no
-message, and a message that got lost on its way is not sent again.
+Whoever creates `notify.json` in the run's directory runs the command. The call claims it by the action `claim` when it
+has seen the end; the supervisor starts `run.notify` when it exits, which claims it if no call did so in time. So no
+message is lost when the call was killed, has detached or sleeps with its laptop, and a message lost on its way is not
+sent again.
 
-The command may have a token, so it is in no argument, no file and no variable: sh reads it from stdin. It gets the
-environment of a login, without the secrets of ranks; it has a minute; its end changes nothing of the run.
+The command may contain a token, so it is in no argument, file or variable: sh reads it from stdin. It gets the
+environment of a login, without the ranks' secrets, and a minute; how it ends changes nothing of the run.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ _INTERVAL = 0.2
 
 
 class NotifyEnd(NamedTuple):
-    """How the command ended."""
-
     exit_code: int | None = None
-    """As a shell has it; None if it was ended after its time."""
+    """As in a shell; None if it timed out."""
     error: str = ""
     """Why sh could not be started."""
 
@@ -64,7 +61,7 @@ class NotifyRequest(NamedTuple):
 
 
 def claim(rundir: str, by: str) -> bool:
-    """Whether this caller runs the command. False, too, for a run whose record is gone."""
+    """True if this caller is to run the command. False also for a run without a record."""
     try:
         number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):
@@ -77,9 +74,9 @@ def claim(rundir: str, by: str) -> bool:
 def run_command(
     command: str, summary: str, timeout: float, output: BinaryIO | int, cwd: str | None = None
 ) -> NotifyEnd:
-    """Run the line with the summary on its stdin; what it prints goes to `output`. After the time, it is killed."""
+    """Run the line with the summary on its stdin; its output goes to `output`. It is killed after the timeout."""
     line = command.encode("utf-8", "surrogateescape")
-    # dd reads exactly these bytes, so that the command finds the summary behind itself; head may read more.
+    # dd reads exactly these bytes, so that the command finds the summary after them; head may read more.
     script = f'eval "$(dd bs=1 count={len(line)} 2>/dev/null)"'
     try:
         process = subprocess.Popen(
@@ -106,7 +103,7 @@ def run_command(
 
 
 def start_notify(request: NotifyRequest) -> None:
-    """Let a process of its own do the rest, so that the supervisor's end is that of the run."""
+    """Run `notify` in its own process, so that the supervisor exits when the run ends."""
     argv = [sys.executable, "-IS", os.path.join(request.rundir, "agent.zip"), "run.notify"]
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, close_fds=True
@@ -129,7 +126,7 @@ def notify(request: NotifyRequest) -> None:
 
 
 def end_on_node0(rundir: str) -> Json | None:
-    """How the command ended on node0, for `why`; None if it did not run there, still runs, or ended well."""
+    """How the command ended on node0, for `why`; None if it did not run there, still runs, or succeeded."""
     document = read_json(os.path.join(rundir, FILE))
     if "exit_code" not in document or document["exit_code"] == 0:
         return None

@@ -1,10 +1,9 @@
-"""Detects that the kernel killed a process because memory ran out: by counters of its cgroup (v1, v2), the kernel's
-log, or the kernel's counter of such kills.
+"""Detects out-of-memory kills by the kernel: from counters of the cgroup (v1, v2), the kernel's log, or its kill
+counter.
 
-In comes the process of a rank, while it runs; out comes, after it was killed by a SIGKILL that ipexctl did not send, by
-what that is known, and the limit of its cgroup if that was reached. This needs no more rights than the rank has: the
-log is for root on most machines, and a host may not show its cgroups, as in a container, but everybody may read the
-counter. When nothing can be read, the result is None.
+After a rank is killed by a SIGKILL that ipexctl did not send, it says by what the kill is known, and the cgroup's limit
+if that was reached. It needs no more rights than the rank: most machines show the log only to root, and a container may
+hide its cgroups, but everybody may read the counter. None if nothing can be read.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 RECENT = 60.0
 """Maximum age of a kill in seconds: freeing hundreds of GB of memory takes a while."""
 LOG_TIME = 2.0
-"""Seconds for dmesg, on a machine that was short of memory a moment ago."""
+"""Seconds for dmesg, on a machine that was just short of memory."""
 INITIAL_PIDS = 0xEFFFFFFC
-"""Inode of the initial pid namespace, in which pids are those of the kernel log."""
+"""Inode of the initial pid namespace, whose pids the kernel log uses."""
 UNLIMITED = 1 << 60
 _KILLED = re.compile(rb"(Memory cgroup out of memory|Out of memory)[^\n]*?: Killed process (\d+)")
 Cgroup = Tuple[int, str, str]
@@ -32,7 +31,7 @@ Cgroup = Tuple[int, str, str]
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
-    """The visible cgroups that count the memory of a process."""
+    """Visible cgroups that count the memory of a process."""
     try:
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             paths = [line.rstrip("\n").split(":", 2) for line in file]
@@ -53,7 +52,7 @@ def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
 
 
 def _mounted(mounts: list[list[str]], version: int) -> Iterator[tuple[str, str]]:
-    """The mounted parts of the hierarchy: root and mount point."""
+    """Mounted parts of the hierarchy: root and mount point."""
     for fields in mounts:
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         if (version == 2 and kind == "cgroup2") or (version == 1 and kind == "cgroup" and "memory" in options):
@@ -67,9 +66,9 @@ def _kills(version: int, directory: str) -> int | None:
 
 
 def _times_reached(cgroup: Cgroup) -> int | None:
-    """How often the limits of the cgroup and its parents were reached; None if that is not known.
+    """How often the limits of the cgroup and its parents were reached; None if unknown.
 
-    The counter of kills rises, too, when the memory of the whole machine ran out.
+    The counter of kills also rises when the whole machine runs out of memory.
     """
     version, directory, top = cgroup
     counts: list[str] = []
@@ -85,13 +84,13 @@ def _times_reached(cgroup: Cgroup) -> int | None:
 
 
 def kills_of_machine(proc: str = "/proc") -> int | None:
-    """The kills for lack of memory since boot, of any process; None before Linux 4.13."""
+    """Out-of-memory kills of any process since boot; None before Linux 4.13."""
     match = re.search(r"^oom_kill (\d+)$", read_text(f"{proc}/vmstat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def limit_of(cgroup: Cgroup) -> int | None:
-    """The smallest limit of the cgroup and its parents; None when there is none."""
+    """The smallest limit of the cgroup and its parents; None without one."""
     version, directory, top = cgroup
     limits = []
     if version == 1:
@@ -105,14 +104,14 @@ def limit_of(cgroup: Cgroup) -> int | None:
 
 
 class OutOfMemoryWatch:
-    """One process, observed from its start, because a counter only shows the difference to an earlier value."""
+    """Watches one process from its start, because a counter only shows the difference to an earlier value."""
 
     def __init__(self, pid: int, now: float, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._seen: dict[Cgroup, list[tuple[float, int]]] = {}
-        """Per cgroup the process was in: times and numbers of kills."""
+        """Cgroup the process was in → times and numbers of kills."""
         self._reached: dict[Cgroup, int | None] = {}
-        """How often a limit was reached when the cgroup was seen first."""
+        """How often a limit had been reached when the cgroup was first seen."""
         self._machine: list[tuple[float, int]] = []
         """Times and numbers of kills of any process."""
         self._latest: list[Cgroup] = []
@@ -130,7 +129,7 @@ class OutOfMemoryWatch:
         _add(self._machine, now, kills_of_machine(self._proc))
 
     def find_kill(self, now: float) -> Json | None:
-        """The out-of-memory report for a process that SIGKILL has ended, or None."""
+        """The out-of-memory report for a process killed by SIGKILL, or None."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:
@@ -149,7 +148,7 @@ class OutOfMemoryWatch:
 
 
 def _add(seen: list[tuple[float, int]], now: float, kills: int | None) -> None:
-    """Add a number, and forget those of long ago but for the last of them."""
+    """Add a number, and forget old ones except the last."""
     if kills is not None:
         seen.append((now, kills))
     while len(seen) > 1 and seen[1][0] < now - RECENT:
@@ -157,7 +156,7 @@ def _add(seen: list[tuple[float, int]], now: float, kills: int | None) -> None:
 
 
 def find_kill_in_log(log: bytes, pid: int) -> str | None:
-    """`cgroup` or `machine`, the memory that ran out, when the log has a kill of that process."""
+    """Which memory ran out, `cgroup` or `machine`, if the log has a kill of that process."""
     for what, number in reversed(_KILLED.findall(log)):
         if int(number) == pid:
             return "cgroup" if b"cgroup" in what else "machine"
@@ -172,7 +171,7 @@ def _is_initial_pid_namespace() -> bool:
 
 
 def kernel_log(now: float) -> bytes:
-    """Recent messages of the kernel, as far as this account may read them."""
+    """Recent kernel messages that this account may read."""
     try:
         output = subprocess.run(["dmesg"], capture_output=True, timeout=LOG_TIME, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

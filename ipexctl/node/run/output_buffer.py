@@ -1,8 +1,7 @@
 """Buffers output of a rank until the supervisor acknowledges it: in memory, then on disk, never blocking the rank.
 
-In come the bytes of a stream and offsets that the supervisor has; out come chunks to send. Each byte has an offset in
-its stream. The supervisor acknowledges written output by offset, and after a reconnect it sends the offset from which
-it needs output again. It decides what is in memory and what goes to the spill file, which alone touches the disk.
+Each byte has an offset in its stream. The supervisor acknowledges written output by offset, and after a reconnect sends
+the offset from which it needs output again. Only the spill file touches the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ MAX_UNACKNOWLEDGED = 2 << 20
 """Bytes sent and not yet acknowledged."""
 CHUNK_SIZE = 1 << 16
 _CHUNK_OVERHEAD = 128
-"""Bytes of overhead for each chunk."""
 
 
 class OutputBuffer:
@@ -48,7 +46,7 @@ class OutputBuffer:
             self._to_memory(chunk)
 
     def take(self) -> Iterator[Chunk]:
-        """The chunks that may be sent now, each once."""
+        """Chunks that may be sent now, each once."""
         while self._unacknowledged_size < MAX_UNACKNOWLEDGED:
             if not self._waiting:
                 self._from_disk()
@@ -64,7 +62,6 @@ class OutputBuffer:
             self._drop(self._unacknowledged.popleft())
 
     def rewind(self, start: int) -> None:
-        """Send everything from that offset on again."""
         self._waiting.extendleft(reversed(self._unacknowledged))
         self._unacknowledged.clear()
         self._unacknowledged_size = 0

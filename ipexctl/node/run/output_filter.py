@@ -1,8 +1,7 @@
 """Chooses lines of the ranks' output: those that match a regular expression, and the last ones.
 
-In come chunks and notes in order of time; out go the chosen lines as chunks, and notes as they came. The rules: without
-a choice everything passes at once, also a part of a line; a note is a line like others when lines are counted or
-searched, and stays a note; what is kept in memory and the time of a search are bounded.
+Without a choice everything passes at once, also parts of lines. A note is counted and searched like any line, and stays
+a note. Memory and search time are bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 MAX_SEARCHED = 16 << 10
 """Bytes of a line that are searched."""
 MAX_LINE = 1 << 20
-"""Bytes; a longer line is taken in pieces."""
+"""Bytes; a longer line is split into pieces."""
 MAX_TAIL = 64 << 20
 """Bytes of the last lines that are kept."""
 BLOCK = 64 << 10
@@ -39,7 +38,7 @@ class OutputFilter:
         self._last: deque[OutputPart] | None = None if tail is None else deque(maxlen=tail)
 
     def feed(self, part: OutputPart) -> Iterable[OutputPart]:
-        """The chosen lines that this part ends; none while the last lines are being looked for."""
+        """The chosen lines that this part completes; none while the last lines are being collected."""
         if self._pattern is None and self._last is None:
             return [part]
         lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._whole_lines(part))
@@ -49,7 +48,7 @@ class OutputFilter:
         return ()
 
     def caught_up(self, *, is_final: bool) -> Iterable[OutputPart]:
-        """The last lines of all output so far. With `is_final`, lines without an end are lines, too."""
+        """The last lines of all output so far. With `is_final`, an unfinished line counts too."""
         rest: list[OutputPart] = []
         if is_final or self._pattern is None:
             rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(joined(parts))]
@@ -60,12 +59,12 @@ class OutputFilter:
         return merged(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
-        """Offset of the first byte that is neither chosen nor dropped yet, if the output was fed up to `end`."""
+        """Offset of the first byte neither chosen nor dropped yet, if the output was fed up to `end`."""
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
     def _whole_lines(self, chunk: Chunk) -> Chunk:
-        """The lines that this chunk ends, with their beginnings from earlier ones."""
+        """The lines that this chunk completes, with their beginnings from earlier chunks."""
         key = chunk.rank, chunk.stream
         parts = [*self._unfinished.pop(key, ()), chunk]
         size = sum(len(part.data) for part in parts)
@@ -81,7 +80,7 @@ class OutputFilter:
         return whole._replace(data=whole.data[:cut])
 
     def _chosen_note(self, note: Note) -> list[OutputPart]:
-        """The note, behind a line without an end before it, as far as they are chosen."""
+        """The note, after an unfinished line before it, if they are chosen."""
         parts = self._unfinished.pop((note.rank, note.stream), None)
         before = self._chosen_lines(joined(parts)) if parts else []
         return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
@@ -120,7 +119,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _searched_text(line: bytes) -> str:
-    """The line as a terminal would show it."""
     return last_state(line)[:MAX_SEARCHED].decode(errors="replace")
 
 
@@ -130,7 +128,7 @@ def _on_alarm(*_: object) -> NoReturn:
 
 
 def joined(parts: list[Chunk]) -> Chunk:
-    """Parts that follow one another, with the time of the last."""
+    """Join consecutive parts; the time is the last one's."""
     return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
 
 
@@ -154,7 +152,7 @@ def merged(lines: list[OutputPart]) -> list[OutputPart]:
 
 
 def start_of_last_lines(path: str, count: int) -> int:
-    """The offset of the last `count` lines of a file; a last line without an end is one of them."""
+    """Offset of the last `count` lines of a file, where an unfinished last line counts."""
     try:
         with open(path, "rb") as file:
             start = size = file.seek(0, os.SEEK_END)

@@ -1,21 +1,16 @@
-"""Notes: lines that ipexctl puts into the output of a rank, and the file `output.notes`, which says where they are.
+"""Notes: lines that ipexctl puts into a rank's output, and the file `output.notes`, which says where they are.
 
-A note stands in the rank's file as a line, so that a user who reads the file sees a restart where it happened. What
-makes it a note is its entry in `output.notes`, never its text: whatever a script prints stays the script's line. An
-entry is the JSON of a note's frame: rank, stream, offset, the line, the kind of note and its fields.
+A note is a line in the rank's file, so that a reader of the file sees a restart where it happened. Only its entry in
+`output.notes` makes it a note, never its text: whatever a script prints stays the script's line. An entry is the JSON
+of a note's frame: rank, stream, offset, line, kind and the kind's fields. It is written before its line, and withdrawn
+if there was no room for the line; a follower reads the entries after it has seen a file's length. If a full disk
+refuses an entry, it is written later, and until then the line looks like the rank's own. The kinds:
 
-In come kinds with fields, from the supervisor; out go the line for the file, and for a follower each note once its line
-is complete. The rules: an entry is written before its line, and withdrawn if there was no room for the line; a follower
-reads the entries after it has seen how long a file is. If a full disk refuses an entry, it is written later, and until
-then the line looks like one of the rank.
-
-The kinds, with their fields:
-
-    restart      attempt, restarts, reason    begins the next attempt: in all files with output, and in rank 0's stderr
-    checkpoint   text                         what an exchange of checkpoints does, in the stderr of rank 0
-    job-limit    job, seconds                 the time limit of the job is near, in the stderr of rank 0
-    gap          bytes, host                  output is missing: the disk of the host had no room
-    not-started  host, reason                 the command could not be started, in the stderr of its rank
+restart      attempt, restarts, reason    begins the next attempt: in all files with output, and in rank 0's stderr
+checkpoint   text                         what an exchange of checkpoints does, in rank 0's stderr
+job-limit    job, seconds                 the job's time limit is near, in rank 0's stderr
+gap          bytes, host                  output is missing: the host's disk had no room
+not-started  host, reason                 the command could not be started, in its rank's stderr
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 READ_SIZE = 1 << 20
-"""Bytes of entries that are read at once."""
+"""Bytes of entries read at once."""
 _SENTENCES = {
     "restart": "restart {attempt} of {restarts} after: {reason}",
     "checkpoint": "{text}",
@@ -46,13 +41,12 @@ _LINES = {
 
 
 def note_line(kind: str, fields: Json) -> bytes:
-    """The line in the file."""
     template = _LINES.get(kind) or "[ipexctl: " + _SENTENCES[kind] + "]"
     return template.format(**fields).encode(errors="replace") + b"\n"
 
 
 def note_sentence(note: Note) -> str:
-    """What the note says, without a mark; of a kind or fields that are not known, as of a newer version, its line."""
+    """The note's text without a mark; for an unknown kind or fields, as of a newer version, its line."""
     try:
         return _SENTENCES[note.kind].format(**note.fields)
     except (KeyError, IndexError, AttributeError, ValueError):
@@ -72,7 +66,7 @@ class NotesWriter:
         self.write_refused()
 
     def write_refused(self) -> None:
-        """Write the entries that are not written yet."""
+        """Write the entries that a full disk refused."""
         with contextlib.suppress(OSError):
             while self._refused:
                 self._before = os.fstat(self._number).st_size
@@ -96,7 +90,7 @@ class NotesWriter:
 
 
 class NotesReader:
-    """Knows the notes of a run; `refresh` reads entries that were added since."""
+    """Knows the notes of a run; `refresh` reads entries added since."""
 
     def __init__(self, path: str) -> None:
         self._number = -1
@@ -117,17 +111,17 @@ class NotesReader:
                     note = decode_note(entry)
                     notes = self._notes.setdefault((note.rank, note.stream), [])
                     notes.append(note)
-                    notes.sort(key=_offset_of)  # one that was refused first comes late
+                    notes.sort(key=_offset_of)  # an entry that was refused at first comes late
 
     def find_next(self, rank: int, stream: StreamName, offset: int) -> Note | None:
-        """The first note that begins at that offset of a file or behind it."""
+        """The first note at or after that offset of a file."""
         notes = self._notes.get((rank, stream))
         while notes and notes[0].offset < offset:
             notes.pop(0)
         return notes[0] if notes else None
 
     def end_of_last(self, rank: int, stream: StreamName, kind: str) -> int:
-        """The end of the last note of that kind in a file; 0 without one."""
+        """End of the last note of that kind in a file; 0 without one."""
         return max((note.end for note in self._notes.get((rank, stream), ()) if note.kind == kind), default=0)
 
 

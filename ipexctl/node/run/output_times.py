@@ -1,9 +1,8 @@
-"""The file `output.times`: when node0 received which bytes of the ranks' output, which is read in that order.
+"""The file `output.times`: when node0 received which bytes of the ranks' output, so that it can be read in that order.
 
-In: how far the files of output have grown; out, for a follower: entries in order of time. An entry is the time in
-seconds since the epoch, the end of a file of output by then, and the file's rank and stream. The rules: at most ten
-writes a second, so what arrives between two has one time; an entry that a full disk refuses is written later, with a
-later time; a reader of a long file takes longer steps, because each entry becomes a frame.
+An entry is the time (seconds since the epoch), the end of an output file by then, and the file's rank and stream. There
+are at most ten writes a second, so output between two writes has one time. An entry that a full disk refuses is written
+later, with a later time. A reader of a long file takes longer steps, because each entry becomes a frame.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Callable, Iterator, NamedTuple, Tuple
 from ipexctl.node.common.frames import SUFFIXES, StreamName
 
 WRITE_INTERVAL = 0.1
-"""Seconds between two writes: output that arrives between them has one time."""
+"""Seconds between two writes: output in between has one time."""
 MAX_FRAMES = 50_000
-"""More entries than this are read in longer steps: each entry becomes a frame to the follower."""
+"""More entries than this are read in longer steps: each becomes a frame to the follower."""
 ENTRIES_READ = 8192
 _ENTRY = struct.Struct("!dQIc")
 _KINDS: dict[StreamName, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
@@ -30,7 +29,6 @@ class TimeEntry(NamedTuple):
     at: float
     key: OutputKey
     end: int
-    """The size of the file at that time."""
 
 
 class TimesWriter:
@@ -45,11 +43,11 @@ class TimesWriter:
         self._grown[rank, stream] = end
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until the next write is due; infinite without output that is not written."""
+        """Seconds until the next write is due; infinite if nothing is unwritten."""
         return max(0.0, self._written_at + WRITE_INTERVAL - now) if self._grown else float("inf")
 
     def write(self, now: float, at: float) -> None:
-        """`now` is a clock that never goes back, `at` the time since the epoch."""
+        """`now` is monotonic, `at` seconds since the epoch."""
         if self._grown and now - self._written_at >= WRITE_INTERVAL:
             self._written_at = now
             self.write_all(at)
@@ -70,18 +68,18 @@ class TimesWriter:
 
 
 class TimesReader:
-    """Reads the entries, the oldest first, also those that are added later; none of a run of an older version."""
+    """Yields entries, oldest first, also new ones as the file grows. A run of an older version has none."""
 
     def __init__(
         self, path: str, files: int, *, exact: bool = False, on_read: Callable[[], None] | None = None
     ) -> None:
-        """`files` is how many files of output are read. With `exact`, no step is longer than it was written.
+        """`files`: number of output files to read. With `exact`, no step is longer than it was written.
 
-        `on_read` is called after entries are read, before they are passed on.
+        `on_read` is called after entries are read and before they are passed on.
         """
         self._on_read = on_read
         self.last: float | None = None
-        """The time of the last entry read."""
+        """Time of the last entry read."""
         self._number = -1
         self._offset = 0
         with contextlib.suppress(OSError):

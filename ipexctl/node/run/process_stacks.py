@@ -1,10 +1,8 @@
 """Stack dumps of a rank's Python processes, and the notes they send when an exception ends them.
 
-In come the ids of requests, and lines from `rank_hooks.py`, the part in those processes; out go (`poll`) the stacks for
-the supervisor, or the reason why there are none, and exceptions that end a process: `rank_machine.py` decides how long
-that may take. A stack comes from py-spy if the environment has it and it has the permission, else from the process
-itself, on an otherwise unused signal.
-The rule: only prepared processes get that signal, which would end any other.
+`rank_hooks.py` is the part in those processes. A stack comes from py-spy if the environment has it and it is permitted,
+else from the process itself, on an otherwise unused signal. Only prepared processes get that signal, which would end
+any other. `rank_machine.py` decides how long a dump may take.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ if TYPE_CHECKING:
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
 SHARED_NAME, WAITS_FOR = "memfd:ipexctl-allreduce", 128
-"""As in `inrank/segment.py`: the memory in which gradients are added up, and where it has a rank's number, and 1."""
+"""As in `inrank/segment.py`: the memory for all-reduce, and the offset where it has an awaited rank's number, plus 1.
+"""
 REPLY_TIME = 2.0
-"""Seconds for a process to write its stacks."""
 SETTLE_TIME = 0.5
-"""Seconds without new data until a dump counts as complete."""
+"""A dump counts as complete after this many seconds without new data."""
 PY_SPY_TIME = 4.0
 """Seconds for one call of py-spy."""
 MAX_PROCESS_TEXT = 1 << 17
@@ -37,7 +35,7 @@ MAX_RANK_TEXT = 1 << 20
 """Maximum characters of the stacks of one process, and of one rank."""
 MAX_PROCESSES = 64
 Raised = Tuple[ProcessIdentity, int, str]
-"""A process that an uncaught exception is ending, the exit code that it will have, and the words for it."""
+"""A process that an uncaught exception is ending, its future exit code, and the words for it."""
 
 
 class ProcessStacks:
@@ -95,7 +93,7 @@ class ProcessStacks:
                 yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code) or 1, text
 
     def _is_of_command(self, pid: int) -> bool:
-        """Whether it is the command, or a Python started by a shell script of it; not a child of another Python."""
+        """True for the command, or a Python started by a shell script of it; not for a child of another Python."""
         for _ in range(64):
             if pid == self._pid:
                 return True
@@ -113,7 +111,7 @@ class ProcessStacks:
         self._start_dump()
 
     def _start_dump(self) -> None:
-        """Start one dump at a time; its result is the reply to all requests until then."""
+        """Start one dump at a time; its result answers all requests until then."""
         if self._requests and not self.is_dumping:
             self.is_dumping = True
             ids, self._requests = self._requests, []
@@ -141,7 +139,7 @@ def is_python(pid: int) -> bool:
 
 
 def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
-    """An entry per Python process, or one for the command when none of its processes is a Python."""
+    """One entry per Python process, or one for the command if none is a Python."""
     pythons = [stat for stat in stats if is_python(stat.pid)]
     entries = [new_entry(stat) for stat in pythons[:MAX_PROCESSES] or stats[:1]]
     if not pythons:
@@ -170,7 +168,7 @@ def new_entry(stat: ProcessStat) -> Json:
 
 
 def awaited_rank(pid: int) -> int | None:
-    """The rank that a process waits for while it adds gradients up in shared memory; None if it waits for none."""
+    """The rank that a process waits for during all-reduce in shared memory; None if it waits for none."""
     try:
         path = find_descriptor(pid, SHARED_NAME)
         if not path:
@@ -184,7 +182,7 @@ def awaited_rank(pid: int) -> int | None:
 
 
 def find_descriptor(pid: int, name: str) -> str:
-    """The path of a process's open file with that name; empty if there is none."""
+    """Path of a process's open file with that name, or empty."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
         with contextlib.suppress(OSError):
@@ -218,7 +216,7 @@ class SignalDump:
         self.silence = Stopwatch()
 
     def is_complete(self) -> bool:
-        """Whether its output is complete: the main thread comes last, and ends with the frame of the script."""
+        """True once the main thread has been written, which comes last and ends with the script's frame."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
@@ -265,7 +263,7 @@ def dump_with_signal(entries: list[Json]) -> None:
 
 
 def find_dump_file(pid: int) -> tuple[str, str]:
-    """Why the signal must not be sent to a process, or the file to which the process would write."""
+    """Why the process must not get the signal, or the file that it would write to."""
     if not is_caught(pid, SIGNAL):
         return "its Python is not prepared for being asked (python -I, -E or -S, or on its way out)", ""
     try:

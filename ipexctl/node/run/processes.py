@@ -1,10 +1,9 @@
 """The processes of a rank: binds them to cores, sets their niceness, measures them, and ends all of them and no others.
 
-In: the planned cores, memory and options of the rank; out: a bound command, CPU and memory of all its processes, and
-notes where the host does not give what was planned; a rank then runs with what it gets. Processes are never found by
-name: they are descendants of the wrapper, which adopts orphans, or of the command's session. The rule: none outlives
-the rank. If the wrapper is killed, the kernel kills the command with it, and `Guard`, a process of its own, the rest of
-the session.
+Where the host does not give what was planned, a rank runs with what it gets, and a note says so. Processes are never
+found by name: they are descendants of the wrapper, which adopts orphans, or of the command's session. None outlives the
+rank: if the wrapper is killed, the kernel kills the command with it, and `Guard`, its own process, the rest of the
+session.
 """
 
 from __future__ import annotations
@@ -99,10 +98,10 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
 
 
 def prepare_child(options: ProcessOptions, limits: ProcessLimits) -> Callable[[], None]:
-    """A preexec_fn for the command of a rank: what only the child may have, and not the wrapper.
+    """A preexec_fn for a rank's command: settings that the wrapper itself must not have.
 
-    An account may raise its niceness, and never lower it again: the wrapper would answer the supervisor late. By
-    the limits of a setup file it might fail, so that the child has these last.
+    An account may raise its niceness and never lower it again: the wrapper would answer the supervisor late. With the
+    limits of a setup file the wrapper might fail, so the child sets these last.
     """
     die_with_wrapper = end_with_parent(signal.SIGKILL)
 
@@ -120,7 +119,7 @@ def _list(cores: Any) -> str:
 
 
 def process_state(pid: int) -> tuple[str | None, str | None]:
-    """The state of a process (R, S, D …), and the kernel function it waits in, if known."""
+    """State of a process (R, S, D …), and the kernel function it waits in, if known."""
     try:
         return read_stat(pid).state, waiting_in(pid) or None
     except OSError:
@@ -128,13 +127,13 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def waiting_in(pid: int) -> str:
-    """The kernel function in which a process waits; empty if it is not known."""
+    """The kernel function in which a process waits, or empty."""
     wchan = read_text(f"/proc/{pid}/wchan").strip()
     return "" if wchan == "0" else wchan
 
 
 def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
-    """The living descendants of a process, except one child and its descendants: children after their parents."""
+    """Living descendants of a process, children after their parents, except one child and its descendants."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
         if stat.pid != except_pid:
@@ -146,9 +145,9 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
 
 
 def has_children(except_pid: int) -> bool:
-    """Whether this process has another child than that one. Its orphaned descendants are its children, too.
+    """True if this process has another child than that one. Its orphaned descendants are its children, too.
 
-    True if the kernel has no such files.
+    Also true if the kernel has no such files.
     """
     children: list[str] = []
     try:
@@ -161,7 +160,7 @@ def has_children(except_pid: int) -> bool:
 
 
 def signal_descendants(number: int, except_pid: int) -> list[int]:
-    """Send a signal to all descendants of this process but one; returns their pids."""
+    """Send a signal to all descendants of this process but one; return their pids."""
     victims = [stat.pid for stat in descendants(os.getpid(), except_pid)]
     for pid in victims:
         with contextlib.suppress(OSError):
@@ -170,9 +169,9 @@ def signal_descendants(number: int, except_pid: int) -> list[int]:
 
 
 def signal_handlers(pid: int, number: int) -> bool:
-    """Send a signal to a process or, if it has no handler for it, to the nearest of its descendants that have one.
+    """Send a signal to a process or, if it has no handler, to its nearest descendants that have one.
 
-    Without a handler, most signals end a process. A worker that was forked has the handler of its parent.
+    Without a handler, most signals end a process. A forked worker has its parent's handler.
     """
     if is_caught(pid, number):
         with contextlib.suppress(OSError):
@@ -183,8 +182,8 @@ def signal_handlers(pid: int, number: int) -> bool:
 
 
 def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
-    """End all descendants of this process: SIGTERM first, then SIGKILL; returns their pids."""
-    if not has_children(except_pid):  # all processes of a node with many ranks take long to read
+    """End all descendants of this process: SIGTERM, then SIGKILL; return their pids."""
+    if not has_children(except_pid):  # reading all processes of a node with many ranks takes long
         return []
     whole, is_term = Countdown(grace + 1.0), Countdown(grace)
     victims = signal_descendants(signal.SIGTERM, except_pid)
@@ -201,7 +200,7 @@ def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
 
 
 def reap() -> Iterator[tuple[int, int, int]]:
-    """Ended children, including orphans of the command: pid, status, and the most bytes of memory that it had."""
+    """Exited children, including orphans of the command: pid, status, and peak memory in bytes."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -217,13 +216,13 @@ class Usage:
 
     def __init__(self, pid: int) -> None:
         self.pids = {pid}
-        """The processes that were measured last."""
+        """The processes measured last."""
         self._pid = pid
         self._seconds = 0.0
         self._since = Stopwatch()
 
     def now(self) -> tuple[float, int]:
-        """Percent of one core since the last call, and bytes now."""
+        """Percent of one core since the last call, and current bytes."""
         seconds, rss, left = 0.0, 0, [self._pid]
         self.pids = set()
         while left:
@@ -242,16 +241,16 @@ class Usage:
 
 
 class OpenmpFiles:
-    """The files in /dev/shm by which Intel's OpenMP registers the processes of one rank.
+    """Files in /dev/shm by which Intel's OpenMP registers the processes of one rank.
 
-    libiomp5 leaves the file of a process that was killed, and of every worker of a data loader.
+    libiomp5 leaves the file of a killed process, and of every worker of a data loader.
     """
 
     def __init__(self) -> None:
         self._pids: set[int] = set()
 
     def update(self, pids: Collection[int]) -> None:
-        """`pids`: the rank's processes now. The files of earlier ones that have ended since are removed."""
+        """`pids`: the rank's current processes. Files of earlier ones that have exited are removed."""
         ended = {pid for pid in self._pids if pid not in pids and not is_running(pid)}
         self._pids = (self._pids | set(pids)) - ended
         for pid in ended:

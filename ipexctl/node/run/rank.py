@@ -2,16 +2,11 @@
 
 mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the record of
 `node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. Where no mpirun numbers the
-ranks, the number is before the addresses (`rank_wrappers.py`). In come the messages of the
-supervisor (`messages.py`), signals of mpirun, and the command's output; out go that output and messages of its own
-(`messages.py`).
+ranks, the number comes before the addresses (`rank_wrappers.py`). `messages.py` has its messages.
 
-`rank_machine.py` decides; this is its loop, which waits for sockets, pipes, signals and the time, tells it what has
-happened, and acts on its commands. The rules here: no byte is dropped while there is a supervisor to take it, and what
-was decided is done before the next event.
-
-The exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
-lost.
+This is the loop, which waits for sockets, pipes, signals and the time; `rank_machine.py` decides. No byte is dropped
+while a supervisor can take it, and a decision is carried out before the next event. Exit code: the command's (128+N for
+signal N), 111 if the rank can't start, 112 if the supervisor is lost.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ NOT_STARTED = 111
 
 
 class CommandWatch:
-    """What is seen of the processes of a running command: their figures, their files, and how memory ran out."""
+    """Observes the processes of a running command: their figures, their files, and whether memory ran out."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -60,15 +55,14 @@ class CommandWatch:
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid, time.monotonic())
         self._memory = 0
-        """Of the command and its processes, when they were measured last."""
+        """Of the command and its processes, at the last measurement."""
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the command that were measured last, and first itself."""
+        """Processes of the command at the last measurement; the command itself comes first."""
         return [self._pid, *(self._usage.pids - {self._pid})]
 
     def measure(self) -> tuple[float, int]:
-        """CPU and memory."""
         figures = self._usage.now()
         self._memory = figures[1]
         self._openmp_files.update(self._usage.pids)
@@ -78,18 +72,18 @@ class CommandWatch:
         self._oom.update(now)
 
     def find_kill(self, memory: int) -> Json | None:
-        """The kernel's kill for lack of memory, if there was one; `memory` is the most that the command itself had."""
+        """The kernel's out-of-memory kill, if there was one. `memory`: the command's own peak, in bytes."""
         kill = self._oom.find_kill(time.monotonic())
         return kill and {**kill, "memory": max(memory, self._memory) or None}
 
     def remove_files(self, ended: Collection[int]) -> None:
-        """Remove files of these processes, then of all that have ended."""
+        """Remove files of these processes, then of all that have exited."""
         self._openmp_files.update(ended)
         self._openmp_files.update(())
 
 
 class Rank:
-    """The loop of one rank: it tells `state` what has happened, and acts on the commands."""
+    """The loop of one rank."""
 
     def __init__(self, job: JobRecord, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.job, self.path, self.rank = job, path, rank
@@ -149,7 +143,7 @@ class Rank:
         return self.state.exit_code
 
     def end_job(self) -> None:
-        """The queue may leave a job without node0 to its other nodes: this rank ends it, unless a signal does."""
+        """Let this rank end a job without node0, unless a signal does: the queue may leave it to its other nodes."""
         from ipexctl.node.run import run_job  # few ranks lose their supervisor
 
         if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.job, self.rank):
@@ -158,7 +152,7 @@ class Rank:
             run_job.end_orphaned_job(self.job.rundir)
 
     def apply(self, step: Step) -> None:
-        """Take the next state, then act: an action may have an event of its own."""
+        """Take the next state, then act: an action may cause an event."""
         self.state, commands = step
         for command in commands:
             if isinstance(command, Act):
@@ -215,7 +209,7 @@ class Rank:
         self.apply(self.state.on_welcome(welcome, time.monotonic()))
 
     def handle_message(self, message: Json) -> None:
-        """What the supervisor sends about output and files is done; the rest, `state` decides."""
+        """Handle messages about output and files; the state decides about the rest."""
         kind = message.get("t")
         if kind == "ack":
             for stream in self.streams:
@@ -351,7 +345,7 @@ class Rank:
         setup = rank_env.environment(self.job, self.rank, master, self.state.attempt or 0)
         mismatches += setup.refused
         environ = self.meter.prepare(self.stacks.prepare(setup.environ))
-        with contextlib.suppress(OSError):  # a full disk is no reason not to start; a script that needs it says so
+        with contextlib.suppress(OSError):  # start even on a full disk; a script that needs the directory says so
             make_private_directory(rank_env.results_directory(self.job))
         self.client.contact = self.client.contact.after_work(time.monotonic())  # a setup file takes time
         with processes.bound(self.plan, mismatches):
@@ -362,7 +356,7 @@ class Rank:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                close_fds=False,  # the MPI library looks for descriptors mpirun has opened for it
+                close_fds=False,  # the MPI library looks for descriptors that mpirun opened for it
                 start_new_session=True,
                 preexec_fn=processes.prepare_child(self.job.options, setup.process),
             )
@@ -417,7 +411,7 @@ class Rank:
         self.client.send_message("beat", ends=self.ends(), **figures)
 
     def send_windows(self) -> None:
-        """Send what the meter has measured, before the exit: it belongs to this attempt."""
+        """Send what the meter measured before the exit: it belongs to this attempt."""
         if self.client.contact.is_up:
             for kind, fields in self.meter.take():
                 self.client.send_message(kind, **fields)
@@ -437,7 +431,7 @@ class Rank:
 
 
 def host_plan(job: JobRecord, rank: int) -> MeteredHost | None:
-    """For the lowest rank of its host, which makes the notes of that host."""
+    """For the lowest rank of its host, which makes the host's notes."""
     host = job.ranks[rank].host
     ranks = {number: plan for number, plan in job.ranks.items() if plan.host == host}
     if rank != min(ranks):

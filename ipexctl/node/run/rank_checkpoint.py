@@ -1,7 +1,6 @@
-"""The part of a rank in the exchange of checkpoints: a process of its own, in the lowest rank of each store.
+"""The part of a rank in the exchange of checkpoints: a separate process, in the lowest rank of each store.
 
-In come the job and the port of the exchange; out comes why it failed on this host, if it does not tell the supervisor
-itself. `node/files/checkpoint.py` is the process.
+`node/files/checkpoint.py` is that process. It reports a failure itself, if it can reach the supervisor.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointProcess:
-    """The process, until `read_problem` has taken its end."""
+    """The process, until `read_problem` handles its exit."""
 
     def __init__(self, job: JobRecord, rank: int, address: str, port: int) -> None:
         home = os.path.dirname(os.path.dirname(job.rundir))
@@ -44,7 +43,7 @@ class CheckpointProcess:
             preexec_fn=end_with_parent(signal.SIGTERM),
         )
         assert self._process.stdin is not None
-        # One that has ended already is seen by its status, with what it has printed.
+        # If it has already exited, its status and output show that.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(json.dumps(request).encode() + b"\n")
 
@@ -56,7 +55,7 @@ class CheckpointProcess:
         os.kill(self.pid, signal.SIGTERM)
 
     def read_problem(self, status: int) -> str:
-        """Why it failed, by what it has printed; empty if it has not. `status` is that of waitpid."""
+        """Why it failed, from its output; empty if it did not. `status` is waitpid's."""
         assert self._process.stderr is not None
         with self._process.stderr as stderr:
             lines = stderr.read().decode(errors="replace").splitlines()

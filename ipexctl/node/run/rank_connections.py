@@ -1,10 +1,8 @@
 """The supervisor's connections to the ranks: their messages, their output, and connections that break.
 
-The port is that of the hosts' starters, too; theirs are handed over to `starter_connections.py` by their hello.
-
-In come authenticated connections (`common/listener.py` keeps strangers out); out go messages and lost connections to
-the loop of the supervisor, and output to the record. The rules: output is acknowledged once it is written; a message
-that can't be read closes its connection alone. `machine.py` decides which wrapper has a rank, and when a rank is lost.
+`common/listener.py` keeps strangers out. Output is acknowledged once it is written; an unreadable message closes only
+its connection. Starters of hosts use the same port; `starter_connections.py` takes those over. `machine.py` decides
+which wrapper has a rank, and when a rank is lost.
 """
 
 from __future__ import annotations
@@ -29,20 +27,18 @@ if TYPE_CHECKING:
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18
-"""Bytes of output after which a rank gets an acknowledgement, between those for its messages of every four seconds."""
+"""Acknowledge a rank's output after this many bytes, in addition to the answers to its messages every four seconds."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 
 
 class RankConnection:
-    """One rank: its connection and its output files."""
-
     def __init__(self, rank: int, sinks: dict[str, OutputFile], windows: WindowFiles) -> None:
         self.rank, self.host = rank, ""
         self.sinks, self.windows = sinks, windows
         self.reset()
 
     def place(self, host: str) -> None:
-        """The rank is on this host in the attempt that begins."""
+        """Set the rank's host for the attempt that begins."""
         self.host = host
         for sink in self.sinks.values():
             sink.host = host
@@ -56,7 +52,7 @@ class RankConnection:
         self.ends: messages.Ends = {}
         """As last reported."""
         self.acknowledged = 0
-        """Bytes of both streams, in the last acknowledgement."""
+        """Bytes of both streams in the last acknowledgement."""
         self.windows.begin_attempt()
 
     def offsets(self) -> dict[str, int]:
@@ -64,7 +60,7 @@ class RankConnection:
 
     @property
     def is_refused(self) -> bool:
-        """Some of its output found no room."""
+        """True if some of its output found no room."""
         return any(sink.full for sink in self.sinks.values())
 
     def accept_output(self) -> None:
@@ -84,14 +80,12 @@ class RankConnection:
         return lost
 
     def end_output(self, ends: messages.Ends) -> None:
-        """No more comes; what is missing before these ends is lost."""
+        """No more output comes; what is missing before these ends is lost."""
         for name, sink in self.sinks.items():
             sink.end(ends.get(name, 0))
 
 
 class ConnectionOwner(StarterOwner, Protocol):
-    """Decides about the connections."""
-
     def on_message(self, peer: RankConnection, message: messages.Message) -> None: ...
 
     def may_connect(self, hello: messages.Hello) -> bool: ...
@@ -114,12 +108,12 @@ class RankConnections:
         owner: ConnectionOwner,
         starters: Mapping[str, frozenset[int]],
     ) -> None:
-        """`starters`: the hosts that have one, with their ranks."""
+        """`starters`: hosts with a starter → their ranks."""
         self.all: dict[int, RankConnection] = {}
         self.starters = StarterConnections(starters, owner)
         self.listener = Listener(listeners, token, RANKS, self._on_client)
         self.written_at = 0.0
-        """When output was written last."""
+        """When output was last written."""
         self._owner = owner
         self._now = 0.0
         self._peers: dict[Link, RankConnection] = {}
@@ -139,7 +133,7 @@ class RankConnections:
         return [link for link in self._peers if link.pending]
 
     def handle_ready(self, readable: Sequence[Pollable], now: float) -> bool:
-        """Handle readable connections; True when output has arrived."""
+        """Handle readable connections; True if output arrived."""
         self._now = now
         for reader in readable:
             if isinstance(reader, Link) and reader in self._peers:
@@ -171,15 +165,15 @@ class RankConnections:
         self.send_message(peer, "ack", **offsets)
 
     def received(self) -> dict[int, float]:
-        """When each connected rank has sent last."""
+        """When each connected rank last sent something."""
         return {peer.rank: link.last_received for link, peer in self._peers.items()}
 
     def printed_at(self) -> float:
-        """When any rank has printed something last, in this attempt."""
+        """When any rank last printed something in this attempt."""
         return max((at for peer in self.all.values() for at in peer.printed_at.values()), default=0.0)
 
     def rewind(self, peer: RankConnection) -> None:
-        """Request the refused output again, if there is any."""
+        """Request refused output again, if any."""
         if peer.is_refused:
             self.send_message(peer, "rewind", **peer.offsets())
 
@@ -268,7 +262,7 @@ class RankConnections:
             self._owner.on_event(Disconnected(peer.rank, link.last_received, closed_by_peer))
 
     def _forget(self, link: Link) -> RankConnection | None:
-        """Close a connection; returns its rank, if it has no other one."""
+        """Close a connection; return its rank, if it has no other one."""
         link.close()
         peer = self._peers.pop(link, None)
         if peer is None or peer.link is not link:

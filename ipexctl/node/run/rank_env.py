@@ -1,6 +1,6 @@
 """The number of a rank, as set by mpirun or srun, the environment of its command, and the disks that it writes to.
 
-A rank has the variables of torchrun; what another launcher or an outer MPI left behind is taken away first.
+A rank has torchrun's variables; what another launcher or an outer MPI left behind is removed first.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ MPI_PREFIXES = (
 )
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
 PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_METER")
-"""Variables that only a plan or the wrapper sets: of a login or another run, they ask for files that this run lacks."""
+"""Variables that only a plan or the wrapper sets. From a login or another run, they ask for files that this run lacks.
+"""
 _FULL = 1 << 20
-"""Bytes: no checkpoint fits in less, and a file that was cut short has left no more."""
+"""Bytes: no checkpoint fits in less, and a truncated file left no more."""
 
 
 WRONG_MPI = Detail("wrong-mpi")
-"""This mpirun has given the ranks no number, or others than the plan."""
+"""This mpirun gave the ranks no number, or other numbers than the plan."""
 
 
 class RankStartError(Exception):
-    """This rank can't start; the text is the reason for people, the detail the one for programs."""
+    """This rank can't start. The text is for people, the detail for programs."""
 
     def __init__(self, text: str, detail: Detail | None = None) -> None:
         super().__init__(text)
@@ -43,7 +44,7 @@ class RankStartError(Exception):
 
 
 def find_rank(job: JobRecord, given: str = "") -> int:
-    """`given`: its number, where no mpirun sets it."""
+    """`given`: its number, if no mpirun sets it."""
     if given and int(given) in job.ranks:
         return int(given)
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
@@ -58,13 +59,12 @@ def find_rank(job: JobRecord, given: str = "") -> int:
 
 
 def results_directory(job: JobRecord) -> str:
-    """The directory of this host for the run's results, which no retention removes."""
+    """This host's directory for the run's results, which no retention removes."""
     return os.path.join(os.path.dirname(os.path.dirname(job.rundir)), "results", job.id)
 
 
 def find_full_disk(job: JobRecord, rank: int) -> FullDisk | None:
-    """The first of the filesystems to which a rank writes most often on which this account can write no more; first
-    that of its own directory."""
+    """First full filesystem among those a rank writes to, its own directory first."""
     temporary = job.ranks[rank].variables.get("TMPDIR") or job.variables.get("TMPDIR") or "/tmp"  # noqa: S108
     is_root = os.geteuid() == 0  # a part may be reserved for root
     for path in (job.cwd, results_directory(job), job.rundir, temporary):
@@ -74,17 +74,16 @@ def find_full_disk(job: JobRecord, rank: int) -> FullDisk | None:
             continue
         free = (status.f_bfree if is_root else status.f_bavail) * status.f_frsize
         no_files = status.f_files > 0 and (status.f_ffree if is_root else status.f_favail) == 0
-        is_read_only = status.f_flag & os.ST_RDONLY  # an image has no room by its nature
+        is_read_only = status.f_flag & os.ST_RDONLY  # an image never has room
         if status.f_blocks and not is_read_only and (free < _FULL or no_files):
             return FullDisk(path, free, status.f_blocks * status.f_frsize, no_files and free >= _FULL)
     return None
 
 
 def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> SetupResult:
-    """mpirun's environment without variables of other launchers, plus the planned variables; with what the setup file
-    changes beside variables.
+    """mpirun's environment without other launchers' variables, plus the planned ones and changes of the setup file.
 
-    Raises an OSError when the setup file can't be sourced.
+    Raises an OSError if the setup file can't be sourced.
     """
     plan = job.ranks[rank]
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in job.variables.items() if value is None)}
@@ -121,7 +120,7 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> Setu
 
 
 def elastic_variables(job: JobRecord, rank: int, attempt: int) -> dict[str, str]:
-    """What torchrun sets besides: Lightning starts ranks of its own without TORCHELASTIC_RUN_ID, and they hang."""
+    """What torchrun sets besides. Without TORCHELASTIC_RUN_ID, Lightning starts its own ranks, and they hang."""
     host = job.ranks[rank].host
     number = str(job.hosts.index(host)) if host in job.hosts else "0"  # a job of 0.3 names no hosts
     return {

@@ -3,12 +3,12 @@
 `sitecustomize.py` imports it as `ipexctl_shim`, from a directory that is first on PYTHONPATH. It prints nothing, and
 costs a millisecond.
 
-    SIGNAL           writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
-    $IPEXCTL_ALLREDUCE   `shared` or `auto`: the first model with DDP imports `ipexctl_inrank` from the same directory
-    $IPEXCTL_WIRE        how gradients go between hosts: likewise
-    $IPEXCTL_METER       the path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
-    $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
-                     sys.exit with a code other than 0, has reached the top. Children without the pipe write none.
+SIGNAL               write all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
+$IPEXCTL_ALLREDUCE   `shared` or `auto`: the first DDP model imports `ipexctl_inrank` from the same directory
+$IPEXCTL_WIRE        how gradients go between hosts: likewise
+$IPEXCTL_METER       path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
+$IPEXCTL_NOTES       `NUMBER:INODE` of an inherited pipe: gets a line `PID CODE WORDS` for an uncaught exception, or a
+sys.exit with a code other than 0. Children without the pipe write none.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIGNAL = 61
-"""SIGRTMAX-3 of Linux, which is ignored by default here."""
+"""SIGRTMAX-3 of Linux, ignored by default here."""
 NUMBERS = range(249, 199, -1)
 """Descriptors that are usually free, and that no library uses."""
 NAME = "ipexctl-stacks"
 GLOO_THREAD = b"pt_gloo_runloop\n"
-"""The name of the threads in which PyTorch runs gloo's collectives."""
+"""Name of the threads in which PyTorch runs gloo's collectives."""
 GLOO_LIMIT = 1.0
 """Seconds that the exit waits for them."""
 DDP_MODULE = "torch.nn.parallel.distributed"
@@ -41,14 +41,14 @@ METERED = {
     "torch.utils.data.dataloader": "watch_loaders",
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }
-"""Module → the function of `ipexctl_inrank.meter` that is called when the module has been run."""
+"""Module → the function of `ipexctl_inrank.meter` to call once the module has run."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 """The run's directory of hooks, which has the package."""
 
 
 def begin() -> None:
-    # The hook for gloo is registered first, so that it runs after all others.
+    # The hook for gloo is registered first, so that it runs last.
     for install in (install_gloo_wait, install_stack_dumps, install_notes, install_ddp, install_meter):
         try:
             install()
@@ -68,8 +68,8 @@ def install_gloo_wait() -> None:
 def wait_for_gloo() -> None:
     """Wait until gloo's threads are idle, or they abort the process.
 
-    Such a thread takes the GIL to release the tensors of its last collective. When the interpreter is already being
-    finalized, Python ends the thread instead, inside a C++ destructor: "terminate called without an active exception".
+    Such a thread takes the GIL to release the tensors of its last collective. While the interpreter is finalized,
+    Python ends the thread instead, inside a C++ destructor: "terminate called without an active exception".
     """
     if "torch" not in sys.modules:
         return
@@ -88,7 +88,7 @@ def is_asleep(thread: str) -> bool:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of a small file; nothing when it is gone."""
+    """Content of a small file; empty if it is gone."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -102,14 +102,14 @@ def read_bytes(path: str) -> bytes:
 
 
 def install_stack_dumps() -> None:
-    """Write all threads' stacks on the signal, and to stderr when the process crashes."""
+    """Write all threads' stacks on the signal, and to stderr if the process crashes."""
     if not faulthandler.is_enabled() and sys.stderr is not None:
         faulthandler.enable(2)
     number = move_descriptor(unnamed_file())
     inode = os.fstat(number).st_ino
 
     def renew() -> None:
-        """Give a forked child a file of its own, or its stacks would mix with those of its parent."""
+        """Give a forked child its own file, or its stacks would mix with its parent's."""
         nonlocal inode
         try:
             if os.fstat(number).st_ino == inode:
@@ -188,7 +188,7 @@ def install_notes() -> None:
 
 
 def install_ddp() -> None:
-    """Let each model with DDP ask all ranks whether our code may add its gradients up, and have them measured."""
+    """Let each DDP model ask all ranks whether our code may add its gradients up, and measure its gradients."""
     if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
@@ -210,7 +210,7 @@ def install_meter() -> None:
 
 
 def start_meter(module: Any) -> None:
-    """Let the meter watch that module. A script that can't have it trains without it, and nobody is told here."""
+    """Let the meter watch that module. If it can't, the script trains without it, and nothing is reported here."""
     try:
         watch = getattr(load_in_rank("meter"), METERED[module.__name__])
         watch(module)
@@ -219,7 +219,7 @@ def start_meter(module: Any) -> None:
 
 
 def call_after_import(name: str, action: Any) -> None:
-    """Call `action` with that module when its import has run it."""
+    """Call `action` with that module once it is imported."""
     if not _actions:
         sys.meta_path.insert(0, ModuleFinder)
     _actions[name] = action
@@ -229,7 +229,7 @@ _actions: dict[str, Any] = {}
 
 
 class ModuleFinder:
-    """Finds a few modules as Python does, each once, and calls an action when `import` has run the module."""
+    """Finds a few modules as Python does, each once, and calls an action after a module has run."""
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
@@ -287,7 +287,6 @@ def load_attach() -> Any:
 
 
 def load_on_model() -> Any:
-    """The function of the meter for a new model."""
     try:
         return load_in_rank("meter").meter().on_model
     except Exception:  # noqa: BLE001  # nothing is measured then
@@ -295,7 +294,6 @@ def load_on_model() -> Any:
 
 
 def load_in_rank(name: str) -> Any:
-    """A module of the run's `ipexctl_inrank`."""
     from importlib import import_module
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -308,7 +306,7 @@ def load_in_rank(name: str) -> Any:
 
 
 def is_pipe(number: int, inode: int) -> bool:
-    """Whether that descriptor is still the pipe, and not another file with its number."""
+    """True if that descriptor is still the pipe, not another file with its number."""
     try:
         stat = os.fstat(number)
     except OSError:
@@ -352,13 +350,13 @@ class Notes:
             self.write(130 if isinstance(value, KeyboardInterrupt) else 1, f"raised {describe(value)}")
 
     def at_end(self) -> None:
-        """The last hook at exit: a hook of the user may have replaced the one for exceptions."""
+        """The last hook at exit: a user's hook may have replaced the one for exceptions."""
         self.raised(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None))
         self._is_over = True
 
 
 class Leaving:
-    """Lives as long as a SystemExit: when it is deleted with no frame running, nothing has caught the exception."""
+    """Lives as long as a SystemExit: if it is deleted with no frame running, nothing caught the exception."""
 
     def __init__(self, notes: Notes, status: Any = None, *more: Any) -> None:
         del more
@@ -378,7 +376,7 @@ def code_of(status: Any) -> int:
 
 
 def describe(value: object) -> str:
-    """The name of an exception and its first line."""
+    """Name of an exception and its first line."""
     name = type(value).__name__
     try:
         lines = str(value).strip().splitlines()

@@ -1,13 +1,9 @@
-"""Decides what a rank wrapper does: each method takes an event and the time, and returns the next state and commands.
+"""Decides what a rank wrapper does: an event and the time → the next state and commands. Pure; `rank.py` acts.
 
-In come the messages of the supervisor, signals, the start and the end of the command, and a turn of the loop with the
-connection as it is (`supervisor_contact.py`); out go commands for `rank.py`, which acts on them, and the messages that
-the supervisor gets. It touches no socket, file, process or clock.
-
-Two values decide most: what becomes of the command (`Phase`) and whether there is still a supervisor to report to
-(`Bond`). `PHASES` and `BONDS` are all changes that can happen. The rules: the command ends with the wrapper, and the
-wrapper never before it; the supervisor decides when the rank may exit, unless it is lost; every state that the
-supervisor was told is repeated after a reconnect.
+Two values decide most: what happens to the command (`Phase`), and whether there is still a supervisor to report to
+(`Bond`). `PHASES` and `BONDS` are all possible changes. The command exits with the wrapper, and the wrapper never
+before it. The supervisor decides when the rank may exit, unless it is lost. Every state reported to the supervisor is
+reported again after a reconnect.
 """
 
 from __future__ import annotations
@@ -27,25 +23,23 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 EXITED_BEAT_INTERVAL = 1.0
-"""The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
+"""The same once the command has exited: the rank then soon gives up a supervisor that does not answer."""
 FIRST_MEMORY_INTERVAL = 0.1
-"""Seconds from the start of the command to the first look at its cgroup; each later one has twice as long: a script
-that starts a program in another cgroup does that soon."""
+"""Seconds from the command's start to the first look at its cgroup; the wait doubles each time. A script that starts a
+program in another cgroup does that soon."""
 STOPPED_DRAIN = 0.3
-"""In place of OUTPUT_DRAIN if the command was stopped: what is left of it has had its SIGTERM."""
+"""Replaces OUTPUT_DRAIN if the command was stopped: its remaining processes already got SIGTERM."""
 KILL_INTERVAL = 1.0
-"""Seconds between two SIGKILLs: a process may have started others meanwhile."""
+"""Seconds between two SIGKILLs: a process may have started others in between."""
 CONNECT_TURN, BUSY_TURN = 0.2, 0.5
-"""Seconds between two turns before the first welcome, and while a connection, a dump or an exit is on its way."""
+"""Seconds between two turns before the first welcome, and while a connection, a dump or an exit is pending."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""By the first of them that the command handles, it hears that its job is about to end."""
+"""The first of these that the command handles tells it that its job is about to end."""
 SUPERVISOR_LOST = 112
-"""The exit code of a wrapper whose supervisor is lost."""
+"""Exit code of a wrapper whose supervisor is lost."""
 
 
 class Phase(Enum):
-    """What becomes of the command."""
-
     CONNECTING = "the supervisor has not decided yet whether to start it"
     WAITING = "it waits for the end of the exchange of checkpoints"
     RUNNING = "it is started, or about to be"
@@ -66,8 +60,6 @@ PHASES = {
 
 
 class Bond(Enum):
-    """Whether there is a supervisor to report to."""
-
     HELD = "it takes the output, or will after a reconnect"
     RELEASED = "it has all it wants: the rank may exit"
     LOST = "it is gone: the rank ends its command and exits"
@@ -80,7 +72,7 @@ BONDS = {
     Bond.LOST: (Bond.REPLACED,),
     Bond.REPLACED: (),
 }
-"""What may follow each bond; what else happens to it changes nothing."""
+"""What may follow each bond; anything else changes nothing."""
 
 
 class Act(Enum):
@@ -110,13 +102,13 @@ class SendReport(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Send output, and windows of the meter, again from where the supervisor has it."""
+    """Send output and meter windows again from where the supervisor has them."""
 
     welcome: Json
 
 
 class PassOn(NamedTuple):
-    """Send the first of these signals to the command that it handles."""
+    """Send the command the first of these signals that it handles."""
 
     signals: tuple[int, ...]
     is_notice: bool = False
@@ -129,7 +121,7 @@ class ExplainExit(NamedTuple):
     may_be_memory: bool
     may_be_disk: bool
     memory: int
-    """The most bytes that the command had."""
+    """The command's peak, in bytes."""
 
 
 Command = Union[Act, SendReport, Resume, PassOn, ExplainExit]
@@ -137,22 +129,20 @@ Step = Tuple["WrapperState", Tuple[Command, ...]]
 
 
 class Turn(NamedTuple):
-    """What the loop sees when it has a turn."""
+    """What the loop sees at a turn."""
 
     contact: Contact
     window_end: float = NEVER
     """When a window of the meter ends."""
     look_at: float = NEVER
-    """When the host's interface is to be looked at."""
+    """When to sample the host's interface."""
     is_read: bool = False
-    """The output of the command is read to the end."""
+    """The command's output is read to the end."""
     is_dumping: bool = False
     """Its stacks are being read."""
 
 
 class WrapperState(NamedTuple):
-    """A rank, from the start of its wrapper."""
-
     begun: float
     is_lowest: bool = False
     """Of its job: it takes part in the exchange of checkpoints for all ranks of the store."""
@@ -162,9 +152,9 @@ class WrapperState(NamedTuple):
     attempt: int | None = None
     """Of the run, once the supervisor has welcomed the rank."""
     exchange_port: int | None = None
-    """The port of the exchange of checkpoints; None when it is over."""
+    """Port of the exchange of checkpoints; None when it is over."""
     exchange_problem: str = ""
-    """Why that exchange failed on this host: the supervisor ends the run then."""
+    """Why that exchange failed on this host; the supervisor then ends the run."""
     pid: int | None = None
     mismatches: tuple[str, ...] = ()
     not_started: str = ""
@@ -175,9 +165,9 @@ class WrapperState(NamedTuple):
     raised_code: int = 0
     raised_text: str = ""
     stuck: Json | None = None
-    """The message about it, if it does not end."""
+    """The message about it, if it does not exit."""
     exit: Json | None = None
-    """The message about its exit, from the phase EXITED on."""
+    """The message about its exit, from phase EXITED on."""
     kill_at: float = NEVER
     drain_until: float = NEVER
     beat_at: float = 0.0
@@ -187,11 +177,11 @@ class WrapperState(NamedTuple):
     has_killed: bool = False
     """The wrapper has sent SIGKILL."""
     end_sent: bool = False
-    """Over this connection, the supervisor was told that all output is sent."""
+    """The supervisor was told over this connection that all output is sent."""
     is_signalled: bool = False
-    """mpirun, or another process than the supervisor, has sent a signal."""
+    """mpirun, or another process than the supervisor, sent a signal."""
     outside_signal: int | None = None
-    """The first of them, if the command ran then."""
+    """The first of them, if the command was running."""
 
     @property
     def is_lost(self) -> bool:
@@ -199,7 +189,7 @@ class WrapperState(NamedTuple):
 
     @property
     def may_run(self) -> bool:
-        """Whether the command runs, or may still be started."""
+        """True if the command runs, or may still be started."""
         return self.phase in (Phase.CONNECTING, Phase.WAITING, Phase.RUNNING)
 
     @property
@@ -214,7 +204,7 @@ class WrapperState(NamedTuple):
 
     @property
     def owns_job_file(self) -> bool:
-        """Whether it removes the file at its end: with a supervisor, that says when."""
+        """True if it removes the job file at its end; with a supervisor, the supervisor says when."""
         return self.bond is Bond.LOST
 
     def enter(self, phase: Phase) -> WrapperState:
@@ -234,7 +224,7 @@ class WrapperState(NamedTuple):
         port = welcome.get("checkpoint_port")
         state = self._replace(attempt=attempt, exchange_port=port if isinstance(port, int) else None, end_sent=False)
         if self.attempt is None and self.phase is Phase.CONNECTING and welcome.get("stop"):
-            state = state.enter(Phase.STOPPING)  # the run has ended before this rank has connected
+            state = state.enter(Phase.STOPPING)  # the run ended before this rank connected
         reports: list[Command] = []
         if state.pid is not None or state.not_started:
             reports += state._start_reports()
@@ -248,7 +238,7 @@ class WrapperState(NamedTuple):
         return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
 
     def on_message(self, t: str, now: float) -> Step:
-        """A message by which the supervisor decides."""
+        """Handle a message with a decision of the supervisor."""
         if t == "stop":
             return self._stop(now)
         if t == "begin":
@@ -262,7 +252,7 @@ class WrapperState(NamedTuple):
         return self, ()
 
     def on_all_sent(self, ends: Json) -> Step:
-        """All output was sent over this connection, and is acknowledged; `ends` are the offsets."""
+        """All output was sent over this connection and acknowledged; `ends` are the offsets."""
         if self.phase is not Phase.DONE or self.end_sent:
             return self, ()
         return self._replace(end_sent=True), (SendReport("end", {"ends": ends}),)
@@ -284,7 +274,7 @@ class WrapperState(NamedTuple):
         return state, (*reports, *commands)
 
     def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
-        """`by`: the signal that has ended the command; `memory`: the most bytes that it had."""
+        """`by`: the signal that ended the command; `memory`: its peak in bytes."""
         if self.exit is not None:
             return self, ()
         return self._end(code, by, now, memory=memory)
@@ -295,7 +285,7 @@ class WrapperState(NamedTuple):
         return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
-        """An uncaught exception is about to end a process of the command: the first one counts."""
+        """An uncaught exception is about to end a process of the command; only the first one counts."""
         if self.raised is not None:
             return self, ()
         return self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text), ()
@@ -307,13 +297,13 @@ class WrapperState(NamedTuple):
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
-        """The process that exchanges checkpoints has ended; `problem` if it has not told the supervisor why."""
+        """The process that exchanges checkpoints exited; `problem` if it did not tell the supervisor why."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
         return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)
 
     def on_signal(self, number: int, now: float) -> Step:
-        """A signal to the wrapper: one that asks for something is the command's, any other ends it."""
+        """A signal to the wrapper: one that asks for something goes to the command, any other ends it."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             return self, (PassOn((number,)),) if self._can_be_signalled else ()
         state, commands = self._replace(is_signalled=True)._stop(now)
@@ -324,7 +314,6 @@ class WrapperState(NamedTuple):
     # The time
 
     def on_turn(self, turn: Turn, now: float) -> Step:
-        """What is due."""
         if self.attempt is None:
             return self, (Act.GIVE_UP_CONNECTING,) if now > self.begun + SUPERVISOR_CONNECT else ()
         state, on_loss = self._check_supervisor(turn, now)
@@ -337,7 +326,7 @@ class WrapperState(NamedTuple):
         return state, (*on_loss, *to_begin, *beat, *figures, *check, *kill, *clean_up)
 
     def next_turn(self, turn: Turn, now: float) -> float:
-        """When the loop has to have a turn, if nothing happens before."""
+        """When the loop needs a turn, if nothing happens before."""
         if self.attempt is None:
             return now + CONNECT_TURN
         if self.phase is Phase.EXITED and turn.is_read:
@@ -418,7 +407,7 @@ class WrapperState(NamedTuple):
         return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
     def _lose(self, bond: Bond, why: str, now: float) -> Step:
-        """There is no supervisor any more: stop the command."""
+        """The supervisor is gone: stop the command."""
         return self.change_bond(bond)._replace(lost_why=why)._stop(now)
 
     def _stop(self, now: float) -> Step:
@@ -435,7 +424,7 @@ class WrapperState(NamedTuple):
         return state.enter(Phase.DONE)._replace(kill_at=NEVER, drain_until=NEVER), (Act.END_EXCHANGE, *commands)
 
     def _end(self, code: int, by: int | None, now: float, *, memory: int = 0, problem: Detail | None = None) -> Step:
-        """The command has ended, or there is none."""
+        """The command has exited, or there is none."""
         if self.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stuck["code"], None
         was_stopped = self.phase is Phase.STOPPING

@@ -1,9 +1,8 @@
 """The meter in the rank wrapper: the ring for the command, values in its output, notes, and windows for the supervisor.
 
-In come the command's environment, output and processes, and the time; out go messages `window`, and `host` from one
-rank of each host. The rules: without the meter and without --metric nothing is made and nothing is read; a window is
-sent once the supervisor can be reached, and those of the last minute again after a reconnect, because a message may be
-lost with its connection.
+Sends messages `window`, and `host` from one rank of each host. Without the meter and without --metric nothing is made
+or read. A window is sent once the supervisor can be reached; those of the last minute are sent again after a reconnect,
+because a message may be lost with its connection.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ if TYPE_CHECKING:
 
 VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
-"""Windows that are held while the supervisor can't be reached: an hour."""
+"""Windows held while the supervisor can't be reached: an hour."""
 MAX_LINE = 4096
 Window = Union[StepWindow, HostNotes]
 
 
 class MeteredHost(NamedTuple):
-    """What the notes of a host need to know of the plan."""
+    """The part of the plan that a host's notes need."""
 
     cores: Sequence[int]
     """Of all its ranks."""
     iface: str
-    """Of the ranks' connections; empty if the plan names none."""
+    """Interface of the ranks' connections; empty if the plan names none."""
 
 
 class MetricReader:
-    """Finds the newest value that a pattern has in a stream of output."""
+    """Finds the newest value of a pattern in a stream of output."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
         self._rest = b""
 
     def read(self, data: bytes) -> float | None:
-        """The value of the last line with one: that of the first group. A progress bar ends its lines with \\r."""
+        r"""The first group in the last line that matches. A progress bar ends its lines with \r."""
         lines = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()[-MAX_LINE:]
         for line in reversed(lines):
@@ -65,10 +64,8 @@ def _as_number(text: str | None) -> float | None:
 
 
 class RankMeter:
-    """The meter of one command."""
-
     def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
-        """`host` is for the rank that makes the notes of its host."""
+        """`host` is for the rank that makes its host's notes."""
         self._is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
@@ -83,26 +80,22 @@ class RankMeter:
 
     @property
     def next_end(self) -> float:
-        """When the current window ends."""
         return self._windows.next_end if self._windows is not None else float("inf")
 
     @property
     def next_look(self) -> float:
-        """When `look` is to be called."""
         probe = self._host_probe if self._windows is not None else None
         return probe.next_look if probe is not None else float("inf")
 
     def look(self, now: float) -> None:
-        """Look at the host's interface."""
         if self._host_probe is not None:
             self._host_probe.look(now)
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        """The environment by which the hooks of the command find the ring."""
+        """The environment by which the command's hooks find the ring."""
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}
 
     def start(self, now: float) -> None:
-        """The command has been started."""
         if self._is_on or self._has_metric:
             self._windows = WindowMaker(now, has_metric=self._has_metric)
         if self._is_on:
@@ -118,7 +111,7 @@ class RankMeter:
             self._windows.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
-        """Read the ring, and the command's processes: at least every 20 seconds, or records are missed."""
+        """Read the ring and the command's processes; at least every 20 seconds, or records are missed."""
         if self._windows is None:
             return
         self._read_ring(self._windows)
@@ -130,7 +123,6 @@ class RankMeter:
             self._note_host(closed[-1], now)
 
     def finish(self, now: float) -> None:
-        """The command has exited."""
         if self._windows is not None:
             self._read_ring(self._windows)
         if self._reader is not None:
@@ -157,13 +149,13 @@ class RankMeter:
                 self._unsent.append(HostNotes(window.number, window.seconds, rates, self._host_probe.iface))
 
     def take(self) -> list[tuple[str, Json]]:
-        """The messages to send now: type and fields."""
+        """Messages to send now: type and fields."""
         windows = list(self._unsent)
         self._unsent.clear()
         self._sent.extend(windows)
         return [("host" if isinstance(window, HostNotes) else "window", as_json(window)) for window in windows]
 
     def rewind(self) -> None:
-        """Send the last ones again: the connection was lost."""
+        """Send the last ones again after a lost connection."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()

@@ -1,15 +1,14 @@
 """Notes of a rank's processes for each window: memory, faults, and how its stepping thread spent time.
 
-In come the pids of the rank's processes and the thread that steps its optimizer, which the rank itself names
-(`meter_ring.py`); out come rates between two readings of /proc. The rules: it needs no other rights than the rank's,
-and what the kernel does not tell is None; a thread counts only if it belongs to one of these processes. Wall time says
-little about a rank of DDP, as all-reduce makes it equal on all ranks: the time on a processor and the time in its queue
-are what differs.
+They are rates between two readings of /proc, which need no more rights than the rank's; what the kernel does not tell
+is None. The rank names the thread that steps its optimizer (`meter_ring.py`); it counts only if it belongs to one of
+the rank's processes. Wall time says little about a DDP rank because all-reduce makes it equal on all ranks; the time on
+a processor and in its queue differs.
 
-Where a rank's own threads of gloo share its cores, its main thread stands in the queue behind them while they transfer.
-That is a part of the collective, and differs by a few percent between ranks of equal speed, as one receives more than
-another. They run half of their time while the main thread is ready (measured: 0.45 to 0.53 with one core for a rank),
-so BEHIND_TRANSFER of it, shared by the rank's cores, is left out of its queue.
+Where a rank's own gloo threads share its cores, its main thread queues behind them while they transfer. That is part of
+the collective, and differs by a few percent between ranks of equal speed, because one receives more than another. They
+run half of their time while the main thread is ready (measured: 0.45 to 0.53 with one core per rank), so
+BEHIND_TRANSFER of it, shared by the rank's cores, is left out of its queue.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from typing import Collection, Iterator, Mapping, NamedTuple
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 
 BACKWARD = "pt_autograd"
-"""How torch names the threads of backward. A graph on the CPU alone has none: its caller runs it."""
+"""torch's name for the threads of backward. A CPU-only graph has none: its caller runs it."""
 TRANSFER = ("gloo_", "pt_gloo_")
-"""How the names of the threads begin by which gloo sends, receives and adds up."""
+"""Prefixes of the names of gloo's threads, which send, receive and add up."""
 MAX_THREADS = 1024
-"""Threads of a process that are looked at for their name."""
+"""Threads of a process whose names are read."""
 MAX_LOOKS = 2
-"""A thread may get its name some time after it was started."""
+"""A thread may get its name some time after its start."""
 BEHIND_TRANSFER = 0.5
-"""Of the time for which gloo's threads run on the only core of a rank: its main thread is ready then, too."""
+"""Part of the time gloo's threads run on a rank's only core while its main thread is ready, too."""
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _NANO = 1e9
@@ -36,7 +35,7 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class RankNotes(NamedTuple):
-    """`RankRates` of `rates.py` has what each means."""
+    """`RankRates` of `rates.py` explains each field."""
 
     rss: float | None = None
     cpu: float | None = None
@@ -47,11 +46,11 @@ class RankNotes(NamedTuple):
 class _Reading(NamedTuple):
     at: float
     processes: Mapping[int, Mapping[str, float]]
-    """Sums since each process was started."""
+    """Sums since each process started."""
     threads: Mapping[int, Mapping[str, float]]
     rss: float
     main: int
-    """The thread that steps; 0 if it is not known, or not one of these processes."""
+    """The thread that steps; 0 if unknown, or not one of these processes."""
 
 
 class RankProbe:
@@ -69,7 +68,7 @@ class RankProbe:
         """Read what the processes have used until now."""
         processes = {pid: values for pid in pids if (values := self._process(pid))}
         main = next(((pid, thread) for pid in processes if thread and self._has_thread(pid, thread)), None)
-        # Mostly it is the first thread: what that has used before the first step is no part of a later window.
+        # Mostly it is the first thread: what it used before the first step belongs to no later window.
         firsts = [(pid, pid) for pid in processes]
         self._find_threads(processes)
         looked_at = {*self._backward, *self._transfer, *([main] if main else firsts)}
@@ -78,7 +77,7 @@ class RankProbe:
         self._latest = _Reading(now, processes, threads, rss, main[1] if main else 0)
 
     def take(self) -> RankNotes | None:
-        """The rates since `take` was called before; None without a new reading."""
+        """Rates since the last call; None without a new reading."""
         before, after = self._edge, self._latest
         seconds = after.at - before.at
         if seconds <= 0 or not after.processes:
@@ -126,7 +125,7 @@ class RankProbe:
         return os.path.exists(f"{self._proc}/{pid}/task/{thread}")
 
     def _find_threads(self, pids: Collection[int]) -> None:
-        """Those of backward and of transfers, by their names."""
+        """Find the threads of backward and of transfers by their names."""
         there = set(self._threads(pids))
         self._backward &= there
         self._transfer &= there
@@ -164,6 +163,6 @@ def _between(before: _Reading, after: _Reading, threads: Collection[int]) -> dic
 
 
 def _add(sums: dict[str, float], after: Mapping[str, float], before: Mapping[str, float]) -> None:
-    """A process or thread that was not there before counts from its start."""
+    """A new process or thread counts from its start."""
     for name, value in after.items():
         sums[name] = sums.get(name, 0.0) + max(0.0, value - before.get(name, 0.0))

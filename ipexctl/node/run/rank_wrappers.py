@@ -1,8 +1,7 @@
-"""The rank wrappers of one host that are started without an mpirun: by the supervisor on node0, by a starter elsewhere.
+"""The rank wrappers of one host, started without an mpirun: by the supervisor on node0, by a starter elsewhere.
 
-In come the line of a rank wrapper (`rank.py`) and the numbers of the ranks; out come the exit codes of those that have
-ended. Each wrapper is in a session of its own. The rule: a wrapper ends with the run by what its supervisor says, so
-that it outlives a starter that was killed; `kill` is for one that does not.
+Each wrapper has its own session. Its supervisor tells it when to end, so it outlives a killed starter; `kill` is for
+one that does not end.
 """
 
 from __future__ import annotations
@@ -16,27 +15,24 @@ from ipexctl.node.common.environ import account_variables
 from ipexctl.node.common.processes import kill_sessions
 
 ADDRESSES = 3
-"""Words at the end of a wrapper's line: two addresses of the supervisor and its port. The number of the rank is before
+"""Words at the end of a wrapper's line: two addresses of the supervisor and its port. The rank's number comes before
 them."""
 _INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 
 def minimal_environment() -> dict[str, str]:
-    """What mpirun and rank wrappers have of the login: all else could mislead them."""
+    """The login variables that mpirun and rank wrappers get; others could mislead them."""
     environ = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
     environ.update(account_variables())
     return environ
 
 
 class RankWrappers:
-    """The wrappers of an attempt."""
-
     def __init__(self) -> None:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def is_empty(self) -> bool:
-        """No wrapper runs."""
         return not self._running
 
     @property
@@ -67,7 +63,7 @@ class RankWrappers:
             )
 
     def take_ended(self) -> dict[int, int]:
-        """Rank → exit code, as `Popen.returncode`, of those that have ended since the last call."""
+        """Rank → exit code, as `Popen.returncode`, of wrappers that exited since the last call."""
         codes = {rank: process.poll() for rank, process in self._running.items()}
         ended = {rank: code for rank, code in codes.items() if code is not None}
         for rank in ended:
@@ -75,13 +71,13 @@ class RankWrappers:
         return ended
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group of each wrapper, never by name."""
+        """Signal the group of each wrapper, never by name."""
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)
 
     def kill(self) -> None:
-        """Kill those that still run, with all that is in their sessions."""
+        """Kill those that still run, with everything in their sessions."""
         if self.is_empty:
             return
         kill_sessions(set(self.pids))

@@ -1,13 +1,13 @@
-"""The figures of a rank and of a host in a window. Pure. None is what can't be known there, which is not zero.
+"""The figures of a rank and of a host in a window. Pure. None means unknown, not zero.
 
-A rank's own time is the part of a step that it does not wait for other ranks; wall time says nothing, as all-reduce
-makes it equal on all ranks. How the wait is known depends on what waits:
+A rank's own time is the part of a step in which it does not wait for other ranks; wall time says nothing because
+all-reduce makes it equal on all ranks. What is known of the wait depends on how ranks wait:
 
-- `sleeps`: a rank that waits under gloo, or for another host, sleeps. It waits while its threads are neither on a
-  processor, nor in the run queue, nor waiting for data.
+- `sleeps`: under gloo, or for another host. A rank waits while its threads are neither on a processor, nor in the run
+  queue, nor waiting for data.
 - `shared`: on one host, the all-reduce in shared memory measures its waiting.
 - `spins`: oneCCL and MPI wait on the processor. Only the run queue and the wait for data are known to be own time, so
-  that more work in one rank and a slow processor stay unseen.
+  more work in one rank or a slow processor stays unseen.
 - `independent`: ranks without a process group wait for nobody.
 """
 
@@ -20,8 +20,6 @@ Waiting = Literal["sleeps", "shared", "spins", "independent"]
 
 
 class RankRates(NamedTuple):
-    """One rank, over a window."""
-
     steps_per_s: float = 0.0
     samples_per_s: float | None = None
     data_wait: float | None = None
@@ -31,11 +29,11 @@ class RankRates(NamedTuple):
     rss: float | None = None
     """Bytes of its processes."""
     cpu: float | None = None
-    """The part of the time in which its thread that steps, and those of backward, were on a processor."""
+    """The part of the time in which its stepping thread and those of backward were on a processor."""
     queue: float | None = None
-    """The part in which these could run, and others than its own threads of gloo had the processor."""
+    """The part in which these could run while the processor was taken, except by its own gloo threads."""
     collective_wait: float | None = None
-    """The part in which it waited for other ranks; None where that is not known, as where ranks spin."""
+    """The part in which it waited for other ranks; None if unknown, as where ranks spin."""
     faults_per_s: float | None = None
     """Pages read from a disk."""
 
@@ -49,18 +47,16 @@ class RankRates(NamedTuple):
 
 
 class HostRates(NamedTuple):
-    """One host, over a window."""
-
     sent_per_s: float | None = None
-    """Bytes over the run's interface; over all but the loopback, if the run names none."""
+    """Bytes over the run's interface; if the run names none, over all but the loopback."""
     peak_sent_per_s: float | None = None
-    """Bytes over the run's interface, in the busiest moment that was looked at."""
+    """Bytes over the run's interface, in the busiest sampled moment."""
     mhz: float | None = None
-    """The mean over some processors of the ranks."""
+    """Mean over some of the ranks' processors."""
 
 
 def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
-    """How the ranks of a plan wait; one with an unknown backend may spin."""
+    """How the ranks of a plan wait; with an unknown backend they may spin."""
     if backend == "none":
         return "independent"
     if backend != "gloo":
@@ -69,7 +65,7 @@ def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
 
 
 def merge(windows: Sequence[Rates]) -> Rates:
-    """One window in place of several of the same length: the means of what is known."""
+    """One window for several of the same length: the means of known figures."""
     if len(windows) == 1:
         return windows[0]
     return type(windows[0])(*(_mean(values) for values in zip(*windows)))  # type: ignore[arg-type]

@@ -1,10 +1,9 @@
 """Writes the record of a run on node0: output, its times and notes, windows, status.json and events.jsonl.
 
-It decides nothing: in come the ranks' chunks with their offsets, notes, windows, events and the status; out go files
-below the run's directory, which followers read while they grow. The rules: output is written once and in order,
-whatever is sent again; what is missing is noted where it is missing (`output_notes.py`). After a full disk it
-continues: output that the disk has no room for is held in memory for followers and written later
-(`unstored_output.py`); output that the memory has no room for either stays with the ranks and is requested again.
+Decides nothing. Followers read the files while they grow. Output is written once and in order, even if it is sent
+again; a note marks what is missing (`output_notes.py`). Output that a full disk has no room for is held in memory for
+followers and written later (`unstored_output.py`); if memory has no room either, it stays with the ranks and is
+requested again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.output_times import OutputKey
 
 SAVE = 2.0
-"""Seconds between two writes of the status when only figures changed."""
+"""Seconds between two writes of the status if only figures changed."""
 EVENTS = 4096
 """Maximum number of events held while the disk is full."""
 SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
@@ -43,7 +42,7 @@ PROBE = 1 << 18
 
 
 def first_status(request: SupervisorRequest, start: StartRequest, now: float) -> RunStatus:
-    """The status before anything has happened, in seconds since the epoch."""
+    """The status before anything has happened; `now` in seconds since the epoch."""
     return RunStatus(
         id=request.id,
         state="starting",
@@ -63,7 +62,7 @@ def first_status(request: SupervisorRequest, start: StartRequest, now: float) ->
 def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> RunStatus:
     """The status of a run that begins again in another start of its job: the next attempt in the same record. Pure.
 
-    `ended`: when the earlier status was written last.
+    `ended`: when the earlier status was last written.
     """
     reason = before.reason or describe_run_end(REQUEUED)
     last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended, before.hosts, before.world_size)
@@ -76,7 +75,7 @@ def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> R
 
 
 class OutputFile:
-    """One stream of one rank, and the file it is in."""
+    """One stream of one rank, and its file."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class OutputFile:
     ) -> None:
         """`on_grown` gets the size of the file after each write; `hold` keeps what the disk has no room for.
 
-        `announce` gets each note before its line is written, and `withdraw` takes that back.
+        `announce` gets each note before its line is written; `withdraw` takes that back.
         """
         self._key = key
         self._announce = announce
@@ -104,11 +103,11 @@ class OutputFile:
         self.full = False
         """Neither the disk nor the memory has room."""
         self.held: deque[Held] = deque()
-        """What is in memory, and follows the file."""
+        """Chunks in memory, which follow the file."""
         self._size = 0
-        """With what is held."""
+        """Includes what is held."""
         self._ends_line = True
-        """Whether what is written or held ends with a whole line."""
+        """True if what is written or held ends with a complete line."""
         self.host = host
         """Of the rank, in this attempt."""
         self._on_grown = on_grown
@@ -120,7 +119,7 @@ class OutputFile:
             self._ends_line = not self._size or os.pread(self._number, 1, self._size - 1) == b"\n"
 
     def take(self, offset: int, data: bytes) -> bool:
-        """Write a chunk; False when the disk is full and the chunk must be sent again."""
+        """Write a chunk; False if the disk is full and the chunk must be sent again."""
         if offset < self.have:
             data = data[self.have - offset :]
             offset = self.have
@@ -139,13 +138,13 @@ class OutputFile:
         return True
 
     def end(self, offset: int) -> None:
-        """End the stream at that offset; missing output before it counts as lost."""
+        """End the stream at that offset; output missing before it counts as lost."""
         if offset > self.have and not self._write_gap(offset):
             self.lost += offset - self.have
             self.have = offset
 
     def note(self, kind: str, fields: Json, *, is_first: bool = False) -> bool:
-        """Write a note after the output so far; with `is_first`, also if there is none. False if there is no room."""
+        """Write a note after the output so far; with `is_first`, also if there is none. False without room."""
         if not self._size and not is_first:
             return True
         if not self._ends_line and not self._write(b"\n"):
@@ -158,7 +157,7 @@ class OutputFile:
         return False
 
     def _write_gap(self, offset: int) -> bool:
-        """What is missing before that offset is lost. False if there is no room to note it."""
+        """Output missing before that offset is lost. False if there is no room to note it."""
         size = offset - self.have
         if not self.note("gap", {"bytes": size, "host": self.host}, is_first=True):
             return False
@@ -206,12 +205,12 @@ class OutputFile:
             memory.drop()
 
     def close(self) -> None:
-        """Raises an OSError if the filesystem has lost output that it had accepted."""
+        """Raises an OSError if the filesystem lost output that it had accepted."""
         os.close(self._number)
 
 
 class WindowFiles:
-    """The windows of one rank, and those of its host if this rank makes its notes."""
+    """The windows of one rank, and of its host if this rank makes the host's notes."""
 
     def __init__(self, path: str) -> None:
         self.of_rank = WindowWriter(f"{path}{RANK_SUFFIX}", RankRates)
@@ -230,13 +229,13 @@ class Recorder:
     """The record in the run's directory: `status` without its ranks and figures, which `complete` adds."""
 
     def __init__(self, rundir: str, status: RunStatus, *, is_continued: bool = False) -> None:
-        """With `is_continued`, output goes on where the files of an earlier start end."""
+        """With `is_continued`, output continues where the files of an earlier start end."""
         self.rundir = rundir
         self._is_continued = is_continued
         self.status = status
         self.complete: Callable[[RunStatus], RunStatus] = lambda status: status
         self.is_unsaved = True
-        """A figure has changed since the last write."""
+        """A figure changed since the last write."""
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -245,7 +244,7 @@ class Recorder:
         self.notes = NotesWriter(self.path("output.notes"))
         self.unstored = UnstoredOutput()
         self._unwritten_count: int | None = None
-        """None while there never were any events that the disk refused."""
+        """None if the disk never refused an event."""
         self.files: list[OutputFile] = []
         # Room for the last status, in case the disk is full by then.
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
@@ -279,7 +278,7 @@ class Recorder:
         return any(file.held for file in self.files)
 
     def store_held(self) -> bool:
-        """Write the output that is held in memory, as far as the disk has room; True if all of it is written."""
+        """Write output held in memory if the disk has room; True if all of it is written."""
         self.notes.write_refused()
         return all(file.store_held(self.unstored) for file in self.files if file.held)
 
@@ -296,7 +295,6 @@ class Recorder:
         self._saved_at = 0.0
 
     def _write_events(self) -> None:
-        """Write the held events, oldest first."""
         while self._unwritten:
             try:
                 written = os.write(self._events, self._unwritten[0])
@@ -323,7 +321,7 @@ class Recorder:
             self.is_unsaved = not self._put(spare, data)
 
     def whole_status(self) -> RunStatus:
-        """With the ranks, all figures, and how the record is kept."""
+        """Includes the ranks, all figures, and how the record is kept."""
         if self._unwritten or self._unwritten_count is not None:
             self._unwritten_count = len(self._unwritten)
         return self.complete(self.status)._replace(
@@ -343,7 +341,7 @@ class Recorder:
         return True
 
     def has_room(self) -> bool:
-        """Whether a disk that was full has free space again."""
+        """True if a disk that was full has free space again."""
         path = self.path("ranks", "room.part")
         try:
             with open(path, "wb", opener=open_private) as file:

@@ -1,4 +1,4 @@
-"""The answers of the commands about runs, for both sides."""
+"""Answers of the commands about runs, used on both sides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PruneReply(NamedTuple):
 
 
 class ProcessShare(NamedTuple):
-    """A process that ran on the cores of a rank and is not part of it."""
+    """A process on the cores of a rank that is not part of it."""
 
     pid: int
     command: str
@@ -30,12 +30,12 @@ class ProcessShare(NamedTuple):
     share: float
     """Of one processor."""
     is_of_run: bool = False
-    """Whether it belongs to another rank of the same run."""
+    """True if it belongs to another rank of the same run."""
 
 
 class SuspectLook(NamedTuple):
-    """What was seen on the host of a suspect rank within a second. None: not known there."""
+    """What was seen on the host of a suspect rank within a second. None: unknown."""
 
     others: tuple[ProcessShare, ...] = ()
     unseen_share: float | None = None
-    """Processors' time on its cores that no visible process explains, as of other accounts or containers."""
+    """Processor time on its cores that no visible process explains, as of other accounts or containers."""

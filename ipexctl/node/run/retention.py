@@ -1,12 +1,11 @@
 """Removes old runs of this host by age and size, but never a run in progress, and never the newest.
 
-In: the limits of a call; out: what was removed and why, and what is kept. Whether a run is in progress is asked of
-`liveness.py`, and of the processes of this account that name it; where that can't be known, the run stays. The rules:
-one call at a time; a run is renamed away before its files are deleted, so that an interrupted removal leaves no half
-run; a summary of each pruned run stays as a line of `runs/.pruned.jsonl`; a directory of `runs` that is no run is
-neither counted nor removed. Token and secrets of runs that are over go at once, whatever their age. Ranks may change
-what is in a run's directory, and others what is above a home: `runs` is opened once, all that is written or removed is
-reached from there, and no link is followed.
+`liveness.py` and this account's processes that name a run show whether it is in progress; if that can't be known, the
+run stays. One call works at a time. A run is renamed before its files are deleted, so that an interrupted removal
+leaves no half run; its summary stays as a line of `runs/.pruned.jsonl`. A directory of `runs` that is no run is neither
+counted nor removed. Token and secrets of finished runs go at once, whatever their age. Ranks may change a run's
+directory, and others what is above a home: so `runs` is opened once, everything is reached from there, and no link is
+followed.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class PruneRunsRequest(TypedDict):
     days: float
     """Older runs are pruned."""
     gb: float
-    """The oldest runs are pruned until all of them take no more."""
+    """The oldest runs are pruned until the rest takes no more."""
     keep: int
-    """The number of newest runs that stay."""
+    """Number of newest runs that stay."""
     mine: str | None
-    """The run of the caller, which stays."""
+    """The caller's run, which stays."""
     dry_run: bool
 
 
@@ -75,12 +74,12 @@ class StoredRun:
         self.at = self.status.ended or last_write_in(self.path)
         self.bytes = disk_usage(self.path)
         self.machine = ""
-        """The host that received the job; older runs don't tell."""
+        """The host that received the job; empty for older runs."""
         with contextlib.suppress(OSError), open(self.path + "/machine", errors="replace") as file:
             self.machine = file.readline(MAX_NAME).strip()
 
     def may_be_in_progress(self, now: float, active: set[str]) -> bool:
-        """Whether the run may be in progress; true when that can't be known."""
+        """True also if that can't be known."""
         if self.name in active or self.status.supervisor.is_alive:  # it may still close files after its last status
             return True
         if waits_in_queue(self.path, self.document):
@@ -97,7 +96,6 @@ class StoredRun:
 
 
 def last_write_in(path: str) -> float:
-    """The time of the last write in a directory."""
     times = [0.0]
     with contextlib.suppress(OSError):
         times.append(os.lstat(path).st_mtime)
@@ -106,7 +104,7 @@ def last_write_in(path: str) -> float:
 
 
 def runs_with_processes(runs_directory: str) -> set[str]:
-    """The runs that a process of this account names in its command line or its environment."""
+    """Runs that a process of this account names in its command line or environment."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
     found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
     return {os.fsdecode(run) for runs in found for run in runs}
@@ -115,7 +113,7 @@ def runs_with_processes(runs_directory: str) -> set[str]:
 def choose_runs(
     runs: list[StoredRun], request: PruneRunsRequest, active: set[str], now: float
 ) -> list[tuple[StoredRun, str]]:
-    """The runs to remove, with reasons: the newest stay, and the oldest go first. No run in progress is among them."""
+    """The runs to remove, oldest first, with reasons. The newest, and any in progress, stay."""
     days, max_bytes = request["days"], request["gb"] * 1e9
     ordered = sorted(runs, key=lambda run: run.at, reverse=True)
     removable = [
@@ -137,7 +135,7 @@ def choose_runs(
 
 
 def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: float) -> bool:
-    """Rename the run away first, then delete its files. On a full disk its summary is written after that."""
+    """Rename the run first, then delete its files. On a full disk its summary is written after that."""
     name, removed, line = os.fsencode(run.name), os.fsencode(f".gone-{run.name}"), ""
     if run.document:
         summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
@@ -159,9 +157,9 @@ def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: floa
 
 
 def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
-    """Append a line to the list of pruned runs; false if the disk or the quota is full. Raises other OSErrors.
+    """Append a line to the list of pruned runs; False if the disk or the quota is full. Raises other OSErrors.
 
-    An empty line before it separates it from one that a full disk has cut off.
+    An empty line before it separates it from one that a full disk cut off.
     """
     data = f"\n{line}\n".encode()
     try:
@@ -175,7 +173,7 @@ def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
 
 
 def clean_up(runs_directory: GuardedDirectory) -> None:
-    """Delete what an interrupted call has left, and shorten the list of pruned runs."""
+    """Delete what an interrupted call left, and shorten the list of pruned runs."""
     for name in runs_directory.names():
         if REMOVED_RUN.fullmatch(os.fsdecode(name)):
             runs_directory.remove_tree(name, ignore_errors=True)
@@ -188,11 +186,11 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
 
 
 _JOB_FILE = re.compile(r"job(\.\d+)?\.json(\.part)?")
-"""Each attempt of a run that may go on with fewer hosts has its own (`common/job.py`)."""
+"""Each attempt of a run that may continue on fewer hosts has its own (`common/job.py`)."""
 
 
 def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
-    """Remove token and secrets of runs that are over: of a killed call, or where all processes were killed."""
+    """Remove token and secrets of finished runs: of a killed call, or where all processes were killed."""
     for run in runs:
         names = [name for name in list_names(run.path) if _JOB_FILE.fullmatch(name)]
         if names and not run.may_be_in_progress(now, active):

@@ -1,7 +1,7 @@
-"""The Slurm job that a run is in: asks Slurm about it, and puts it into the queue again.
+"""The Slurm job that a run is in: asks Slurm about it, and requeues it.
 
-`machine.py` decides when, and what the answers mean. Slurm is asked in the background while the run goes on; the rule:
-a question has an answer in time, or counts as unanswered.
+`machine.py` decides when, and what the answers mean. Slurm is asked in the background while the run continues. A
+question is answered in time, or counts as unanswered.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import State
 
 ANSWER = 10.0
-"""Seconds for an answer, while the run goes on."""
+"""Seconds for an answer, while the run continues."""
 
 ORPHAN_CHECK = 15.0
 """Seconds between two questions about a job whose node0 may be gone."""
 _CALLERS = 3
-"""Hosts that ask: one may be gone with node0, and a large job is no load for the controller."""
+"""Hosts that ask: one may be gone with node0, and a large job must not load the controller."""
 
 
 def is_in_job() -> bool:
-    """Whether this process is in a job."""
     return bool(slurm.own_job())
 
 
@@ -49,10 +48,10 @@ class RunJob:
         self._job_query: subprocess.Popen[bytes] | None = None
         self._time_query: subprocess.Popen[bytes] | None = None
         self._asked_at: float | None = None
-        """When the time that is left was asked for."""
+        """When the remaining time was requested."""
 
     def begin_query(self) -> None:
-        """Ask Slurm how the job is, while the ranks end: it may be Slurm that ends them."""
+        """Ask Slurm about the job while the ranks end: Slurm itself may be ending them."""
         if self._job_query is None and self.state.number:
             self._job_query = slurm.begin_query(slurm.show_job(self.state.number))
 
@@ -65,7 +64,7 @@ class RunJob:
         self._time_query, self._asked_at = slurm.begin_query(slurm.show_time_left(self.state.number)), now
 
     def time_left(self, now: float) -> TimeLeft | None:
-        """The answer, once; None while it is open."""
+        """The answer, once; None while it is pending."""
         query, asked_at = self._time_query, self._asked_at
         if asked_at is None or (query is not None and query.poll() is None and now - asked_at <= ANSWER):
             return None
@@ -80,26 +79,26 @@ class RunJob:
         return TimeLeft(asked_at, is_answer=True, seconds=slurm.seconds_left(answer))
 
     def close(self) -> None:
-        """Ask no more for the time that is left."""
+        """Stop asking for the remaining time."""
         if self._time_query is not None:
             slurm.end_query(self._time_query)
 
     def requeue(self) -> bool:
-        """Put the job into the queue again, which ends all processes of this start; whether Slurm does it."""
+        """Requeue the job, which ends all processes of this start; True if Slurm does it."""
         number = self.state.number
         return bool(number) and slurm.requeue_job(number, self.state.restarts)
 
     def end(self, state: State) -> None:
-        """Leave the files of the job as its script and other calls need them."""
+        """Leave the job's files as its script and other calls need them."""
         if state == "queued":
-            with contextlib.suppress(OSError):  # on a full disk, the script says how it has ended
+            with contextlib.suppress(OSError):  # on a full disk, the script says how it ended
                 write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
         else:
             remove_file(os.path.join(self._rundir, SECRETS_FILE))
 
 
 def ends_orphaned_job(job: JobRecord, rank: int) -> bool:
-    """Whether this rank is one that calls `end_orphaned_job`, should its supervisor be lost."""
+    """True if this rank calls `end_orphaned_job` in case its supervisor is lost."""
     host = job.ranks[rank].host
     is_lowest = rank == min(number for number, other in job.ranks.items() if other.host == host)
     is_caller = is_lowest and host in job.hosts[1 : 1 + _CALLERS]
@@ -107,12 +106,12 @@ def ends_orphaned_job(job: JobRecord, rank: int) -> bool:
 
 
 def end_orphaned_job(rundir: str) -> None:
-    """End the job, or begin it again, if it has lost node0 and so its script; wait until that is known."""
+    """End or requeue a job that lost node0 and so its script; wait until that is known."""
     wait_until(lambda: _settle_orphaned_job(rundir), ORPHANED_JOB, ORPHAN_CHECK)
 
 
 def _settle_orphaned_job(rundir: str) -> bool:
-    """Whether there is nothing left to do for the job."""
+    """True if nothing is left to do for the job."""
     number, restarts, membership = slurm.own_job(), slurm.own_restarts(), None
     shown = slurm.ask(slurm.show_job(number))
     job = slurm.read_job(shown)

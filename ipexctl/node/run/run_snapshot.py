@@ -1,13 +1,12 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
 
 A SnapshotRequest is answered with frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump;
-then {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …],
-"events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are those of the last
-attempt: a record of an older version does not say where it begins, "notify": how the command of --notify failed on
-node0, or null}.
+then {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …], "events":
+[{…}, …], "ranks": {"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are from the last attempt (a record
+of an older version does not say where it begins), "notify": how the command of --notify failed on node0, or null}.
 
-Equal output of several ranks is sent once, as that of rank N. A line is as a terminal would show it in the end; a long
-line is shortened.
+Equal output of several ranks is sent once, under rank N. A line is as a terminal would finally show it; a long one is
+shortened.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 FAILED_RANK_BYTES = 8 << 20
-"""Bytes read of a rank that failed: one line may be a megabyte."""
+"""Bytes read of a failed rank: one line may be a megabyte."""
 RANK_BYTES = 256 << 10
 """Maximum bytes read of any other rank."""
 ALL_RANKS_BYTES = 32 << 20
@@ -67,7 +66,7 @@ def shorten(line: bytes) -> bytes:
 
 
 def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines of a file as a terminal would show them, from `begin` on; none when there is no such file."""
+    """The last lines of a file as a terminal would show them, from `begin` on; empty without a file."""
     return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count, begin)]
 
 
@@ -76,7 +75,7 @@ def text_lines(path: str, lines: int = 80) -> list[str]:
 
 
 def events_of(path: str) -> list[Json]:
-    """The events, oldest first; of too many, the first and the last ones."""
+    """Events, oldest first; of too many, the first and the last."""
     events = []
     for line in tail(path, FAILED_RANK_BYTES, 100000):
         with contextlib.suppress(JsonError):
@@ -101,20 +100,20 @@ def plan_of(path: str) -> Json:
 
 
 def boot_time() -> float | None:
-    """The boot time of this machine, in seconds since the epoch."""
+    """In seconds since the epoch."""
     match = re.search(r"^btime (\d+)$", read_text("/proc/stat"), re.MULTILINE)
     return float(match[1]) if match else None
 
 
 def ranks_to_inspect(status: RunStatus) -> list[int]:
-    """The ranks whose output may show why the run ended; more of it is read."""
+    """Ranks whose output may show why the run ended; more of it is read."""
     first = status.first_failure.rank if status.first_failure is not None else None
     ranks = [rank.rank for rank in status.ranks if rank.state in FAILED_STATES]
     return sorted(ranks, key=lambda rank: rank != first)[:16]
 
 
 def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -> Json:
-    """Send the last lines of every rank; returns, for each rank and stream, the rank under which they were sent."""
+    """Send the last lines of every rank; return, for each rank and stream, the rank under which they were sent."""
     ranks = [rank.rank for rank in status.ranks]
     failed_ranks = set(ranks_to_inspect(status))
     bytes_per_rank = max(MIN_RANK_BYTES, min(RANK_BYTES, ALL_RANKS_BYTES // max(1, 2 * len(ranks))))

@@ -1,9 +1,9 @@
 """Lists and stops the runs recorded on node0, and requests stack dumps.
 
-Three actions of the agent. In: a home and ids of runs; out: the status documents, or frames with stacks. `stop` signals
-the supervisor and `dump` leaves it a request file and SIGUSR1, and the supervisor does the work. A run that waits in a
-queue has none: its job is cancelled, and its trees are released. Only the supervisor of the record is signalled, on its
-own machine: the id of a process that has ended may belong to another one. One damaged record does not hide the others.
+`stop` signals the supervisor; `dump` leaves it a request file and SIGUSR1, and the supervisor does the work. A run that
+waits in a queue has none: its job is cancelled, and its trees are released. Only the supervisor of the record is
+signalled, on its own machine: the id of an exited process may belong to another one. One damaged record does not hide
+the others.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def stop(request: StopRequest) -> Json:
         return cancel_job(rundir, request["wait"])
     state_before, supervisor = stored.status.state, stored.status.supervisor
     if state_before == "queued":
-        if batch_job.is_own(rundir):  # the call that has started it, in a job that is being ended
+        if batch_job.is_own(rundir):  # the call that started it, in a job that is being ended
             return {"status": stored.document, "was": state_before}
         return cancel_job(rundir, request["wait"])
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
@@ -99,7 +99,7 @@ def stop(request: StopRequest) -> Json:
 
 
 def cancel_job(rundir: str, seconds: float) -> Json:
-    """Cancel the job of a submitted run that has not begun; one that begins meanwhile is ended by that, too."""
+    """Cancel the job of a submitted run that has not begun; this also ends one that begins meanwhile."""
     before = batch_job.document_of(rundir)
     assert before is not None
     if before["state"] in FINAL:
@@ -113,7 +113,7 @@ def cancel_job(rundir: str, seconds: float) -> Json:
 
 
 def is_in_a_job(rundir: str, supervisor: ProcessIdentity) -> bool:
-    """Whether the supervisor is on a node of a submitted job, and this is another machine with the same home."""
+    """True if the supervisor is on a node of a submitted job, and this is another machine with the same home."""
     return not supervisor.is_of_this_machine and bool(batch_job.job_id(rundir))
 
 
@@ -165,7 +165,7 @@ def signal_on_node(request: RunReference, status: RunStatus, number: int) -> Non
 
 
 def signal_supervisor(request: StopRequest) -> Json:
-    """Signal the supervisor of a run that goes on, on its own machine."""
+    """Signal the supervisor of a running run, on its own machine."""
     stored = read_status_file(rundir_of(request))
     if not stored.status.is_over:
         send_signal(stored.status.supervisor, request["signal"])

@@ -1,12 +1,11 @@
-"""Answers `slow`: what must be known of a run to judge its windows, and a look for a second at a slow rank's host.
+"""Answers `slow`: what the judgement of a run's windows needs, and a one-second look at a slow rank's host.
 
-`setup` runs on node0. In: the id of a run; out: {"status": …, "backend": …, "allreduce": …}, the last
-two from its plan, and empty where the plan lacks them. `look` runs on the host of one rank. In: the pid of the rank's
-command; out: a `SuspectLook` from two readings of /proc: who else uses its cores.
-The rules: a look only reads, and is taken only of a rank that was found slow by its windows, as all processes of a host
-cost time; each part is bounded; a name that another process gave itself is cut, and made printable where
-it is shown; arguments of other processes are not read, as they may have secrets. Processes of other accounts may be
-invisible: what the kernel counted on the cores and no visible process explains is `unseen_share`.
+`setup` runs on node0: the id of a run → {"status": …, "backend": …, "allreduce": …}, the last two from its plan, or
+empty. `look` runs on a rank's host: the pid of the rank's command → a `SuspectLook`, who else uses its cores, from two
+readings of /proc. A look only reads, and only for a rank that its windows show as slow, because reading all processes
+of a host costs time. Names that processes gave themselves are cut here and made printable when shown; arguments of
+other processes are not read, because they may have secrets. Processes of other accounts may be invisible:
+`unseen_share` is what the kernel counted and no visible process explains.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def is_wire_possible(plan: Mapping[str, Any]) -> bool:
-    """Whether gradients go between hosts as they are only because the user has not asked for fewer bytes."""
+    """True if gradients go between hosts as they are only because the user has not asked for fewer bytes."""
     choice = plan.get("wire")
     return isinstance(choice, dict) and (choice.get("mode"), choice.get("reason")) == ("fp32", "default")
 
@@ -92,13 +91,13 @@ def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
 
 
 def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
-    """Processors that each process used between two readings; one that is new counts from its start."""
+    """Processors that each process used between two readings; a new one counts from its start."""
     earlier = {(stat.pid, stat.start): stat.seconds for stat in before}
     return {stat.pid: (stat.seconds - earlier.get((stat.pid, stat.start), 0.0)) / seconds for stat in after}
 
 
 def busy_seconds(text: str, cores: Collection[int]) -> float | None:
-    """The time for which these processors were in use since boot, from /proc/stat."""
+    """Time for which these processors were in use since boot, from /proc/stat."""
     names = {f"cpu{core}" for core in cores}
     rows = [line.split() for line in text.splitlines() if line.split(" ", 1)[0] in names]
     if not rows:
@@ -121,7 +120,7 @@ def _others(
 
 
 def _part_on(pid: int, cores: frozenset[int]) -> float:
-    """The part of a process's recent work that was on these cores, by where its threads ran last."""
+    """The part of a process's recent work on these cores, by where its threads last ran."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]
     except OSError:
@@ -149,7 +148,7 @@ def _account(pid: int) -> str:
 
 
 def _is_of_run(pid: int, run: str) -> bool:
-    """Whether it is a process of that run, as far as this account can see it."""
+    """True if it is a process of that run, as far as this account can see."""
     for name, pattern in (("environ", f"IPEXCTL_RUN={run}".encode()), ("cmdline", f"/runs/{run}/".encode())):
         try:
             with open(f"/proc/{pid}/{name}", "rb") as file:

@@ -1,9 +1,9 @@
 """The rank that is slow now, for the status of a run: the supervisor watches while windows arrive. Pure.
 
-In come the windows of all ranks; out goes a `SlowRank`, or None. The rules are those of `ipexctl slow`, which says why:
-the rank's own time is at least MORE_OWN of a step above the median of the others, in ROW judged windows in a row, which
-have at least MIN_STEPS steps each; it is slow until that is not so in two in a row. A window counts when all ranks have
-sent it, so that an old one, or a rank that is cut off, decides nothing. The window in which steps begin is left out.
+The rules are those of `ipexctl slow`: a rank is slow if its own time is at least MORE_OWN of a step above the median of
+the others, in ROW judged windows in a row of at least MIN_STEPS steps each, until two in a row are below that. A window
+counts when all ranks have sent it, so that an old one, or a rank that is cut off, decides nothing. The window in which
+steps begin is left out.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rates import RankRates, Waiting
 
 MORE_OWN = 0.05
-"""Of a step: the own time above the median of the other ranks from which a rank is slow."""
+"""In steps: own time above the median of the other ranks from which a rank is slow."""
 MIN_STEPS = 30
 """Of a judged window."""
 ROW = 3
-"""Judged windows in a row in which it must be so."""
+"""Judged windows in a row that must show it."""
 MOST_OPEN = 6
-"""Windows that wait for those of other ranks."""
+"""Windows that may wait for those of other ranks."""
 
 
 class SlowWatch:
@@ -38,16 +38,15 @@ class SlowWatch:
     def begin_attempt(self) -> None:
         self._open: dict[int, dict[int, RankRates]] = {}
         self._last = -1
-        """The number of the last window that all ranks have sent."""
+        """Number of the last window that all ranks have sent."""
         self._has_begun = False
         self._totals: dict[int, list[float]] = {}
-        """Own time of each rank, in the windows that are joined at present."""
+        """Own time of each rank, in the windows being joined."""
         self._steps = 0.0
         self._rows: dict[int, int] = {}
         self._missed: dict[int, int] = {}
         self._more: dict[int, float] = {}
         self.slow: SlowRank | None = None
-        """The worst one."""
 
     def add(self, rank: int, number: int, rates: RankRates, seconds: float) -> None:
         if not self._is_on or number <= self._last:

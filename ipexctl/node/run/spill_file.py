@@ -1,8 +1,7 @@
-"""Output of a rank on disk, for which memory has no room: frames that are read in the order in which they were written.
+"""Output of a rank that memory has no room for, on disk: frames that are read in the order they were written.
 
-In come chunks; out they come again, each once. The rule: a disk that is full or damaged loses chunks and raises
-nothing, as the recorder counts each gap in the offsets. `output_buffer.py` decides what comes here. The file has mode
-0600 and goes with the wrapper.
+A full or damaged disk loses chunks and raises nothing, because the recorder counts each gap in the offsets.
+`output_buffer.py` decides what comes here. The file has mode 0600 and is removed with the wrapper.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, en
 
 
 class SpillFile:
-    """The file of one stream; it is made with its first chunk."""
+    """The file of one stream, created with its first chunk."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -42,7 +41,7 @@ class SpillFile:
             self._write_at += len(frame)
 
     def pop(self) -> Chunk | None:
-        """The oldest chunk; None if there is none that can be read."""
+        """The oldest chunk; None if none can be read."""
         if self._file is None or self.is_empty:
             return None
         number = self._file.fileno()

@@ -1,8 +1,8 @@
-"""The files with stack dumps of the ranks: requests of users, and dumps, in `RUNDIR/stacks`.
+"""The files of stack dumps in `RUNDIR/stacks`: requests of users, and dumps.
 
-In: `ask-ID.json {"ranks": [N, …] or null}`, which SIGUSR1 announces; a run that hangs has a dump without one. The
-supervisor's `machine.py` collects the replies, which go to `dump-ID.json`. The rules: a rank without stacks has a row
-with the reason; several requests may be open at once; the newest 20 dumps stay with the run.
+SIGUSR1 announces a request, `ask-ID.json {"ranks": [N, …] or null}`; a hanging run has a dump without one. The
+supervisor's `machine.py` collects the replies, which go to `dump-ID.json`. A rank without stacks has a row with the
+reason. Several requests may be open at once. The newest 20 dumps stay with the run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 KEPT = 20
-"""Number of dumps kept with the run."""
 
 
 def new_dump_id(at: float) -> str:
-    """It begins with the time."""
+    """Begins with the time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{os.urandom(4).hex()}"
 
 
@@ -32,7 +31,7 @@ def dump_path(directory: str, id: str) -> str:  # noqa: A002
 
 
 def newest_dump(directory: str) -> str:
-    """The id of the newest dump; empty if there is none."""
+    """Id of the newest dump; empty without one."""
     names = dump_names(directory, "dump-")
     return names[-1][len("dump-") : -len(".json")] if names else ""
 
@@ -59,7 +58,7 @@ def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
 
 
 def take_requests(directory: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """The id of each new request of a user and its ranks, None for all; its file is removed."""
+    """Id and ranks (None for all) of each new request of a user; its file is removed."""
     for name in dump_names(directory, "ask-"):
         path = os.path.join(directory, name)
         request = read_json(path)
@@ -74,7 +73,7 @@ def take_requests(directory: str) -> Iterator[tuple[str, tuple[int, ...] | None]
 
 
 def write_dump(directory: str, dump_id: str, at: float, rows: Sequence[Json]) -> None:
-    """Write a dump, unless the disk is full; the oldest ones go."""
+    """Write a dump, unless the disk is full, and remove the oldest ones."""
     with contextlib.suppress(OSError):
         write_json_atomically(dump_path(directory, dump_id), {"at": at, "ranks": rows}, durable=False)
         for name in dump_names(directory, "dump-")[:-KEPT]:

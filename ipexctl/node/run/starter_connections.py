@@ -1,9 +1,8 @@
-"""The supervisor's connections to the starters of the other hosts, which start the ranks where no mpirun does.
+"""The supervisor's connections to the starters of the other hosts, which start the ranks without an mpirun.
 
-In come authenticated connections, which `rank_connections.py` hands over by their hello; out go events of the machine:
-a starter is there, is lost, or says that a rank wrapper has ended. The rules: a starter has a rank of its own host
-only; a second one of a host is turned away while the first is connected; what can't be read closes its connection
-alone. `direct_start.py` decides what a lost starter means.
+`rank_connections.py` hands them over by their hello. A starter has only ranks of its own host. A second starter of a
+host is turned away while the first is connected. What can't be read closes only its connection. `direct_start.py`
+decides what a lost starter means.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class StarterOwner(Protocol):
-    """Decides about the starters."""
-
     def on_event(self, event: m.Event) -> None: ...
 
     def welcome_starter(self, host: str) -> Json:
@@ -30,7 +27,7 @@ class StarterOwner(Protocol):
         ...
 
     def log_of_wrappers(self, text: str) -> None:
-        """Keep what rank wrappers have printed themselves."""
+        """Keep the wrappers' own output."""
         ...
 
 
@@ -38,10 +35,10 @@ class StarterConnections:
     """One for each host that has a starter."""
 
     def __init__(self, ranks: Mapping[str, frozenset[int]], owner: StarterOwner) -> None:
-        """`ranks`: the hosts with a starter → their ranks, which `set_ranks` changes."""
+        """`ranks`: host with a starter → its ranks; `set_ranks` changes them."""
         self._ranks, self._owner = ranks, owner
         self._had = dict(ranks)
-        """With those of earlier attempts, whose ends a starter repeats after a reconnect."""
+        """Includes ranks of earlier attempts, whose ends a starter repeats after a reconnect."""
         self._links: dict[str, Link] = {}
         self._hosts: dict[Link, str] = {}
         self._instances: dict[str, str] = {}
@@ -64,7 +61,7 @@ class StarterConnections:
         return [link for link in self._hosts if link.pending]
 
     def received(self) -> dict[str, float]:
-        """When each connected starter has sent last."""
+        """When each connected starter last sent something."""
         return {host: link.last_received for host, link in self._links.items()}
 
     def accept(self, link: Link, handshake: ServerHandshake, hello: messages.StarterHello) -> None:

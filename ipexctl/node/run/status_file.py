@@ -1,7 +1,7 @@
 """Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost.
 
-In comes the directory of a run; out goes a `StoredStatus`, or an AgentError. `liveness.py` decides whether a supervisor
-has died; of a run in a queue's job, the queue is asked before, where another machine reads the file or the run waits.
+`liveness.py` decides whether a supervisor has died. For a run in a queue's job, the queue is asked first if another
+machine reads the file or the run waits.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 
 class NoRecord(AgentError):
-    """There is no record of the run, or no longer."""
+    """The run has no record, or no longer has one."""
 
 
 class StoredStatus(NamedTuple):
     status: RunStatus
     document: Json
-    """The content of the file, with fields of newer versions."""
+    """Content of the file, with fields of newer versions."""
     written: float
     """When the file was written, in seconds since the epoch."""
 
 
 def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
-    """Raises an AgentError. From a copy it can't be known whether the run is alive: its status is not checked.
+    """Raises an AgentError. A copy can't show whether the run is alive: its status is not checked.
 
-    `unchanged_for` are the seconds for which the caller saw no new status.
+    `unchanged_for`: seconds for which the caller saw no new status.
     """
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
     age = seconds_since(stored.written)
-    if unchanged_for is not None:  # it needs no clock of another machine
+    if unchanged_for is not None:  # needs no clock of another machine
         age = age_for_follower(age, unchanged_for)
     if is_copy or stored.status.is_over:
         return stored
@@ -83,9 +83,9 @@ def read_document(path: str) -> StoredStatus:
 
 
 def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | None:
-    """The job of a submitted run, if its queue or script tells how it is; None where they cannot.
+    """The job of a submitted run, if its queue or script knows about it, or None.
 
-    It is asked only by another machine with the same home, of a run that has been silent, or that waits again.
+    Only another machine with the same home asks, about a run that has been silent or waits again.
     """
     if not is_submitted(rundir):
         return None
@@ -100,9 +100,9 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | Non
 
 
 def _waiting_again(stored: StoredStatus, job: QueueJob) -> StoredStatus:
-    """A run whose job was put into the queue again, as after the failure of a node, or has just begun again.
+    """A run whose job was requeued, as after the failure of a node, or has just begun again.
 
-    Until a job has ended that is put into the queue again, which takes minutes on a lost node, its state is COMPLETING.
+    A requeued job is COMPLETING until it has ended, which takes minutes on a lost node.
     """
     waits = job.is_waiting or (stored.status.state == "queued" and job.state == "COMPLETING")
     document = with_job({**stored.document, "state": "queued" if waits else "starting"}, job)
@@ -132,11 +132,11 @@ def as_lost(document: Json, at: float, job: QueueJob | None = None) -> Json:
 
 
 def read_pruned(runs_directory: str) -> dict[str, Json]:
-    """The pruned runs of that directory, each with time, reason and last status."""
+    """Pruned runs of that directory, each with time, reason and last status."""
     pruned: dict[str, Json] = {}
     with contextlib.suppress(OSError), open(os.path.join(runs_directory, ".pruned.jsonl"), "rb") as file:
         for line in file:
-            # A full disk or a killed call may have left a part of a line.
+            # A full disk or a killed call may have left part of a line.
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = parse_object(line)
                 pruned[str(entry["id"])] = {**entry, "at": float(entry["at"]), "why": str(entry["why"])}

@@ -1,18 +1,16 @@
-"""Windows of a rank: what it did in each ten seconds since its command was started, and the throughput of a run. Pure.
+"""Windows of a rank: what it did in each ten seconds since its command started; and the throughput of a run. Pure.
 
-In come the records of a rank's ring, notes of its processes and the time, in the rank wrapper (`WindowMaker`); windows,
-in the supervisor (`RankThroughput`, `run_throughput`); out go windows for the message `window`, and the figures of the
-status. The rules:
+`WindowMaker` works in the rank wrapper, `RankThroughput` and `run_throughput` in the supervisor.
 
 - Steps are counted from the first record on: imports, compilation and the first step are not in `step_seconds`.
-- A step belongs to the window in which it ends. Its length and its waiting are those of the whole step, which may have
-  begun in an earlier window.
+- A step belongs to the window in which it ends, with its complete length and waiting, even if it began in an earlier
+  one.
 - A pause, such as an evaluation or a checkpoint between two steps, counts in no figure. It is many times as long as the
-  steps before it; the wait for data is a part of the step, however long it is.
+  steps before it. Waiting for data is part of the step, however long it takes.
 - Samples are None where they can't be known. A rank has a figure if they are known for all but MOST_UNKNOWN of the
   time, and the run if all its ranks have one: accelerate's dispatching loader reads for all ranks in one of them.
-- Steps of a run are those of its median rank, samples are the sum of the ranks. A value that the script prints
-  (--metric) is taken as the run's, from the lowest rank that prints one.
+- A run's steps are its median rank's, its samples the sum of the ranks. A value that the script prints (--metric) is
+  taken as the run's, from the lowest rank that prints one.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 360
 """Windows closed by one reading; after a longer pause nothing is known of the older ones."""
 RECENT = 6
-"""Windows that the figures of a run in progress are from."""
+"""Windows for the figures of a run in progress."""
 MOST_UNKNOWN = 0.05
 PAUSE, PAUSE_STEPS = 2.0, 20
-"""Seconds between two steps, and how many times the usual, from which it is a pause."""
+"""A gap between steps of so many seconds, and so many times the usual, is a pause."""
 _NANO = 1e9
 
 
@@ -45,7 +43,7 @@ class StepWindow(NamedTuple):
     number: int
     """From the start of the rank's command on."""
     seconds: float
-    """WINDOW, but for the last one."""
+    """WINDOW, except for the last one."""
     steps: int = 0
     step_seconds: float = 0.0
     """The part of it in which steps were counted, without pauses."""
@@ -53,18 +51,18 @@ class StepWindow(NamedTuple):
     data_wait: float | None = None
     """The part of the steps' time in which the rank waited for data, 0 to 1; None without a step or a DataLoader."""
     reduce_wait: float | None = None
-    """The same, for other ranks in the all-reduce in shared memory."""
+    """The same, waiting for other ranks in the all-reduce in shared memory."""
     by_metric: bool = False
     """The samples are from the script's output."""
     notes: RankNotes | None = None
     gradients: float = 0.0
-    """Bytes of gradients of models with DDP, at the end."""
+    """Bytes of gradients of DDP models, at the end."""
     worked: float = 0.0
-    """Seconds: the whole length of its steps, without pauses."""
+    """Seconds: the complete length of its steps, without pauses."""
 
     @property
     def is_possible(self) -> bool:
-        """Whether a rank wrapper may have sent it."""
+        """False for values that no rank wrapper sends."""
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
     def rates(self, waiting: Waiting) -> RankRates:
@@ -87,7 +85,7 @@ class StepWindow(NamedTuple):
         notes = self.notes
         if waiting != "sleeps" or notes is None or notes.cpu is None or notes.queue is None:
             return None
-        # Data that is loaded in the main thread itself is on the processor, too.
+        # Data that the main thread itself loads is on the processor, too.
         return max(0.0, 1.0 - notes.cpu - notes.queue - (self.data_wait or 0.0))
 
 
@@ -98,27 +96,26 @@ class WindowMaker:
     """Makes windows from the records of one command's ring."""
 
     def __init__(self, start: float, *, has_metric: bool = False) -> None:
-        """`start`: when the command was started, in seconds of the records' clock."""
+        """`start`: when the command started, by the records' clock."""
         self._has_metric = has_metric
         self._start = start
         self._number = 0
         self._first = float("inf")
         """When steps began to be counted."""
         self._edge: StepRecord | None = None
-        """The last record of the windows so far."""
+        """Last record of the windows so far."""
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
-        """The lengths of the latest steps."""
+        """Lengths of the latest steps."""
         self._metrics: list[tuple[float, float]] = []
 
     @property
     def next_end(self) -> float:
-        """When the current window ends."""
         return self._start + (self._number + 1) * WINDOW
 
     @property
     def thread(self) -> int:
-        """The thread that has stepped last; 0 before the first step."""
+        """The thread that last stepped; 0 before the first step."""
         record = self._records[-1] if self._records else self._edge
         return record.thread if record is not None else 0
 
@@ -131,11 +128,11 @@ class WindowMaker:
                 self._records.append(record)
 
     def add_metric(self, now: float, value: float) -> None:
-        """A value in samples a second that the script has printed."""
+        """Add a value that the script printed, in samples per second."""
         self._metrics.append((now, value))
 
     def close_windows(self, now: float) -> list[StepWindow]:
-        """The windows that have ended by then."""
+        """Windows that have ended by then."""
         count = int((now - self._start) / WINDOW)
         self._number = max(self._number, count - MOST_AT_ONCE)
         windows = []
@@ -144,7 +141,7 @@ class WindowMaker:
         return windows
 
     def close_last(self, now: float) -> list[StepWindow]:
-        """Also the one that has not ended: the command has exited. Steps are counted until the last one."""
+        """Includes the unfinished window: the command has exited. Steps are counted until the last one."""
         windows = self.close_windows(now)
         seconds = max(0.001, now - self._start - self._number * WINDOW)
         return [*windows, self._close(now, seconds, is_last=True)]
@@ -212,10 +209,10 @@ class RankThroughput:
     def begin_attempt(self) -> None:
         """The next windows are numbered from 0 again."""
         self._next = 0
-        """The number of the next window; one that comes a second time, after a reconnect, has a lower one."""
+        """Number of the next window; one repeated after a reconnect has a lower one."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
         self._of_recent: Throughput | None = None
-        """Made once a window, as the status is written more often."""
+        """Computed once per window: the status is written more often."""
 
     def add(self, window: StepWindow) -> None:
         if window.number < self._next:
@@ -267,7 +264,7 @@ class _Sum:
 
 
 def run_throughput(ranks: Sequence[Throughput | None]) -> Throughput | None:
-    """The figures of a run, from those of its ranks in their order."""
+    """The figures of a run, from those of its ranks in order."""
     measured = [rank for rank in ranks if rank is not None]
     if not measured:
         return None

@@ -17,7 +17,7 @@ SCHEMA = "ipexctl.run/1"
 def summary_fields(
     run: str | None, status: RunStatus | None, *, world_size: int, hosts: Sequence[str], exit_code: int, seconds: float
 ) -> Json:
-    """`run` is None if none was started; `status` None if it was not followed to its end."""
+    """`run`: None if none was started; `status`: None if the run was not followed to its end."""
     state = "unknown" if status is None else status.state  # as in `ps`
     lost = status.output_lost if status is not None else None
     return {
@@ -35,7 +35,7 @@ def summary_fields(
 
 
 def attempts_of(status: RunStatus | None) -> list[Json]:
-    """The attempts with their hosts, the last one too."""
+    """All attempts with their hosts, including the last."""
     return [
         {
             "attempt": attempt.attempt,

@@ -1,14 +1,14 @@
-"""The program of the supervisor of a run on node0: begins the run, and leaves its caller.
+"""The program of the supervisor of a run on node0: begins the run, and detaches from its caller.
 
-It is started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin, and answers the first
-two with one line each, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
+Started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin, and answers the first two
+with one line each, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
 
-    SupervisorRequest  → {"event": "listening", "local", "port"}
-    StartRequest       → {"event": "started", "pid", "start", "mpirun", "master_port"}
-    a request of `follow.py`, or the end of stdin → {"event": "done"}, after the frames of the run
+SupervisorRequest  → {"event": "listening", "local", "port"}
+StartRequest       → {"event": "started", "pid", "start", "mpirun", "master_port"}
+a request of `follow.py`, or the end of stdin → {"event": "done"}, after the frames of the run
 
-The second one is sent when all hosts have their job files. After that the supervisor runs in a session of its own, and
-its caller may exit; the process that has started it follows the run. `loop.py` is the supervisor then.
+The StartRequest comes when all hosts have their job files. Then the supervisor (`loop.py`) runs in its own session and
+its caller may exit; the process that started it follows the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
-    """Pass on the supervisor's reply; if it has started the run, follow it unless stdin ends."""
+    """Pass on the supervisor's reply; if it started the run, follow it unless stdin ends."""
     sys.stdout.write(reply)
     sys.stdout.flush()
     if parse_json(reply)["event"] == "failed":

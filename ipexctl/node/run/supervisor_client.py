@@ -1,9 +1,8 @@
 """A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
 
-In come the supervisor's addresses and the run's token; out come messages, and the bytes of the command's pipes in their
-buffers. The rules: both ends prove the token before anything else is sent; when to connect and to leave is decided in
-`supervisor_contact.py`; nothing that was sent over a lost connection is lost, as the supervisor says how much it has.
-`messages.py` lists the messages; `output_buffer.py` keeps output that is not acknowledged yet.
+Both ends prove the token before they send anything else. Nothing sent over a broken connection is lost, because the
+supervisor says how much it has. `supervisor_contact.py` decides when to connect and to leave; `messages.py` lists the
+messages; `output_buffer.py` keeps unacknowledged output.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
 LINE_END_WAIT = 0.001
-"""Seconds for the end of a line, which print() writes on its own: it is then sent with the line."""
+"""Seconds to wait for the end of a line, which print() writes separately: it is then sent with the line."""
 READ_SIZE = 1 << 16
 MAX_PENDING = 1 << 19
 
@@ -103,14 +102,14 @@ class SupervisorClient:
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", now, code)
 
     def _drop(self, why: str, now: float, code: int = 0) -> None:
-        """`code`: the error number of a connection that could not be made."""
+        """`code`: errno of a connection that could not be made."""
         if self._link is not None:
             self._link.close()
         self._link = self._handshake = None
         self.contact = self.contact.on_break(why, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
-        """Send and receive what is possible now; returns the supervisor's messages."""
+        """Send and receive what is possible now; return the supervisor's messages."""
         messages: list[Json] = []
         link = self._link
         if link is None:
@@ -152,7 +151,7 @@ class SupervisorClient:
 
 
 class CommandStream:
-    """One of the command's two output streams: its pipe, until it ends, and its buffer."""
+    """One output stream of the command: its pipe until it ends, and its buffer."""
 
     def __init__(
         self, pipe: IO[bytes], buffer: OutputBuffer, on_data: Callable[[str, bytes, float], None] | None = None

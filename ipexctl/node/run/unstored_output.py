@@ -1,12 +1,11 @@
 """Output of ranks that node0's disk has no room for: held in the supervisor's memory, where followers read it.
 
-It decides nothing about a run: it lets lines be shown while they cannot be stored. The supervisor adds each chunk to an
-anonymous file in memory (memfd), with the offset that it would have in the file of its stream; it takes it out again
-once the disk has room, or counts it as lost when the run has ended. A follower on the same machine opens that memory
-below `/proc/PID/fd` when it begins, so that it still has the output after the supervisor has exited.
+The supervisor adds each chunk to an anonymous file in memory (memfd), with its offset in the stream's file, and takes
+it out once the disk has room, or counts it as lost when the run has ended. A follower on the same machine opens that
+memory below `/proc/PID/fd` when it begins, so it still has the output after the supervisor has exited.
 
-The file begins with a header: how often it was emptied, and its end. The end is written after the data, and a reader
-compares the header before and after it reads: it returns no piece of a chunk and none of a time before.
+The file's header says how often it was emptied, and its end. The end is written after the data, and a reader compares
+the header before and after it reads, so it returns no partial chunk and none of an earlier filling.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Iterator, NamedTuple
 from ipexctl.node.common.frames import SUFFIXES, Chunk, StreamName
 
 CAPACITY = 32 << 20
-"""Bytes; what comes then waits in the ranks, as it does on a machine without such memory."""
+"""Bytes; further output waits in the ranks, as on a machine without memfd."""
 _NAME = "ipexctl-output"
 _HEADER = struct.Struct("!QQ")
 _RECORD = struct.Struct("!IcQI")
@@ -28,14 +27,12 @@ _STREAMS = {kind: stream for stream, kind in _KINDS.items()}
 
 
 class Held(NamedTuple):
-    """Where a chunk is in the memory."""
-
     position: int
     size: int
 
 
 class UnstoredOutput:
-    """The supervisor's side. `number` is the descriptor, None on a machine without such memory."""
+    """The supervisor's side. `number` is the descriptor, None on a machine without memfd."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -47,7 +44,7 @@ class UnstoredOutput:
             self._write_header()
 
     def put(self, rank: int, stream: StreamName, offset: int, data: bytes) -> Held | None:
-        """Hold a chunk; None if there is no room for it."""
+        """Hold a chunk; None without room."""
         if self.number is None or self._end + len(data) > CAPACITY:
             return None
         held = Held(self._end + _RECORD.size, len(data))
@@ -95,7 +92,7 @@ class UnstoredReader:
                     self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def new_chunks(self) -> Iterator[Chunk]:
-        """New chunks, in the order in which they came; one at which the caller stops comes again."""
+        """New chunks in order; one at which the caller stops comes again."""
         header = self._header()
         if header is None:
             return

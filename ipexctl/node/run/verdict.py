@@ -1,28 +1,26 @@
-"""Decides why a run ended: the first failure, and none of those that only follow from it. Pure.
+"""Decides why a run ended: the first failure, and none that only follow from it. Pure.
 
-In comes the `Transition` of an event that `machine.py` handles; out go its ending, the first failure, the states of
-ranks, and the commands that stop the others. A rank that has ended may exit when no other one would suffer from that.
+A rank that has ended may exit once no other rank would suffer from that. `first_failure` of a failed run in status.json
+is
 
-`first_failure` of a failed run in status.json is
+{"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "detail", "at": seconds since the epoch}
 
-    {"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "detail", "at": seconds since the epoch}
+`rank` and `host` are the cause, or the first of several lost or missing ranks; null if no rank is to blame, as when
+mpirun ended. `ranks` are all ranks concerned. The kinds:
 
-where `rank` and `host` are those of the cause, or of the first of several lost or missing ranks, and null if no rank is
-to blame, as when mpirun ended; `ranks` are all ranks concerned. The kinds:
+exit        its command exited with `exit_code`
+signal      `signal` ended it, and neither the supervisor nor the rank wrapper sent that signal
+oom         the kernel killed it: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
+            "limit": bytes or null, "memory": bytes or null}
+lost        it no longer sends anything: its node, the network link or its rank wrapper failed
+stuck       its exception is printed, but its interpreter does not exit
+not-begun   it did not connect in time, or mpirun exited before any rank connected
+mpirun      mpirun exited or was killed while ranks ran, or could not be started
+hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
+time-limit  the run reached its time limit
+checkpoint  the checkpoint could not be brought to all hosts before the attempt
 
-    exit        its command ended with `exit_code`
-    signal      `signal` ended it, and neither the supervisor nor the rank wrapper had sent that signal
-    oom         the kernel killed it: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
-                "limit": bytes or null, "memory": bytes or null}
-    lost        it sends nothing any more: its node, the network link or its rank wrapper has failed
-    stuck       its exception is printed, but its interpreter does not exit
-    not-begun   it did not connect in time, or mpirun ended before any rank connected
-    mpirun      mpirun exited or was killed while ranks ran, or could not be started
-    hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
-    time-limit  the run reached its time limit
-    checkpoint  the checkpoint could not be brought to all hosts before the attempt
-
-`describe_exit` has the words for the end of a rank, which status.json keeps as the reason of the run.
+`describe_exit` has the words for a rank's end, which status.json keeps as the reason of the run.
 """
 
 from __future__ import annotations
@@ -50,18 +48,18 @@ if TYPE_CHECKING:
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 SETTLE_TIME = 2.0
-"""Seconds in which a rank that died of a signal replaces an exit code of another rank as the first failure."""
+"""Within this many seconds, a rank that died of a signal replaces another rank's exit code as the first failure."""
 SIGNAL_TIME = 1.0
 """Seconds to find out what sent the ranks a signal that the supervisor did not send."""
 SILENCE_TOLERANCE = 7.0
-"""Seconds by which the last messages of ranks of one node may differ."""
+"""Seconds by which the last messages of a node's ranks may differ."""
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 """Kinds of failure after which a run may be restarted."""
 ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
 """Kinds after which a run that may take other hosts may be restarted before its ranks have begun."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""By which ranks hear that the job of the run is about to end, and by which some end themselves then."""
+"""They tell ranks that the run's job is about to end, and end some ranks."""
 _SIGNALS = {
     int(signal.SIGSEGV): "crashed (SIGSEGV, a segmentation fault)",
     int(signal.SIGILL): "crashed (SIGILL, an illegal instruction)",
@@ -88,7 +86,7 @@ def end(t: Transition, state: State, code: int, reason: str) -> None:
 
 
 def stop(t: Transition, code: int) -> None:
-    """End the run on request; where an attempt has just failed, in place of the next attempt."""
+    """End the run on request; just after a failed attempt, instead of the next attempt."""
     ending = t.state.ending
     if ending is None:
         end(t, "stopped", code, "it was stopped")
@@ -134,14 +132,13 @@ def fail(
 
 
 def replace_verdict(t: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
-    """Another cause counts than the one that ended the run."""
+    """Replace the cause that ended the run."""
     t.set(ending=ending)
     t.set_status(reason=reason, first_failure=first)
     t.log("verdict", exit_code=ending.code, reason=reason)
 
 
 def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
-    """Handle the end of a rank's command."""
     code, by, oom = message.code, message.signal, message.oom
     is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     was_stopped = not message.is_own and is_end
@@ -169,7 +166,7 @@ def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
 
 
 def check_outside_signals(t: Transition) -> None:
-    """Find the cause of signals that the supervisor did not send: mpirun, when all ranks got one."""
+    """Find the cause of signals that the supervisor did not send: mpirun, if all ranks got one."""
     since, mpirun = t.state.signalled_at, t.state.mpirun
     if since is None or t.state.ending is not None:
         return
@@ -192,9 +189,9 @@ def on_not_begun(t: Transition, missing: Sequence[RankState]) -> None:
 
 
 def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mpirun_log: Sequence[str]) -> None:
-    """Handle lost ranks. An exit that a rank has reported stays; without one, the loss ends the run.
+    """Handle lost ranks. A reported exit stays; without one, the loss ends the run.
 
-    `silence`: the seconds since each rank has sent something.
+    `silence`: seconds since each rank sent something.
     """
     without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
     was_ending = t.state.ending is not None
@@ -214,10 +211,10 @@ def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mp
 
 
 def on_all_ended(t: Transition) -> None:
-    """Replace an exit code by a loss that came before it: the rank raised an exception because it lost that peer.
+    """Replace an exit code by an earlier loss: the rank raised an exception because it lost that peer.
 
-    A closed connection counts as lost only after some seconds, in which the rank could have connected again. Ranks
-    that have all ended themselves at the notice have stopped the run.
+    A closed connection counts as lost only after some seconds, in which the rank could have reconnected. If all ranks
+    exited at the notice, the run was stopped.
     """
     if t.state.ending is None and any(peer.status.state == "stopped" for peer in t.ranks):
         end(t, "stopped", 128 + signal.SIGTERM, "it was stopped")
@@ -239,7 +236,7 @@ def on_all_ended(t: Transition) -> None:
 
 
 def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, float], log: Sequence[str]) -> None:
-    """mpirun has ended, and no failure explains it: ranks without an exit are lost with it, or because of it.
+    """mpirun exited, and no failure explains it: ranks without an exit are lost with it, or because of it.
 
     Intel's hydra may die of SIGPIPE as it loses a host, before that host's ranks have closed their connections.
     """
@@ -261,7 +258,7 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
 
 
 def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
-    """Record that what has started these ranks has ended, by a signal or with an exit code."""
+    """Record that the launcher of these ranks ended, by a signal or with an exit code."""
     starter = t.state.starter
     program = "the rank wrapper" if starter.is_direct else starter.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
@@ -276,7 +273,7 @@ def fail_with_program(t: Transition, left: list[RankState], code: int | None, by
 
 
 def may_restart(state: SupervisorState) -> bool:
-    """Whether a rank failed after its command started, or other hosts may change what failed, and a restart is left."""
+    """True if a rank failed after its command started, or other hosts may change the failure, and a restart is left."""
     ending, first = state.ending, state.status.first_failure
     if ending is None or ending.state != "failed" or first is None or state.restarts_left <= 0:
         return False
@@ -328,8 +325,8 @@ def release_ended(t: Transition) -> None:
     """Release the ended ranks together, once every connected rank has ended.
 
     While a run is ending, or may be after a signal from outside, mpirun may kill the other ranks as soon as one exits,
-    and their output would be lost.
-    When a restart is possible, only the end of all ranks decides whether the job file is kept.
+    and their output would be lost. If a restart is possible, only the end of all ranks decides whether the job file is
+    kept.
     """
     if not any(peer.is_connected and not peer.is_done for peer in t.ranks):
         for peer in t.ranks:
@@ -347,7 +344,7 @@ def release(t: Transition, peer: RankState) -> None:
 
 
 def is_job_file_read(state: SupervisorState, store: str) -> bool:
-    """Whether all ranks of a store have read its job file. A short rank may have ended by then."""
+    """True if all ranks of a store have read its job file. A short rank may already have ended."""
     return all(peer.has_begun for peer in state.ranks.values() if peer.store == store)
 
 
@@ -355,7 +352,7 @@ def is_job_file_read(state: SupervisorState, store: str) -> bool:
 
 
 class Loss(NamedTuple):
-    """Ranks that were lost together: the kind of the loss, and a sentence about it."""
+    """Ranks lost together: the kind of the loss, and a sentence about it."""
 
     kind: Literal["wrapper-killed", "silent", "cut-off"]
     """`cut-off`: node0 lost all others, so none of them is the cause."""
@@ -364,8 +361,8 @@ class Loss(NamedTuple):
 
 
 def killed_ranks(lines: Sequence[str], ranks: Sequence[RankPlacement]) -> tuple[int, ...]:
-    """The rank whose wrapper was killed first, in the words of hydra at the end of mpirun's output, or all of a host
-    that hydra lost first: a host that reboots closes hydra's connections before or after those of its ranks."""
+    """The rank whose wrapper was killed first, by hydra's words at the end of mpirun's output, or all ranks of a host
+    that hydra lost first: a rebooting host closes hydra's connections before or after its ranks' own."""
     if found := next(filter(None, map(_KILLED_RANK.search, lines)), None):
         return (int(found[1]),)
     found = next(filter(None, map(_LOST_HOST.search, lines)), None)
@@ -377,8 +374,8 @@ def describe_loss(
 ) -> Loss:
     """All ranks lost together with these.
 
-    A closed connection means that the host still answers; a silent one may mean that the host is gone. mpirun kills the
-    other wrappers so soon after the first one that the connections of nearer nodes may close before its own.
+    A closed connection means that the host still answers; a silent one may mean that it is gone. mpirun kills the other
+    wrappers so soon after the first that the connections of nearer nodes may close before its own.
     """
     peers = list(state.ranks.values())
     first = min((state.ranks[rank] for rank in lost), key=lambda peer: (peer.lost_at, peer.rank))
@@ -421,7 +418,7 @@ def _wrappers_killed(gone: Sequence[RankState]) -> str:
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:
-    """How a failed rank ended: the words of the reason of a run, and of `ipexctl why` for the other ranks."""
+    """How a failed rank ended, for the reason of a run, and for other ranks in `ipexctl why`."""
     if oom:
         return "was killed by the kernel: out of memory" + (f" (limit {format_limit(oom.limit)})" if oom.limit else "")
     if by:

@@ -1,20 +1,17 @@
-"""Files of windows: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of the host of that rank. Lines of JSON.
+"""Files of windows: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of that rank's host. Lines of JSON.
 
-The first line is a `_Header`; each other one is a window, the oldest first: its place in time, then its figures
-in the order of the header's `fields`. Of a place without a line nothing is known: before a restart, or while a rank was
-cut off.
+The first line is a `_Header`; each other line is a window, oldest first: its place in time, then its figures in the
+order of the header's `fields`. A place without a line is unknown: before a restart, or while a rank was cut off.
 
-    {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
-    [0,3.214,102.8,…]
+{"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
+[0,3.214,102.8,…]
 
-In come windows with the number that the rank gave them. The rules: no place is beyond CAPACITY, since
-each two places become one when the file is full; a window that arrives twice counts once; a window that a full disk
-refuses is left out, and so is a line that cannot be read. The places are by the clock of this process: those of the
-hosts may differ.
+When the file reaches CAPACITY places, each two places become one. A repeated window counts once. A window that a full
+disk refuses is left out, and so is an unreadable line. Places follow this process's clock: those of hosts may differ.
 
 A RunReference is answered with frames of kind W, one for each file of a run, then {"event": "done"}; a follower gets
-the same at the end of the run (`follow.py`). Of a run whose files have more than MAX_SENT bytes together, each 2nd,
-4th, 8th … window is sent, in place of as many.
+the same at the end of the run (`follow.py`). If the files have more than MAX_SENT bytes together, each 2nd, 4th, 8th …
+window is sent, and stands for as many.
 """
 
 from __future__ import annotations
@@ -37,12 +34,12 @@ WINDOW = 10.0
 RANK_SUFFIX, HOST_SUFFIX = ".meter", ".host"
 SCHEMA = "ipexctl.windows/1"
 BINARY = b"ipex"
-"""How the files of version 0.4 and before begin."""
+"""First bytes of files of version 0.4 and before."""
 MAX_LINE = 256
 MAX_SENT = 16 << 20
 """Bytes of all files together: 64 ranks on 64 hosts have 15 MB after a day."""
 MOST_DOUBLINGS = 20
-"""Then a window has four months, and the file more than anyone runs."""
+"""A window then has four months, and the file more than anyone runs."""
 
 
 CAPACITY = 2160
@@ -55,7 +52,7 @@ KINDS: Mapping[str, Any] = {RANK_SUFFIX: RankRates, HOST_SUFFIX: HostRates}
 class _Header(NamedTuple):
     schema: str
     started: float
-    """The begin of the first place, in seconds since the epoch."""
+    """Start of the first place, in seconds since the epoch."""
     seconds: float
     fields: tuple[str, ...]
 
@@ -64,7 +61,7 @@ class _Header(NamedTuple):
 
 
 class WindowWriter:
-    """Writes the windows of one rank or host. The file is made with the first one."""
+    """Writes the windows of one rank or host. The file is created with the first one."""
 
     def __init__(self, path: str, rates: Any) -> None:
         """`rates`: the class of the figures."""
@@ -72,25 +69,25 @@ class WindowWriter:
         self._number = -1
         self._header = _Header(SCHEMA, 0.0, WINDOW, rates._fields)
         self._began = 0.0
-        """By the clock of `add`: the begin of the first place."""
+        """Start of the first place, by the clock of `add`."""
         self._doublings = 0
         self._first: int | None = None
-        """The place of this attempt's window 0."""
+        """Place of this attempt's window 0."""
         self._last = -1
-        """The place of the last window, before places became one."""
+        """Place of the last window, before places were merged."""
         self._line = -1
-        """The place of the last line."""
+        """Place of the last line."""
         self._at = self._size = 0
-        """Where the last line begins and ends."""
+        """Start and end of the last line in the file."""
         self._windows: list[RankRates | HostRates] = []
-        """Those of the last line."""
+        """Windows of the last line."""
 
     def begin_attempt(self) -> None:
         """The next windows are numbered from 0 again."""
         self._first = None
 
     def add(self, number: int, rates: RankRates | HostRates, now: float, at: float) -> None:
-        """`now` is a clock that never goes back, `at` the time of day."""
+        """`now` is monotonic, `at` the time of day."""
         with contextlib.suppress(OSError):
             self._add(number, rates, now, at)
 
@@ -128,7 +125,7 @@ class WindowWriter:
         self._number = number
 
     def _double(self) -> None:
-        """Write a new file: a follower that reads the old one sees it whole."""
+        """Write a new file, so that a follower of the old one sees it complete."""
         with open(self._path, "rb") as file:
             content = _read(self._rates, file.read())
         windows = content[2] if content is not None else ()
@@ -159,16 +156,15 @@ class WindowWriter:
 
 
 def _encoded(place: int, rates: RankRates | HostRates) -> bytes:
-    """Numbers have four digits, which is more than they are known to."""
+    """Four digits: more than the numbers are accurate to."""
     short = [float(f"{value:.4g}") if isinstance(value, float) else value for value in rates]
     return json.dumps([place, *short], separators=(",", ":")).encode() + b"\n"
 
 
 class RankWindows(NamedTuple):
     started: float
-    """The begin of the first window, in seconds since the epoch by the clock of node0."""
+    """Start of the first window, in seconds since the epoch by node0's clock."""
     seconds: float
-    """The length of each window."""
     windows: tuple[RankRates | None, ...]
 
 
@@ -179,7 +175,7 @@ class HostWindows(NamedTuple):
 
 
 def _read_header(line: bytes) -> _Header | None:
-    """None for a file that is damaged or of another version."""
+    """None for a damaged file, or one of another version."""
     try:
         header = decode(_Header, parse_json(line), "windows")
     except ValueError:
@@ -188,7 +184,7 @@ def _read_header(line: bytes) -> _Header | None:
 
 
 def _read(rates: Any, data: bytes) -> tuple[float, float, tuple[Any, ...]] | None:
-    """When the first window began, the length of each, and all of them."""
+    """Start of the first window, the length of each, and all windows."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
     if header is None:
@@ -218,7 +214,7 @@ _NUMBERS = (float, int, bool)
 
 
 def thinned(data: bytes, step: int) -> bytes:
-    """The content of a file with every so-manieth window alone, which then stands for so many."""
+    """Keep only every `step`th window of a file, which then stands for so many."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
     if header is None or step < 2:
@@ -232,7 +228,7 @@ def thinned(data: bytes, step: int) -> bytes:
 
 
 def decode_rank_windows(data: bytes) -> RankWindows | None:
-    """The content of a rank's file; None for one that is damaged or of another version."""
+    """The content of a rank's file; None for a damaged one, or one of another version."""
     content = _read(RankRates, data)
     return None if content is None else RankWindows(*content)
 

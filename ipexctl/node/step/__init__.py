@@ -1,1 +1,1 @@
-"""A step of Slurm on a node, in which commands of the control machine run."""
+"""A Slurm step on a node, in which commands of the control machine run."""

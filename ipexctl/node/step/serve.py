@@ -1,22 +1,20 @@
-"""The node's end of a session over srun: it runs commands of the control machine within one step of Slurm.
+"""The node's end of a session over srun: runs commands of the control machine within one Slurm step.
 
-srun's own streams pass 5 MB/s, in messages of 1024 bytes, and there are three of them. So they carry only what starts
-and ends commands: lines of JSON on stdin, events on stdout. Each command has a TCP connection of its own, made from
-here to the port of the control machine that the request names, as the nodes of an allocation can reach srun there, too.
-It is encrypted (`common/encrypted_socket.py`); its key comes sealed for this account (`common/munge.py`), as what srun
-sends can be read on the network. On it come the script and then its stdin, and go its output and its end.
+srun has only three streams, which pass 5 MB/s in messages of 1024 bytes, so they carry only what starts and ends
+commands: lines of JSON on stdin, events on stdout. Each command gets its own TCP connection from here to the control
+machine's port, encrypted (`common/encrypted_socket.py`). Its key comes sealed for this account (`common/munge.py`),
+because what srun sends can be read on the network. Script and stdin come in on it; output and exit go out.
 
-    stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
-    a call  J {"script", "stdin"}, I bytes (none: its end)            O, E bytes; J {"code"} or {"signal"} at the end
+stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
+a call  J {"script", "stdin"}, I bytes (none: its end)            O, E bytes; J {"code"} or {"signal"} at the end
 
-A command runs as over ssh: in the account's home, in a session of its own, whose id is how its processes are found.
-When stdin ends or a call's connection breaks, nobody waits for an answer: all processes of the commands are ended. So
-they are at the end of one more connection, which has no command and lasts as long as the session, also where srun was
-killed; and at SIGTERM, which Slurm sends before SIGKILL: without cgroups it loses the processes of a killed parent.
+A command runs as over ssh: in the account's home, in its own session, whose id finds its processes. All processes of
+the commands are ended when stdin ends, when a call's connection breaks, when the session's extra connection without a
+command breaks (also where srun was killed), and at SIGTERM, which Slurm sends before SIGKILL: without cgroups it loses
+the processes of a killed parent.
 
-Slurm ends with a step all that was started in it. So the step of a session that `stays` lasts until the daemons of its
-commands have ended, such as the supervisor of a run: they have sessions of their own, and become children of this
-program.
+Slurm ends everything that was started in a step. So the step of a session that `stays` lasts until the daemons of its
+commands exit, such as a run's supervisor: they have their own sessions and become children of this program.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 STDIN, STDOUT, STDERR, MESSAGE = b"I", b"O", b"E", b"J"
-"""The kinds of frames of a call."""
+"""Kinds of frames of a call."""
 GRACE = 2.0
 """Seconds between TERM and KILL for commands whose control machine has left."""
 _READ = 1 << 18
@@ -58,7 +56,7 @@ _SIZE = struct.Struct(">I")
 _MAX_ENVIRONMENT = 16 << 20
 _DAEMON_POLL = 0.2
 _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
-"""Variables of a step with the address of the machine where srun was called."""
+"""Step variables with the address of the machine where srun was called."""
 
 
 class ControlPort(NamedTuple):
@@ -72,7 +70,7 @@ class ControlPort(NamedTuple):
     context: ssl.SSLContext
 
     def connect(self, call: str) -> socket.socket:
-        """An encrypted connection for a command; raises an OSError."""
+        """Open an encrypted connection for a command; raises an OSError."""
         conn = connect(self.address, self.port, self.token, STEP)
         encrypted = encrypt(conn, self.context, fingerprint=self.fingerprint, seconds=REPLY_TIME)
         send_line(encrypted, {"call": call, "token": self.token})
@@ -134,9 +132,9 @@ def main(action: str) -> int:
 
 
 def await_daemons(calls: Collection[int] = (), number: int = 0) -> None:
-    """Wait for the end of what commands have left, as the supervisor of a run: Slurm would end it with this step.
+    """Wait until the daemons of commands exit, such as a run's supervisor: Slurm would end them with this step.
 
-    `calls`: the processes of commands, which are others. `number`: the signal that ends this step, and them.
+    `calls`: processes of the commands themselves, not waited for. `number`: the signal that ends this step, and them.
     """
     own = os.getpid()
     while daemons := [s.pid for s in all_processes() if s.parent == own and s.is_alive and s.pid not in calls]:
@@ -148,7 +146,7 @@ def await_daemons(calls: Collection[int] = (), number: int = 0) -> None:
 
 
 class _CommandTable:
-    """The commands that run in this step, by the id that the control machine gave them."""
+    """Commands running in this step, by the id that the control machine gave them."""
 
     def __init__(self, target: ControlPort, variables: dict[str, str]) -> None:
         self.target = target
@@ -167,7 +165,7 @@ class _CommandTable:
             threading.Thread(target=self._end, args=(str(message["end"]), message["grace"]), daemon=True).start()
 
     def end_all(self) -> None:
-        """End what still runs, all at once."""
+        """End all running commands at once."""
         with self._lock:
             calls = list(self._calls.values())
         threads = [threading.Thread(target=call.end, args=(GRACE,), daemon=True) for call in calls]
@@ -177,12 +175,12 @@ class _CommandTable:
             thread.join()
 
     def pids(self) -> frozenset[int]:
-        """The first processes of the commands that run."""
+        """First process of each running command."""
         with self._lock:
             return frozenset(call.pid for call in self._calls.values() if call.pid is not None)
 
     def await_calls(self, seconds: float) -> None:
-        """Wait until no command runs any more, for so long."""
+        """Wait at most this long until no command runs."""
         wait_until(lambda: not self.pids(), seconds, _POLL)
 
     def _run(self, name: str, call: _StepCommand) -> None:
@@ -205,8 +203,6 @@ class _CommandTable:
 
 
 class _StepCommand:
-    """One command."""
-
     def __init__(self, name: str, target: ControlPort, environment: dict[str, str]) -> None:
         self._name = name
         self._target = target
@@ -216,7 +212,7 @@ class _StepCommand:
         self._sending = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False
-        """Its end was asked for, perhaps before its start."""
+        """True if its end was requested, perhaps before its start."""
         self._is_over = False
 
     @property
@@ -224,7 +220,7 @@ class _StepCommand:
         return self._process.pid if self._process is not None else None
 
     def run(self) -> None:
-        """Run the command to its end; raises an OSError or a FrameError if there is no connection."""
+        """Run the command until it exits; raises an OSError or a FrameError without a connection."""
         target = self._target
         try:
             conn = target.connect(self._name)
@@ -274,14 +270,14 @@ class _StepCommand:
         return self._process
 
     def _feed(self, reader: _FrameSource, process: subprocess.Popen[bytes]) -> None:
-        """Copy stdin. The end of the connection before that of the command means that nobody waits for it."""
+        """Copy stdin. If the connection ends before the command does, nobody waits for it."""
         stdin = process.stdin
         try:
             while True:
                 kind, payload = reader.next()
                 if kind != STDIN or stdin is None:
                     continue
-                with contextlib.suppress(OSError, ValueError):  # a command may stop to read
+                with contextlib.suppress(OSError, ValueError):  # a command may stop reading
                     if payload:
                         stdin.write(payload)
                         stdin.flush()
@@ -299,7 +295,7 @@ class _StepCommand:
                 if not data:
                     return
                 self._send(conn, HEAD.pack(len(data), kind) + data)
-        # The control machine has closed the connection: drain the rest, so that the command does not block.
+        # The control machine closed the connection: drain the rest, so that the command does not block.
         with contextlib.suppress(OSError):
             while os.read(descriptor, _READ):
                 pass
@@ -309,7 +305,7 @@ class _StepCommand:
             conn.sendall(data)
 
     def end(self, grace: float) -> int:
-        """End every process of the command's session, TERM first; the number that survives."""
+        """End all processes of the command's session, TERM first; return how many survive."""
         with self._ending:
             with self._starting:
                 self._is_ended = True
@@ -335,7 +331,7 @@ class _FrameSource:
         self._frames: list[tuple[bytes, bytes]] = []
 
     def next(self) -> tuple[bytes, bytes]:
-        """Raises an OSError at the end of the connection, and a FrameError for what is no frame."""
+        """Raises an OSError at the end of the connection, and a FrameError for an invalid frame."""
         while not self._frames:
             data = self._conn.recv(_READ)
             if not data:
@@ -345,7 +341,7 @@ class _FrameSource:
 
 
 def end_session(session: int, grace: float) -> int:
-    """End all processes of a session, TERM first and KILL after the grace time; the number that survives both."""
+    """End all processes of a session, with KILL after the grace time; return how many survive both signals."""
 
     def alive() -> list[int]:
         return [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
@@ -368,13 +364,13 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def encode_environment(variables: dict[str, str]) -> bytes:
-    """The variables of the control machine's call, as the first thing on a session's first connection."""
+    """Encode the variables of the control machine's call; they come first on a session's first connection."""
     data = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment(variables).items())
     return _SIZE.pack(len(data)) + data
 
 
 def read_environment(conn: socket.socket) -> dict[str, str]:
-    """The other end of `encode_environment`. Raises an OSError if the connection ends before."""
+    """Decode what `encode_environment` sent. Raises an OSError if the connection ends early."""
     conn.settimeout(REPLY_TIME)
     (size,) = _SIZE.unpack(_read_exactly(conn, _SIZE.size))
     pairs = (

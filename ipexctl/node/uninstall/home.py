@@ -1,8 +1,8 @@
-"""Lists and removes what ipexctl put into a home of this host; files that runs wrote stay unless they are requested.
+"""Lists and removes what ipexctl put into a home of this host. Files that runs wrote stay unless requested.
 
 `remove` changes nothing while a run or another process uses the home, nor in a directory that is no home
-(`common/home.py`). It removes only what `common/home_entries.py` recognises; all else stays and is listed. It does not
-remove the files of `trust`; `tune.before` stays, because it is needed to undo the settings. The mark goes last.
+(`common/home.py`). It removes only what `common/home_entries.py` recognises and lists the rest. Files of `trust` stay;
+`tune.before` stays because undoing the settings needs it. The mark goes last.
 """
 
 from __future__ import annotations
@@ -33,21 +33,19 @@ from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
 from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
-"""The directories of a run with the output of its ranks."""
+"""Directories of a run that hold its ranks' output."""
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
 EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
-"""The directories of a home from which `remove` removes."""
+"""Directories of a home that `remove` removes from."""
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
-"""Entries of others that are listed one by one."""
+"""Foreign entries that are listed one by one."""
 
 
 class UninstallRequest(TypedDict):
-    """Of `list` and `remove`."""
-
     home: str
     results: bool
-    """Whether files that runs wrote go too."""
+    """Remove files that runs wrote, too."""
     ended: Sequence[str]
     """Runs that have ended or were never started."""
 
@@ -60,10 +58,10 @@ class Part(ABC):
 
     @abstractmethod
     def results(self) -> list[bytes]:
-        """The files that runs wrote, without bytecode."""
+        """Files that runs wrote, without bytecode."""
 
     def files(self, *, with_results: bool) -> list[bytes]:
-        """The files to remove."""
+        """Files to remove."""
         kept = set() if with_results else set(self.results())
         return [path for path in files_below(self.path) if path not in kept]
 
@@ -75,8 +73,6 @@ class Part(ABC):
 
 
 class TreePart(Part):
-    """A project's tree."""
-
     def __init__(self, home: str, name: str) -> None:
         match = TREE.fullmatch(name)
         assert match is not None
@@ -84,16 +80,16 @@ class TreePart(Part):
         super().__init__(self.tree.path)
 
     def results(self) -> list[bytes]:
-        """All but what sync wrote and nothing changed since."""
+        """Everything but files that sync wrote and nothing changed since."""
         synced = {self.tree.path_of(path) for path in TreePlan(self.tree, [], []).remove}
         state = self.tree.state_directory + b"/"
         files = (path for path in files_below(self.path) if path not in synced and not path.startswith(state))
         return [path for path in files if not is_bytecode(path)]
 
     def remove(self, *, with_results: bool) -> None:
-        """Its state directory goes last, and stays beside files that stay: it shows that the tree is ipexctl's."""
+        """The state directory goes last, and stays if any file stays: it marks the tree as ipexctl's."""
         state = self.tree.state_directory
-        with self.tree.lock():  # no sync is at work, and none begins while its state is still there
+        with self.tree.lock():  # no sync is at work, and none begins while its state still exists
             removed = self.files(with_results=with_results)
         for path in removed:
             with contextlib.suppress(FileNotFoundError):
@@ -107,14 +103,14 @@ class TreePart(Part):
 
 
 class RunPart(Part):
-    """The files of a run on this host."""
+    """Files of a run on this host."""
 
     def __init__(self, home: str, name: str) -> None:
         self.name = name
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
 
     def liveness(self) -> Liveness:
-        """By its files alone; processes on this host can show that it is in use."""
+        """Judged by its files only; processes on this host can show that it is in use."""
         rundir = os.fsdecode(self.path)
         is_over = is_finished(rundir, read_json(f"{rundir}/status.json"))
         if is_over is not None:
@@ -131,14 +127,14 @@ class RunPart(Part):
         return liveness_of(stored.status, seconds_since(stored.written), REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
-        """The output of its ranks; windows of its meter are ipexctl's own."""
+        """Its ranks' output; meter windows are ipexctl's own."""
         directories = [self.path + b"/" + encode_name(name) for name in OUTPUT_DIRECTORIES]
         paths = [path for directory in directories for path in files_below(directory)]
         return [path for path in paths if not path.endswith(WINDOW_SUFFIXES) and os.lstat(path).st_size]
 
 
 class ResultsPart(Part):
-    """The directory that a run got for its results: all in it is the run's."""
+    """The directory that a run got for its results: everything in it is the run's."""
 
     def __init__(self, path: str) -> None:
         super().__init__(os.fsencode(path))
@@ -148,7 +144,7 @@ class ResultsPart(Part):
 
 
 class HomeContents:
-    """The home of a request, as it is. Reading it changes nothing."""
+    """Reads the home of a request; changes nothing."""
 
     def __init__(self, request: UninstallRequest) -> None:
         self.home = home_of(request)
@@ -162,7 +158,7 @@ class HomeContents:
         return own_entries(self.home, directory)
 
     def run_states(self) -> dict[Liveness, list[str]]:
-        """The names of the runs in each state. `ended` of the request wins over `starting`."""
+        """Names of the runs in each state. `ended` of the request wins over `starting`."""
         active = runs_with_processes(f"{self.home}/runs") if self.runs else set()
         states: dict[str, Liveness] = {run.name: "live" if run.name in active else run.liveness() for run in self.runs}
         for tree in self.trees:
@@ -174,7 +170,7 @@ class HomeContents:
         return names
 
     def busy(self) -> list[str]:
-        """Reasons why nothing can be removed now, apart from runs."""
+        """Reasons other than runs why nothing can be removed now."""
         reasons = []
         if users := environments.find_users([f"{self.home}/envs"]):
             reasons.append(f"process {', '.join(map(str, users[:5]))} uses an environment there")
@@ -196,7 +192,7 @@ class HomeContents:
         )
 
     def found(self) -> Iterator[HomeEntry]:
-        """The entries that `remove` removes."""
+        """Entries that `remove` removes."""
         envs = environments.list_environments({"home": self.home}).envs
         yield HomeEntry("environments", len(envs), sum(env.bytes or 0 for env in envs))
         for kind, parts in self.parts().items():
@@ -211,7 +207,7 @@ class HomeContents:
         return {"runs": [*self.runs], "projects": [*self.trees], "results": [*self.result_directories]}
 
     def left(self) -> Iterator[HomeEntry]:
-        """The entries that `remove` leaves there."""
+        """Entries that `remove` keeps."""
         for (kind, parts), name in zip(self.parts().items(), ("runs", "code", "results")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:
@@ -244,9 +240,9 @@ class HomeContents:
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
 
     def remove_home(self) -> None:
-        """Remove the mark and the directory, if nothing of ipexctl is left; files of others stay.
+        """Remove the mark and the directory if only files of others are left.
 
-        What stays in its directories, as what runs wrote, keeps the mark: without it, this would be no home any more.
+        If a file of a run stays, so does the mark: without it, this would no longer be a home.
         """
         if any(os.path.lexists(f"{self.home}/{name}") for name in HOME_ENTRIES - {MARK}):
             return
@@ -263,7 +259,6 @@ def list_names(directory: bytes) -> list[bytes]:
 
 
 def files_below(directory: bytes) -> Iterator[bytes]:
-    """Files and links."""
     for name in list_names(directory):
         path = directory + b"/" + name
         if is_directory(path):
@@ -301,7 +296,7 @@ def usage_of(path: str) -> int:
 
 
 def age_or_infinite(path: bytes) -> float:
-    """Seconds since the last write; infinite if there is no such file."""
+    """Seconds since the last write; infinite if the file does not exist."""
     try:
         return age_of(path)
     except OSError:
@@ -333,7 +328,7 @@ def main(action: str) -> int:
         try:
             return actions[action](request, stdin)
         except HomeRefused as refused:
-            # The fix for other calls names a directory to begin anew in; here it might be one in use.
+            # The fix of other calls names a directory to start afresh in; here that directory might be in use.
             fix = "nothing there is removed; name the directory of ipexctl: --home DIR"
             failed = AgentError(refused.reason, fix)
             failed.is_wrong_call = refused.is_wrong_call

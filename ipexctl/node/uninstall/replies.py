@@ -1,4 +1,4 @@
-"""The contents of a home, the answer of `list` and `remove`, for both sides."""
+"""The contents of a home, as `list` and `remove` report them; used on both sides."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from typing import NamedTuple
 
 
 class HomeEntry(NamedTuple):
-    """Files of one kind."""
-
     kind: str
     entries: int
     size: int
     path: str = ""
-    """Where those are that stay."""
+    """Where the files that stay are."""
 
 
 class HomeReply(NamedTuple):
     logins: bool
-    """Whether `trust` put files there."""
+    """True if `trust` put files there."""
     live: tuple[str, ...]
-    """Runs that go on there."""
+    """Runs that are still running."""
     starting: tuple[str, ...]
-    """Runs whose files are there, and that may start."""
+    """Runs that have files here and may still start."""
     over: tuple[str, ...]
-    """Runs that have ended, by their record there."""
+    """Runs that have ended, by their record here."""
     busy: tuple[str, ...]
-    """Other reasons why nothing can be removed now."""
+    """Reasons other than runs why nothing can be removed now."""
     found: tuple[HomeEntry, ...]
     """What was there before."""
     left: tuple[HomeEntry, ...]
