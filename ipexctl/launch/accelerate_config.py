@@ -1,10 +1,8 @@
 """Reads a configuration of `accelerate config`, of any generation, and takes over its options.
 
-In: the text of the file, YAML or JSON; out: an `AccelerateConfig` with the keys that concern ranks on CPUs, and notes.
-`with_config` puts its values below the options of the call. The rules: what can't be run on CPUs one logs into is
-refused at its line; a key without a meaning there is ignored, an unknown one with a note; the keys of a section are
-also taken from the top level, as files copied from a web page often lack their indentation. `accelerate_env` has the
-variables that follow from it.
+`with_config` puts its values below the options of the call. What can't be run on CPUs one logs into is refused at its
+line; a key without a meaning there is ignored, an unknown one gets a note. Keys of a section are also taken from the
+top level. `accelerate_env` has the variables that follow from it.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ NESTED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Section → its keys. A file copied from a web page often lacks their indentation."""
 OLD_DYNAMO: Final = "dynamo_backend"
-"""It was a key of the top level before there was a section for it."""
+"""A top-level key before there was a section for it."""
 USED: Final = (
     "compute_environment", "debug", "distributed_type", "machine_rank", "main_process_ip", "main_process_port",
     "mixed_precision", "num_machines", "num_processes", "use_cpu", "fp16",
@@ -67,7 +65,7 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 
 
 def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateConfig:
-    """Read the file that `accelerate config` wrote; `is_typed`: the user named it in this call."""
+    """`is_typed`: the user named the file in this call."""
     try:
         text = (read_typed if is_typed else read_regular)(expanded(path), ACCELERATE).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -112,7 +110,7 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tuple[str, ...]:
-    """Notes about the file for these hosts. `node0`: all names and addresses of the first one."""
+    """Notes about the file for these hosts. `node0`: all names and addresses of the first host."""
     notes = list(config.notes)
     if config.machines > hosts:
         notes.append(
@@ -127,8 +125,6 @@ def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tup
 
 
 class _AccelerateConfigReader:
-    """Reads one file, key by key."""
-
     def __init__(self, tree: YamlTree, path: str) -> None:
         self._tree, self._path = tree, path
         assert tree.root is not None
@@ -171,7 +167,7 @@ class _AccelerateConfigReader:
         )
 
     def _section(self, name: str) -> dict[str, Entry]:
-        """The keys of a section, also those that are at the top level by mistake."""
+        """The keys of a section, also those at the top level by mistake."""
         entry = self._top.get(name)
         found: dict[str, Entry] = {}
         if entry is not None and not is_null(entry.value):
@@ -248,7 +244,7 @@ class _AccelerateConfigReader:
         return port or None
 
     def _count(self, key: str) -> int | None:
-        """-1 means that the command line sets it."""
+        """-1: the command line sets it."""
         entry = self._top.get(key)
         number = self._whole(entry, least=-1)
         if entry is not None and number == 0:

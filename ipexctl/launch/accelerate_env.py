@@ -26,7 +26,7 @@ DYNAMO: Final[Mapping[str, str]] = {
     "use_dynamic": "False",
     "use_regional_compilation": "False",
 }
-"""Each with accelerate's default."""
+"""With accelerate's defaults."""
 FIRST_IPEX: Final = "0.20"
 """Older ones read IPEX_ENABLED."""
 WITHOUT_XPU: Final = "1.6"
@@ -36,12 +36,12 @@ FIRST_REGIONAL: Final = "1.7"
 
 
 def variables_of(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[Setting, ...]:
-    """The variables of the ranks, for the accelerate in their environment."""
+    """The ranks' variables for the accelerate in their environment."""
     return tuple(_settings(config, packages.get(PROJECT), has_ipex=IPEX in packages))
 
 
 def misunderstandings(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[str, ...]:
-    """Notes about requests of the file that the accelerate of the environment does not support."""
+    """Notes about requests of the file that the environment's accelerate does not support."""
     version = packages.get(PROJECT)
     if version is None:
         return ("the environment has no accelerate: its variables are set nevertheless, for scripts that read them",)

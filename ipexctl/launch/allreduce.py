@@ -1,13 +1,11 @@
-"""Decides how the ranks of a plan add gradients up: in shared memory on each host, or as the backend does. Pure.
+"""Decides how the ranks of a plan add gradients up, and in which format these go between hosts. Pure.
 
-And as what gradients go between hosts: as they are, or in fewer bytes, which changes the training a little, so that
-only the user chooses it. In: the request, the hosts with their ranks, the backend; out: a `Choice` for each
-with reasons that a program can read, and the sentences about them. `inrank/` is the code that adds them up, in the
-ranks' own Python. The rule: shared memory is for gloo, for at least two ranks on a host, for a torch that is known to
-have what it needs, and for x86-64, on whose order of stores it relies. Ranks still agree on it when they start, and
-stay with gloo if one of them can't. Under `auto`, ranks that outnumber the cores of a host stay with the backend, as
-one that waits keeps its core for a moment. Hosts must have equally many. The size of /dev/shm does not matter: the
-memory has no file there.
+All-reduce is in shared memory on each host, or the backend's own. Fewer bytes between hosts change the training a
+little, so only the user chooses that. `inrank/` is the code that adds up, in the ranks' own Python. Shared memory is
+for gloo, at least two ranks on a host, a torch that is known to have what it needs, and x86-64, whose order of stores
+it relies on. Hosts must have equally many ranks. Ranks still agree on it when they start, and stay with gloo if one of
+them can't. Under `auto`, ranks that outnumber a host's cores stay with the backend, because a waiting rank keeps its
+core for a moment. The size of /dev/shm does not matter: the memory has no file there.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _SHIM: Final = "IPEXCTL_SHIM"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
 BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
-"""Of those of fp32."""
+"""Relative to fp32."""
 
 
 def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
@@ -52,7 +50,7 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
 
 
 def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
-    """What the user asks for, or fp32 with the first reason why nothing else is possible; `default`: it is."""
+    """The user's choice, or fp32 with the first reason why nothing else is possible; `default`: it is possible."""
     wanted = request.spec.wire
     if len(nodes) == 1:
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "one-host")
@@ -70,7 +68,7 @@ def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Ba
 def _obstacle(
     request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
-    """Why our code can't add gradients up, with the hosts at fault if some are; `fewest` ranks must be on some host."""
+    """Why our code can't add gradients up, with the hosts at fault, if any; `fewest` ranks must be on some host."""
     if backend == "none":
         return "no-process-group", ()
     if backend != "gloo":
@@ -108,7 +106,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def choice_text(context: LaunchContext) -> str | None:
-    """How gradients are added up and why, as a line of the plan; None where there is nothing to choose."""
+    """How gradients are added up and why, as a line of the plan; None if there is nothing to choose."""
     if context.world_size == 1 or context.backend != "gloo":
         return None
     if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
@@ -122,7 +120,7 @@ def choice_text(context: LaunchContext) -> str | None:
 
 
 def wire_text(context: LaunchContext) -> str | None:
-    """As what gradients go between hosts, as a line of the plan; None where they go as they are."""
+    """The format of gradients between hosts, as a line of the plan; None if it is unchanged."""
     mode = context.wire.mode
     if mode == "fp32":
         return None

@@ -1,7 +1,6 @@
 """The cores of each rank of a host, and those of its oneCCL workers. Pure.
 
-In come the usable `Cores` of a host, and how many ranks and workers it has; out goes a `Binding`. The rule: blocks of
-one size, in one NUMA node where they fit, as the slowest rank sets the pace.
+Blocks have one size, in one NUMA node where they fit, because the slowest rank sets the pace.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
-    """The cores and memory of one rank."""
-
     cores: tuple[int, ...] = ()
     workers: tuple[int, ...] = ()
     memory: tuple[int, ...] = ()
@@ -29,18 +26,16 @@ class RankSlot:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The cores of all ranks of one host."""
-
     slots: tuple[RankSlot, ...]
     threads: int
     """OpenMP threads per rank."""
     formula: str
     workers: int
-    """oneCCL workers per rank with cores of their own; 0 if a rank has no core to spare."""
+    """oneCCL workers per rank with their own cores; 0 if a rank has no core to spare."""
     alone: bool
-    """True if no two ranks share a core, so that each thread may be bound to one."""
+    """No two ranks share a core, so each thread may be bound to one."""
     crowded: bool = False
-    """True if there are more ranks than cores."""
+    """There are more ranks than cores."""
 
 
 def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bind_workers: bool = True) -> Binding:
@@ -94,7 +89,7 @@ def level(total: int, room: Sequence[int]) -> list[int]:
         with_room = [at for at, limit in enumerate(room) if counts[at] < limit]
         if not with_room:
             break
-        # Whole rounds at once: a hostfile may grant thousands.
+        # Full rounds at once: a hostfile may grant thousands.
         rounds = max(1, min(total // len(with_room), min(room[at] - counts[at] for at in with_room)))
         for at in with_room[: total if total < len(with_room) else None]:
             counts[at] += rounds

@@ -1,10 +1,9 @@
 """Variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
 
-In: a `LaunchContext`, in which ranks, backend and MPI are decided. Out: settings for all hosts, for one, or for one
-rank, and notes. Decides where ranks meet, which interface they use, over which transport oneCCL sends, on which cores
-its workers run, and who yields a core. The rule: what these libraries would choose by themselves is set where their
-choice can hang or cost (an address such as 127.0.1.1, a bridge of docker, binding twice), and left alone where the site
-or a fast network has chosen already. Backend `none` gets nothing. The user's own -x wins later (`overrides.py`).
+They decide where ranks meet, which interface they use, over which transport oneCCL sends, on which cores its workers
+run, and who yields a core. They are set where the libraries' own choice can hang or cost (an address such as 127.0.1.1,
+a docker bridge, binding twice), and left alone where the site or a fast network has chosen. Backend `none` gets
+nothing. The user's own -x wins later (`overrides.py`).
 """
 
 from __future__ import annotations
@@ -226,7 +225,7 @@ def _other_master(context: LaunchContext) -> str | None:
 
 
 def _yielding(context: LaunchContext) -> Iterator[Setting]:
-    """Ranks that wait spin on their core; with more of them than cores, they have to yield it."""
+    """Waiting ranks spin on their core; if there are more ranks than cores, they have to yield it."""
     if context.backend in ("gloo", "none"):
         return
 

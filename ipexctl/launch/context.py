@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """A host with ranks."""
-
     name: str
     facts: Facts
     address: str
     ssh_name: str
-    """The name mpirun uses for it."""
+    """Its name for mpirun."""
     first: int
     """Its first rank."""
     cores: Cores
@@ -52,17 +50,16 @@ class LaunchContext:
     backend_reason: str
     flavor: LaunchFlavor
     workers: int
-    """oneCCL's workers per rank."""
+    """oneCCL workers per rank."""
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The user's own values: rules that depend on a variable take it from here."""
     bound_by_mpi: bool = False
-    """True if Intel MPI binds the ranks to cores, by the user's own variables."""
+    """Intel MPI binds the ranks to cores, by the user's own variables."""
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
 
     @property
     def alone(self) -> bool:
-        """True if all ranks are on one host."""
         return len(self.nodes) == 1
 
     @property
@@ -72,7 +69,6 @@ class LaunchContext:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Host → the number of its ranks."""
         return {node.name: node.count for node in self.nodes}
 
     @property
@@ -80,7 +76,7 @@ class LaunchContext:
         return sum(node.count for node in self.nodes)
 
     def per_node(self, name: str, choose: Callable[[NodeLayout], ChosenValue | None]) -> list[Setting]:
-        """A variable chosen for each node; a single setting for all of them where value and reason are the same."""
+        """A variable chosen for each node; a single setting where value and reason are the same on all."""
         choices = {node.name: choose(node) for node in self.nodes}
         different = set(choices.values())
         if len(different) == 1:

@@ -1,14 +1,12 @@
 """A hub of models and data, for the ranks of a plan: which cache they read, and whether they may ask the hub. Pure.
 
-In: what the script names (`hub_use.py`), what each host has of it and whether it reaches the hub, the call. Out:
-`HF_HOME` and `HF_HUB_OFFLINE` with reasons, a note for each repository that a host lacks, or a refusal.
-
-The rules. The user's own choice stays: a variable of `-x`, of a login or of a setup file. Else ranks read the cache of
-the home if a push has filled it, unless all that the script names is in the account's cache alone: setting `HF_HOME`
-hides that one. A token stays where `hf auth login` put it. A host that does not reach the hub is told so: the libraries
-try a request six times within 23 s, and a tokenizer is two requests. If all hosts have all that is named, none asks:
-otherwise one that reaches the hub may take a newer revision than the others. A run is refused only if no host can get
-what it certainly needs.
+Gives `HF_HOME` and `HF_HUB_OFFLINE` with reasons, a note for each repository that a host lacks, or a refusal. The
+user's own choice stays: a variable of `-x`, a login or a setup file. Otherwise ranks read the home's cache if a push
+has filled it, unless only the account's cache has everything that the script names: setting `HF_HOME` hides that one. A
+token stays where `hf auth login` put it. A host that does not reach the hub is set offline: the libraries try a request
+six times within 23 s, and a tokenizer is two requests. If all hosts have everything, none asks: a host that reaches the
+hub might otherwise take a newer revision than the others. A run is refused only if no host can get what it certainly
+needs.
 """
 
 from __future__ import annotations
@@ -46,23 +44,21 @@ class HostHub:
     problem: str = ""
     """Why the hub does not answer it; empty if it does, or was not tried."""
     has_own_cache: bool = False
-    """Whether a variable of the account or of the setup file names a cache."""
+    """True if a variable of the account or the setup file names a cache."""
     in_home: frozenset[HubRepo] = frozenset()
-    """The repositories in the home's cache."""
+    """Repositories in the home's cache."""
     in_own: frozenset[HubRepo] = frozenset()
-    """Those in the account's."""
+    """Repositories in the account's cache."""
     others: int = 0
-    """The repositories of the account's cache that the home's lacks."""
+    """Repositories of the account's cache that the home's lacks."""
     prepared_in_home: frozenset[HubRepo] = frozenset()
-    """The datasets that `datasets` loads without the hub, beside the home's cache."""
+    """Datasets next to the home's cache that `datasets` loads without the hub."""
     prepared_in_own: frozenset[HubRepo] = frozenset()
-    """Those beside the account's."""
+    """Datasets next to the account's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """The hub of a run."""
-
     use: HubUse = NO_USE
     hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
     """Empty if the script is not known to use a hub: then no host was asked."""
@@ -104,7 +100,7 @@ def _token(request: LaunchRequest, host: str) -> ChosenValue | None:
 
 
 def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
-    """Whether the call, a login or the setup file sets one of these variables on the host."""
+    """True if the call, a login or the setup file sets one of these variables on the host."""
     found = request.found.hub.hosts.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
     exported = {export.name for export in request.spec.exports}
@@ -112,7 +108,7 @@ def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
 
 
 def _reads_home(request: LaunchRequest) -> bool:
-    """Whether the ranks read the home's cache, where nothing else chooses one."""
+    """True if ranks read the home's cache where nothing else chooses one."""
     if not any(facts.home is not None and facts.home.has_hub for facts in request.found.facts.values()):
         return False
     named = frozenset(entry.repo for entry in request.found.hub.use.repos)
@@ -122,7 +118,7 @@ def _reads_home(request: LaunchRequest) -> bool:
 
 
 def _has(request: LaunchRequest, host: str) -> frozenset[HubRepo]:
-    """The named repositories in the cache that the ranks of the host read."""
+    """The named repositories in the cache that the host's ranks read."""
     found = request.found.hub.hosts.get(host, HostHub())
     return found.in_home if _is_home_read(request, host) else found.in_own
 
@@ -172,7 +168,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def refusal(context: LaunchContext) -> Refusal | None:
-    """Why the ranks would certainly fail: they need what no host has, and none can get it."""
+    """Why the ranks would certainly fail: no host has what they need, or can get it."""
     request, hosts = context.request, [node.name for node in context.nodes]
     cut_off = _cut_off(request, hosts)
     lost = [
@@ -195,13 +191,13 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 
 def _decided(request: LaunchRequest) -> bool | None:
-    """Whether the call's own variable keeps the ranks from the hub; None without one."""
+    """True if the call's own variable keeps the ranks from the hub; None without one."""
     values = [export.value for export in request.spec.exports if export.name == OFFLINE]
     return values[-1].strip().upper() in _TRUE if values else None
 
 
 def _lacking(request: LaunchRequest, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:
-    """The named repositories with the hosts that lack them."""
+    """Named repositories with the hosts that lack them."""
     if not all(host in request.found.hub.hosts for host in hosts):
         return []
     has = {host: _has(request, host) for host in hosts}
@@ -210,7 +206,7 @@ def _lacking(request: LaunchRequest, hosts: Sequence[str]) -> list[tuple[NamedRe
 
 
 def _cut_off(request: LaunchRequest, hosts: Sequence[str]) -> list[str]:
-    """The hosts that are told not to ask the hub, unless the user decides that."""
+    """Hosts that are set offline, unless the user decides that."""
     decided = _decided(request)
     if decided is not None:
         return list(hosts) if decided else []
@@ -235,7 +231,7 @@ def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str
 
 
 def _loading_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
-    """Datasets whose files are of no use to the call that the script makes."""
+    """Datasets whose files are useless for the script's call."""
     cut_off = _cut_off(request, hosts)
     for entry in request.found.hub.use.repos:
         failing = [host for host in cut_off if entry.is_loaded and not _is_prepared(request, host, entry.repo)]

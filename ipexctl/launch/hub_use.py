@@ -1,12 +1,10 @@
 """The repositories of a hub that a script names, in its code or its arguments. Pure.
 
-In: the syntax tree of the script, which is never run, and the words of the call. Out: a `HubUse`. A repository counts
-where a text stands in a call of a library (`from_pretrained("org/model")`, `load_dataset("org/name")`), in a name that
-is assigned once, in the default of an option, or behind an option of the script (`--model_name_or_path org/model`).
-
-The rule: `out/final` is written like `org/model`. Such a text is certain to be a repository only if the call is made in
-any case, the script imports a library for hubs, and nothing else in the script names that directory; the others are
-worth a note and no refusal.
+The script is parsed and never run. A repository counts in a call of a library (`from_pretrained("org/model")`,
+`load_dataset("org/name")`), in a name that is assigned once, in the default of an option, or after an option of the
+script (`--model_name_or_path org/model`). `out/final` looks like `org/model`, so a text is certain to be a repository
+only if the call is always made, the script imports a library for hubs, and nothing else in the script names that
+directory; others are worth a note and no refusal.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 LIBRARIES: Final = frozenset(
     {"datasets", "diffusers", "evaluate", "huggingface_hub", "peft", "sentence_transformers", "transformers", "trl"}
 )
-"""Those that look for models or data on a hub."""
+"""Libraries that look for models or data on a hub."""
 _CALLS: Final[Mapping[str, tuple[RepoKind, int, str]]] = {
     "from_pretrained": ("model", 0, "pretrained_model_name_or_path"),
     "pipeline": ("model", 1, "model"),
@@ -45,7 +43,7 @@ _WRITTEN: Final = frozenset(
     "out output outputs result results checkpoint checkpoints ckpt ckpts run runs model models save saved tmp temp log "  # noqa: SIM905
     "logs data . ..".split()
 )
-"""The first directory of a text that a script wrote rather than a hub has."""
+"""First directories of texts that a script wrote rather than a hub has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +54,11 @@ class NamedRepo:
     place: str
     """`train.py, line 12`, `--model_name_or_path`."""
     is_certain: bool = False
-    """Whether the ranks fail without it."""
+    """The ranks fail without it."""
     is_loaded: bool = False
-    """By `load_dataset`, which asks the hub although all files are in the cache."""
+    """Loaded by `load_dataset`, which asks the hub although all files are in the cache."""
     option: str = ""
-    """It is the default of that option."""
+    """The option with this default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +67,11 @@ class HubUse:
 
     repos: tuple[NamedRepo, ...] = ()
     imports: bool = False
-    """Whether the script imports a library that looks for models or data on a hub."""
+    """The script imports a library that looks for models or data on a hub."""
     texts: frozenset[str] = field(default=frozenset(), hash=False)
-    """The first directories of its other texts."""
+    """First directories of its other texts."""
     loads_others: bool = False
-    """Whether it calls `load_dataset` with something that is no text of it, as an argument of the call."""
+    """It calls `load_dataset` with something other than its own text, such as an argument of the call."""
 
     @property
     def is_any(self) -> bool:
@@ -87,7 +85,6 @@ NO_USE: Final = HubUse()
 
 
 def hub_use_of(tree: ast.Module, name: str) -> HubUse:
-    """That of a script's code."""
     imports = any(module in LIBRARIES for node in ast.walk(tree) for module in imported_modules(node))
     found = _Finder(name, _assigned(tree), imports=imports)
     found.visit_all(tree)
@@ -103,7 +100,7 @@ def hub_use_of(tree: ast.Module, name: str) -> HubUse:
 
 
 def with_arguments(use: HubUse, arguments: Sequence[str]) -> HubUse:
-    """With what the arguments of the script name; a default counts where its option is not among them."""
+    """Add what the script's arguments name; a default counts if its option is not among them."""
     given, texts, found = set[str](), set(use.texts), list[NamedRepo]()
     option = ""
     for argument in arguments:
@@ -170,18 +167,18 @@ def _repo(kind: RepoKind, text: str, revision: str = DEFAULT_REVISION) -> HubRep
 
 
 class _Finder:
-    """Walks through the code, and knows whether a line runs in any case."""
+    """Walks through the code, and knows whether a line always runs."""
 
     def __init__(self, name: str, assigned: Mapping[str, ast.Constant], *, imports: bool) -> None:
         self._name, self._assigned, self._imports = name, assigned, imports
         self.repos: list[tuple[int, NamedRepo]] = []
         """With their lines."""
         self.used: set[int] = set()
-        """The texts that are repositories, by the id of their nodes."""
+        """Ids of the nodes of texts that are repositories."""
         self.loads_others = False
 
     def visit_all(self, tree: ast.Module) -> None:
-        """Without recursion, as expressions may be nested deeply."""
+        """Without recursion, because expressions may be nested deeply."""
         waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
         while waiting:
             node, is_sure = waiting.pop()
@@ -213,7 +210,7 @@ class _Finder:
         self.loads_others |= name in _LOADS and isinstance(value, (ast.Name, ast.Attribute)) and not text
 
     def _look_at_option(self, call: ast.Call) -> None:
-        """The default of an option whose name says that it is a repository."""
+        """The default of an option whose name indicates a repository."""
         options = [text for text in (self._text(word)[0] for word in call.args) if _OPTION.fullmatch(text)]
         default = next((entry.value for entry in call.keywords if entry.arg == "default"), None)
         match = _OPTION.fullmatch(options[0]) if options else None
@@ -232,7 +229,7 @@ class _Finder:
 
 
 def _may_be_skipped(node: ast.AST) -> bool:
-    """Whether what is in it may not run: all but `main` and `if __name__ == "__main__":`."""
+    """True if its content may not run: anything but `main` and `if __name__ == "__main__":`."""
     if isinstance(node, ast.If):
         test = node.test
         return not (isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__")

@@ -1,9 +1,9 @@
 """Refuses or notes ranks that may not fit into the memory of their hosts. Pure.
 
-In come the free memory of each host and what a rank takes: as in an earlier run of this script, else what Python with
-torch takes before there is a model. Refused, unless --oversubscribe allows it: scripts that torch alone leaves no
-memory, and more ranks on a host than the earlier run had, if by its figure they do not fit. All else is a note, because
-a model of another size or a smaller batch takes something else.
+What a rank takes is known from an earlier run of this script, or is what Python with torch takes before there is a
+model. Refused, unless --oversubscribe allows it: scripts that torch alone leaves no memory, and more ranks on a host
+than the earlier run had, if they do not fit by its figure. Everything else is a note: another model or a smaller batch
+takes something else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EarlierMemory:
 
 
 def refusal(context: LaunchContext) -> Refusal | None:
-    """Why the ranks can't have the memory that is known to be the least; of the first host."""
+    """Why the ranks certainly lack memory, for the first such host."""
     earlier, spec = context.request.found.earlier_memory, context.request.spec
     for node in context.nodes:
         free = _free(node.facts.memory)
@@ -60,7 +60,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    """A line for all hosts of which the same is true."""
+    """One line for all hosts with the same problem."""
     earlier, hosts = context.request.found.earlier_memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
         free = _free(node.facts.memory)
@@ -87,6 +87,6 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _free(memory: Memory) -> int | None:
-    """What the host has available, or what its control group may take where that is less."""
+    """What the host has available, or what its control group may take if that is less."""
     known = [size for size in (memory.available, memory.limit) if size is not None]
     return min(known, default=None)

@@ -1,10 +1,8 @@
 """Chooses what starts the ranks: an mpirun of the environment, of the hosts or of the user, or a starter. Pure.
 
-In: the facts of the hosts, the environment and `--mpi`; out: a `Launcher` with the reason, or a Refusal with what to
-type. The rules: it must be at one path on all hosts, because node0 starts its daemons by that path; wheels of several
-MPIs in one environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts
-only alone; none is needed if a starter may start the ranks itself (`starters/`), which `--launcher` decides. For Intel
-MPI and MPICH the program is mpiexec.hydra: Intel's mpirun is a shell script, and signals to it reach no rank.
+An mpirun must be at one path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in one
+environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts only alone.
+None is needed if a starter may start the ranks itself (`starters/`), which `--launcher` decides.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Launcher:
 
     flavor: LaunchFlavor
     path: str
-    """Of mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
+    """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
     of_env: bool
     why: str
     version: str | None = None
@@ -51,7 +49,7 @@ class Launcher:
 
 
 def title_of(flavor: str) -> str:
-    """The name of what starts the ranks; of a plan by a newer version, the flavor."""
+    """Name of what starts the ranks; for a plan by a newer version, the flavor."""
     starter = rank_starter_of(flavor)
     return starter.title if starter is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
 
@@ -63,10 +61,10 @@ def started_by(flavor: str) -> str:
 
 
 def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
-    """What starts the ranks, host → number.
+    """The launcher of the ranks (host → number).
 
-    Under `auto` an mpirun, unless a single rank or the way to the hosts needs none; where no mpirun can start them, and
-    neither --mpi, nor the backend, nor a module of the script asks for one, they are started directly.
+    Under `auto` an mpirun, unless a single rank or the way to the hosts needs none. If no mpirun can start them, and
+    neither --mpi, the backend nor a module of the script asks for one, they are started directly.
     """
     wanted, node0 = request.spec.launcher, request.node0.name
     is_single = DIRECT.is_single(counts, node0)
@@ -95,7 +93,7 @@ def _needs_mpirun(needing: MpiImport) -> str:
 
 
 def lone_ranks_note(request: LaunchRequest, launcher: Launcher, world_size: int) -> str:
-    """That each rank may believe to be alone; empty if mpirun starts them, or nothing needs it."""
+    """A note that each rank may believe to be alone; empty if mpirun starts them, or nothing needs it."""
     if request.mpi_import is None or launcher.mode == "mpirun" or world_size == 1:
         return ""
     return f"{_needs_mpirun(request.mpi_import)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"

@@ -1,10 +1,8 @@
 """The mpirun line of each MPI, its own variables, and its files. Pure.
 
-In: the decided launch (`LaunchContext`, `Launcher`); out: argv, the environment of mpirun, its hostfile and the ssh
-that it calls. The line starts the rank wrapper, `node/run/rank.py`, which reads everything a rank needs from the job
-file. The rules: mpirun gets a clean environment, as old variables of another launcher would mislead it; it binds
-nothing, unless the user has asked Intel MPI to; node0 starts every daemon itself, as only node0 can log into the other
-hosts.
+The line starts the rank wrapper, `node/run/rank.py`, which reads everything a rank needs from the job file. mpirun gets
+a clean environment, because old variables of another launcher would mislead it. It binds nothing, unless the user asked
+Intel MPI to. Node0 starts every daemon itself, because only node0 can log into the other hosts.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ exec {command} "$@"
 
 
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
-    """The whole mpirun line, or that of a single rank."""
+    """The complete mpirun line, or a single rank's."""
     request = context.request
     rank = (request.found.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
     starter = rank_starter_of(launcher.flavor)
@@ -65,7 +63,7 @@ def _mpich(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
 
 
 def _own_address(context: LaunchContext) -> tuple[str, ...]:
-    """The address nodes connect back to on node0; by default its host name, or its address in the hostfile."""
+    """Node0's address for the nodes; by default its host name, or its address in the hostfile."""
     if context.alone:
         return ()
     if iface := common_iface(context):
@@ -83,8 +81,8 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
     if context.request.found.starter.remote_shell:
-        # Not the batch system's own plm, nor that of hydra: they number the nodes as it does, and start ranks on
-        # other nodes than the plan where its hosts have another order, or are not all of the job.
+        # Not the batch system's own plm, nor hydra's: they number the nodes as it does, and start ranks on other
+        # nodes than the plan if its hosts have another order, or are not the complete job.
         parameters |= {f"{plm}_agent": _ssh(context)}
     else:
         # Not ssh.sh: Open MPI's daemons look for it on every node.
@@ -99,7 +97,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
 
 
 def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
-    """The environment of mpirun, otherwise a clean one: old variables of another launcher would mislead it."""
+    """A clean environment for mpirun: old variables of another launcher would mislead it."""
     if rank_starter_of(launcher.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))
@@ -137,7 +135,7 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
 
 
 def hostfile(context: LaunchContext) -> str:
-    """The hostfile of mpirun, each host with its planned ranks; or that of a starter."""
+    """The hostfile of mpirun, each host with its planned ranks; or a starter's."""
     starter = rank_starter_of(context.flavor)
     if starter is not None and (text := starter.hostfile(context.counts)):
         return text

@@ -1,7 +1,7 @@
 """The notes of a plan, and its choices with their reasons. Pure.
 
 A note says what the user should know or decide before the run: crowded cores, idle or unequal hosts. A choice says why
-the plan is as it is; nothing is to be done about it, so that `run` prints it with -v only, and --dry-run always.
+the plan is as it is and needs no action, so `run` prints it with -v only, and --dry-run always.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
 
 
 def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
-    """What the user should know before the run."""
     request = context.request
     no_workers = has_no_workers(request)
     stated = stated_note(request, context.backend, world_size=context.world_size, no_workers=no_workers)
@@ -74,7 +73,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
 
 
 def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
-    """With sub-NUMA clustering there are several ranks per socket, and each has a model and a batch of its own."""
+    """With sub-NUMA clustering there are several ranks per socket, and each has its own model and batch."""
     ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
     least = min(sockets)
     if not least or ranks <= least:
@@ -86,7 +85,7 @@ def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
 
 
 def _sockets(node: NodeLayout) -> int:
-    """0: not known."""
+    """0 if unknown."""
     return len({core.socket for core in node.cores.cores if core.socket is not None})
 
 
@@ -112,13 +111,13 @@ def _straddling(context: LaunchContext) -> Iterator[str]:
 
 
 def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> bool:
-    """Whether the rank is on two sockets, or on a NUMA node that another rank is on too."""
+    """True if the rank is on two sockets, or on a NUMA node that another rank is on too."""
     others = (area for other, area in enumerate(areas) if other != at)
     return len({socket for socket, _ in areas[at]}) > 1 or any(areas[at] & area for area in others)
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
-    """A line for all hosts of which the same is true."""
+    """One line for all hosts with the same problem."""
     bind, omp = context.request.spec.bind, context.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:

@@ -1,7 +1,7 @@
 """Other runs that are alive on the hosts of a run: whose, on which cores, since when, and what both share. Pure.
 
-In: what a look at each host has shown (`facts/live_runs.py`), and the cores that are planned there; out: `OtherRun`s,
-which the plan has as a field, and the sentences about them. A run that is alive on several hosts is one `OtherRun`.
+A look at each host (`facts/live_runs.py`) and the cores planned there give the `OtherRun`s of the plan, and the
+sentences about them. A run that is alive on several hosts is one `OtherRun`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MOST_SHOWN: Final = 3
 def find_other_runs(
     looks: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
 ) -> tuple[OtherRun, ...]:
-    """`looks`: host → what was seen there. `planned`: host → the cores of this run's ranks, None for any core; a host
-    that is missing gets no ranks."""
+    """`looks`: host → what was seen there. `planned`: host → the cores of this run's ranks, None for any core; a
+    missing host gets no ranks."""
     found: dict[tuple[str, str], dict[str, RunOnHost]] = {}
     for host, look in looks.items():
         for live in look.runs:
@@ -57,7 +57,7 @@ def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
 
 
 def describe(other: OtherRun, now: float) -> str:
-    """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are of this machine."""
+    """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are this machine's."""
     since = "" if other.since is None else f" since {time_of(other.since, now)}"
     cores = _by_cores(other.cores, other.hosts)
     return f"run {other.id} of {printable(other.account)} is {other.state} on {fold(other.hosts)}{since}" + (
@@ -71,7 +71,7 @@ def describe_all(others: Sequence[OtherRun], now: float) -> str:
 
 
 def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
-    """What the user of a run should know before it starts: one note for all other runs."""
+    """What the user should know before the run starts: one note for all other runs."""
     if not others:
         return ()
     first = max(others, key=lambda other: bool(other.shared_cores))
@@ -85,7 +85,7 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
 
 
 def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
-    """`cores 0-3`, with the hosts if the cores are not the same on all of them."""
+    """`cores 0-3`, with the hosts if the cores differ between them."""
     by_cores: dict[str, list[str]] = {}
     for host, numbers in cores.items():
         by_cores.setdefault(numbers, []).append(host)

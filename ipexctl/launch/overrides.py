@@ -1,10 +1,9 @@
 """The user's choices: options that can't be met, the backend, and whose value of a variable wins. Pure.
 
-`check_options` and `check_limits` refuse what is impossible on any hosts, before one is contacted; the limits come from
-the declarations of the options. With the facts, `choose_backend` decides or refuses the backend, and `worker_count` the
-oneCCL workers. The order for a variable: what the user exports, then the accelerate config, then the plan; a rule that
-depends on a variable therefore reads the user's value first (`requested_variables`). RANK and its kind can't be
-exported, as one value for all ranks would hang them. The value of a secret is never in a plan.
+`check_options` and `check_limits` refuse what is impossible on any hosts, before one is contacted. For a variable, the
+user's exports win over the accelerate config, and that over the plan; a rule that depends on a variable therefore reads
+the user's value first (`requested_variables`). RANK and its kind can't be exported, because one value for all ranks
+would hang them. A secret's value is never in a plan.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def check_limits(options: Any) -> Refusal | None:
 
 
 def check_addresses(request: LaunchRequest) -> Refusal | None:
-    """The refusal of a machine that is named twice: by `internal=` or --iface, two hosts may have one address."""
+    """Refuse a machine that is named twice: by `internal=` or --iface, two hosts may have one address."""
     owners: dict[str, str] = {}
     for host in request.hosts if len(request.hosts) > 1 else ():
         other = owners.setdefault(request.found.addresses[host.name], host.name)
@@ -106,7 +105,7 @@ def choose_backend(
 ) -> tuple[Backend, str] | Refusal:
     """The backend, with the reason for it under `auto`.
 
-    `hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest.
+    `hosts`: with ranks; `cores_per_rank`: of the ranks with the fewest.
     """
     choice, env, stated = request.spec.backend, request.found.env, request.stated
     no_workers = has_no_workers(request)
@@ -140,12 +139,12 @@ def choose_backend(
 
 
 def has_no_workers(request: LaunchRequest) -> bool:
-    """Whether the user sets CCL_WORKER_COUNT to 0: accelerate then takes gloo, and oneCCL refuses it."""
+    """True if the user sets CCL_WORKER_COUNT to 0: accelerate then takes gloo, and oneCCL refuses it."""
     return requested_variables(request).get("CCL_WORKER_COUNT") == "0"
 
 
 def requested_variables(request: LaunchRequest) -> dict[str, str]:
-    """The user's values for all ranks: those of a configuration, then exports over them."""
+    """The user's values for all ranks: a configuration's, then exports over them."""
     values = {
         setting.name: setting.value for setting in request.given if setting.value is not None and setting.host is None
     }
@@ -170,7 +169,7 @@ def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Bac
 
 
 def is_bound_by_mpi(spec: RunSpec, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
-    """Whether the user has Intel MPI bind the ranks to cores. An explicit --bind overrides that."""
+    """True if the user has Intel MPI bind the ranks to cores. An explicit --bind overrides that."""
     if flavor != "intel" or spec.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
         return False
     return any(name in wanted for name in _PLACEMENTS_OF_MPI)
@@ -183,7 +182,7 @@ def _is_off(value: str) -> bool:
 def apply_overrides(
     planned: Iterable[Setting], given: Iterable[Setting], exports: Iterable[Export]
 ) -> tuple[Setting, ...]:
-    """The planned settings, replaced by those of a configuration, and these by what the user exports."""
+    """The planned settings, replaced by a configuration's, and these by the user's exports."""
     settings = list(planned)
     for override in given:
         settings = [

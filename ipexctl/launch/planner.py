@@ -1,10 +1,9 @@
 """From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls.
 
-In: a `LaunchRequest` (the spec, and what was gathered from the hosts); out: a `Plan` or a `Refusal`. The order of the
-decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
-oneCCL's workers, cores (`binding`), all-reduce and what goes between hosts (`allreduce`), the names for mpirun, the
-variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user
-should know about the plan is in `notes`.
+The decisions in order, each based on those before: ranks of each host (`rank_distribution`), backend (`overrides`), MPI
+(`mpi`), oneCCL's workers, cores (`binding`), all-reduce and the format between hosts (`allreduce`), the names for
+mpirun, the variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it.
+`notes` has what the user should know about the plan.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ def _nodes(
     first = 0
     spec = request.spec
     mode = "none" if bound_by_mpi else spec.bind
-    # Workers that the user asks for get their cores, also where that leaves fewer than threads.
+    # Workers that the user asks for get their cores, even if that leaves fewer than threads.
     keeps_workers = spec.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
     omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or spec.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
@@ -146,7 +145,7 @@ def _nodes(
 
 
 def _check_names(context: LaunchContext) -> Refusal | None:
-    """Hydra reads a number of ranks behind a colon; Open MPI divides a path at its spaces."""
+    """Hydra reads a number of ranks after a colon; Open MPI splits a path on spaces."""
     if context.flavor == "openmpi":
         request = context.request
         config = request.rundir if request.found.starter.remote_shell else request.found.ssh_config or ""

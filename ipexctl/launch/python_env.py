@@ -1,8 +1,7 @@
 """Variables of a rank for Python, Hugging Face and its environment, and variables that are removed. Pure.
 
-In comes a `LaunchContext`; out go `Setting`s with reasons, which later rules override. A site's tuning variable stays
-if all hosts have the same value; a variable by which another launcher numbers its ranks is removed, unless it is chosen
-for this run.
+Later rules override these settings. A site's tuning variable stays if all hosts have the same value; a variable by
+which another launcher numbers its ranks is removed, unless it is chosen for this run.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """The settings that `planner` puts first: those of threads and communication override them."""
+    """Settings that `planner` puts first: those of threads and communication override them."""
     yield from _own_rank(context)
     yield from _environment(context)
     yield Setting("PYTHONUNBUFFERED", "1", "a line appears when it is printed, not when a block is full")
@@ -119,7 +118,7 @@ def _environment(context: LaunchContext) -> Iterator[Setting]:
     place = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
         if name == "CCL_OFI_LIBRARY_PATH" and over_mpi(context):
-            continue  # in vain there, and oneCCL prints a warning for each variable
+            continue  # useless there, and oneCCL prints a warning for each variable
         in_front = name in env.prepended
         reason = f"files of {place} are found first" if in_front else f"env.json of {place} sets it"
         if not env.is_installed:

@@ -1,6 +1,6 @@
 """The number of ranks of each host: from slots, -n and --ppn, else one per NUMA node of the smallest host. Pure.
 
-The rule: no host gets more ranks than it has cores, also by its slots, unless --oversubscribe allows it.
+No host gets more ranks than it has cores, also by its slots, unless --oversubscribe allows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.spec import RunSpec
 
 MAX_RANKS_PER_CORE: Final = 64
-"""Beyond it starting the ranks alone can stop a host from answering, so --oversubscribe does not allow it."""
+"""With more, starting the ranks alone can stop a host from answering, so --oversubscribe does not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class RankDistribution:
     why: str
     notes: tuple[str, ...] = ()
     by_default: bool = False
-    """Whether neither the call nor a slot of a host decides the number of ranks."""
+    """Neither the call nor a host's slots decide the number of ranks."""
 
 
 def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -> RankDistribution | Refusal:
-    """The ranks of each host, if their cores are enough. Hosts whose cores are not known have enough."""
+    """The ranks of each host, if it has enough cores. Hosts with unknown cores have enough."""
     cpus = {host.name: facts[host.name].cpu for host in hosts}
     found = distribute_ranks(hosts, spec.n, spec.ppn, min(map(default_ranks, cpus.values())))
     if isinstance(found, Refusal):

@@ -34,24 +34,24 @@ class RankEnv:
     prefix: str | None = None
     """Its directory; None if only the interpreter is known."""
     name: str | None = None
-    """Its name if ipexctl installed it; None for an environment of the user."""
+    """Its name if ipexctl installed it; None for a user's environment."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     prepended: tuple[str, ...] = ()
     ccl: bool = False
-    """True if it has oneCCL bindings."""
+    """It has oneCCL bindings."""
     is_installed: bool = True
     """False for a plan with the environment that install would make."""
     stacks: tuple[str, ...] = ()
-    """Its stack, or those among which the indexes decide; empty for an environment of the user."""
+    """Its stack, or those that the indexes decide between; empty for a user's environment."""
     version: str = ""
-    """Its Python, such as `3.11`; empty if it is not known."""
+    """Its Python, such as `3.11`; empty if unknown."""
     mpi_backend: bool | None = False
-    """True if its torch was built with MPI; no wheel is. None: not known."""
+    """Its torch was built with MPI; no wheel is. None: unknown."""
 
 
 MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
-"""Python modules whose ranks are numbered by mpirun: started without it, each is rank 0 of 1."""
+"""Python modules that get their rank from mpirun: started without it, each is rank 0 of 1."""
 
 
 class MpiImport(NamedTuple):
@@ -69,15 +69,15 @@ class Node0Files:
     """Files of an earlier `trust` and an earlier run on node0."""
 
     ssh_config: str = ""
-    """The text of trust's ssh config; empty if there is none."""
+    """Text of trust's ssh config; or empty."""
     connectivity: ConnectivityRecord | None = None
     """A check that passed, or found no logins, in the last hours."""
     uptime: float = 0.0
-    """Seconds since the boot of node0, as this was read; 0: not known."""
+    """Seconds since node0's boot, when this was read; 0 if unknown."""
     no_logins: str = ""
-    """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty: not known."""
+    """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty if unknown."""
     logins_tried: float = 0.0
-    """When that was found, in seconds since the boot of node0."""
+    """When that was found, in seconds since node0's boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Gathered:
     """In the order of the hostfile; the first is node0."""
     facts: Mapping[str, Facts] = field(hash=False)
     addresses: Mapping[str, str] = field(hash=False)
-    """Host → the address that the others reach it by; empty for a single host."""
+    """Host → its address for the others; empty for a single host."""
     home: str
     """Absolute, the same on every host."""
     env: RankEnv
@@ -97,9 +97,9 @@ class Gathered:
     setup: str | None = None
     """The file that the launcher and the ranks source."""
     ssh_config: str | None = None
-    """The path of trust's ssh config on node0, if it has all hosts; None: that of the account."""
+    """Path of trust's ssh config on node0, if it has all hosts; None: the account's own config."""
     ssh_names: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Host → the name node0 uses for it with ssh; without an entry its own name."""
+    """Host → its name for node0's ssh; without an entry its own name."""
     notes: tuple[str, ...] = ()
     node0: Node0Files = field(default_factory=Node0Files)
     starter: Starter = OVER_SSH
@@ -107,31 +107,29 @@ class Gathered:
     hub: Hub = NO_HUB
     """What the script needs of a hub, and what the hosts have of it."""
     job: str = ""
-    """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
+    """Number of the scheduler's job that the hosts belong to, if known; empty outside one."""
     job_seconds: int | None = None
-    """The time left of that job; None without a limit."""
+    """Time left of that job; None without a limit."""
     earlier_memory: EarlierMemory | None = None
 
     @property
     def probe_python(self) -> str:
-        """A Python for checks on the hosts; empty if the environment is not installed and the hosts have none in
-        common."""
+        """A Python for checks on the hosts; empty if the environment is not installed and the hosts share none."""
         return self.env.python if self.env.is_installed else common_python(self.facts)
 
     @property
     def stores(self) -> dict[str, str]:
-        """Host → its store."""
         return {name: facts.store_of(name) for name, facts in self.facts.items()}
 
 
 def common_python(facts: Mapping[str, Facts]) -> str:
-    """A Python that can run the agent, at the same path on every host; empty if there is none."""
+    """A Python that can run the agent, at the same path on every host; or empty."""
     paths = [host.software.agent_pythons for host in facts.values()]
     return next((path for path in paths[0] if all(path in others for others in paths)), "")
 
 
 def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
-    """Those of the first attempt; the others wait as spares."""
+    """The hosts of the first attempt; the others wait as spares."""
     return tuple(hosts[: len(hosts) - spec.spares])
 
 
@@ -142,7 +140,6 @@ class LaunchRequest:
     spec: RunSpec
     found: Gathered
     run: str
-    """Its id."""
     command: tuple[str, ...]
     """What each rank executes: the script, relative to its directory, the module or the command, and its arguments."""
     given: tuple[Setting, ...] = ()
@@ -150,7 +147,7 @@ class LaunchRequest:
     stated: StatedBackend | None = None
     """The backend that the script's arguments or accelerate's file name; it decides under `auto`."""
     uses_accelerate: bool = False
-    """Whether the script is known to join its ranks by accelerate, as the Trainer does."""
+    """The script is known to join its ranks by accelerate, as the Trainer does."""
     mpi_import: MpiImport | None = None
     """The script's first import of a module that needs mpirun."""
 

@@ -1,12 +1,10 @@
 """The backend that the script's arguments or accelerate's file name, and what the ranks get of it. Pure.
 
-The Trainer of transformers takes `--ddp_backend ccl` (`--xpu_backend` up to 4.28), accelerate `mpirun_ccl`. Such a
-statement decides under `--backend auto`, so that cores, workers and variables are those of the backend that the ranks
-use. Two things can make it false: an environment without oneCCL's bindings, and a transformers or accelerate that no
-longer knows oneCCL (accelerate then takes gloo without a word, transformers refuses the argument). The plan is then for
-gloo, and a note says which of them it is and what to type.
-
-Comes in: arguments, accelerate's file, the packages of the environment. Goes out: the statement, and the sentences.
+The Trainer of transformers takes `--ddp_backend ccl` (`--xpu_backend` up to 4.28), accelerate `mpirun_ccl`. This
+decides under `--backend auto`, so that cores, workers and variables are for the backend that the ranks use. It can be
+wrong for two reasons: an environment without oneCCL's bindings, or a transformers or accelerate that no longer knows
+oneCCL (accelerate then silently takes gloo, transformers refuses the argument). The plan is then for gloo, and a note
+says why and what to type.
 """
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ _ONE_ARGUMENT: Final = "gloo"
 
 @dataclass(frozen=True, slots=True)
 class StatedBackend:
-    """A backend that something else than the options of `ipexctl run` names."""
+    """A backend named by something other than the options of `ipexctl run`."""
 
     backend: Backend
     source: str
     """`--ddp_backend ccl`, `mpirun_ccl 1 of FILE`."""
     for_gloo: str
-    """What to type in its place for gloo."""
+    """What to type instead for gloo."""
     of_trainer: bool = False
-    """Whether it is an argument of the Trainer, which newer versions of transformers refuse."""
+    """It is an argument of the Trainer, which newer versions of transformers refuse."""
 
 
 def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> StatedBackend | None:
@@ -77,7 +75,7 @@ def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
 
 
 def stated_note(request: LaunchRequest, backend: Backend, *, world_size: int, no_workers: bool) -> str:
-    """That the ranks get another backend than stated, why, and what to type; empty if they get it, or are one alone."""
+    """A note if the ranks get another backend than stated, why, and what to type; empty if they get it or need none."""
     if world_size == 1 or backend == "none":
         return ""
     choice, env, stated = request.spec.backend, request.found.env, request.stated

@@ -1,10 +1,8 @@
 """Variables of OpenMP, the allocator and the instruction sets, each with its reason; who takes turns. Pure.
 
-In: a `LaunchContext` with the cores of each rank; out: settings, for each host where hosts differ, and notes on
-libraries that a pasted line asks for and hosts lack. The rules: one thread for each physical core of a rank; only one
-OpenMP in a process, so Intel's is preloaded before torch's libgomp and its variables are set only where it is; freed
-memory is kept for the next step, by tcmalloc or by settings of malloc; on CPUs of different kinds all ranks use the
-instructions of the weakest, else they round differently.
+One thread for each physical core of a rank. Only one OpenMP in a process: Intel's is preloaded before torch's libgomp,
+and its variables are set only where it exists. Freed memory is kept for the next step, by tcmalloc or by settings of
+malloc. On CPUs of different kinds all ranks use the instructions of the weakest, else they round differently.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
-    """The path of Intel's OpenMP on that host: that of the environment before one of the system."""
+    """Path of libiomp5 on the host: the environment's, else the system's."""
     env = context.request.found.env
     if context.request.spec.openmp == "default":
         return None
@@ -43,7 +41,7 @@ def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
 
 
 def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
-    """True if libiomp5 will be preloaded there, with the user's own LD_PRELOAD taken into account."""
+    """True if libiomp5 will be preloaded there, considering the user's own LD_PRELOAD."""
     if "LD_PRELOAD" in context.wanted:
         return "libiomp5" in context.wanted["LD_PRELOAD"]
     return openmp_library(context, node) is not None
@@ -52,8 +50,8 @@ def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
 def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
     """True if the threads of each rank there take turns (SCHED_BATCH).
 
-    On a single core, each message of gloo wakes up a thread that would take the core from the one that computes.
-    Ranks with more cores were not measured; ranks over ccl or MPI wait for messages without sleeping.
+    On a single core, each message of gloo wakes up a thread that would take the core from the one that computes. Ranks
+    with more cores were not measured; ranks over ccl or MPI wait for messages without sleeping.
     """
     binding = node.binding
     one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)
@@ -91,7 +89,7 @@ def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
 
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
-    """The paths on that host of the allocator to preload: tcmalloc, unless a pasted line names another one."""
+    """Paths of the allocator to preload on that host: tcmalloc, unless a pasted line names another one."""
     choice = context.request.spec.allocator
     name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
     return node.facts.software.libraries.get(name, ()) if choice != "default" else ()

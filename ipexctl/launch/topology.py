@@ -1,10 +1,9 @@
 """A host's physical cores for ranks, and how many ranks and threads they carry. Pure.
 
-In: the CPU facts of hosts; out: cores, ranks per host, threads per rank with the formula, and the backend of `--backend
-auto` with its reason. doctor recommends and `run` plans by these functions, so that they agree. The rules: one thread
-of each allowed core, without E-cores, as a rank that waits for one makes all others wait; a cgroup's quota limits how
-many count; one rank for each NUMA node, and the smallest host decides for all; oneCCL's workers get a core only where
-compute keeps one. When gloo beats oneCCL was measured: `automatic_backend` has the times.
+doctor recommends and `run` plans by these functions, so that they agree. Cores are one thread of each allowed core,
+without E-cores, because all ranks would wait for the one there; a cgroup's quota limits how many count. One rank for
+each NUMA node, and the smallest host decides for all. oneCCL's workers get a core only where compute keeps one.
+`automatic_backend` has the measured times of gloo and oneCCL.
 """
 
 from __future__ import annotations
@@ -38,16 +37,14 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores of a host that ranks may have."""
-
     cores: tuple[Core, ...] = ()
     """Empty if only their number is known, or not even that."""
     count: int = 1
-    """How many can be busy at once: fewer than there are under a quota."""
+    """How many can be busy at once: fewer than exist under a quota."""
     limited: bool = False
-    """True if a quota limits their time; other containers may then use the same cores."""
+    """A quota limits their time; other containers may then use the same cores."""
     left_out: int = 0
-    """E-cores: a rank that waits for one makes all others wait."""
+    """E-cores: all ranks would wait for a rank on one."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -55,7 +52,7 @@ class Cores:
 
 
 def cores_of(cpu: Cpu) -> Cores:
-    """The allowed physical cores, one thread of each, without E-cores, by socket, NUMA node and number."""
+    """Allowed physical cores, one thread of each, without E-cores, by socket, NUMA node and number."""
     kept, left_out = _without_e_cores(cpu)
     if not kept:
         return Cores(count=cpu.allowed or 1)
@@ -68,7 +65,7 @@ def cores_of(cpu: Cpu) -> Cores:
 
 
 def numa_nodes(cpu: Cpu) -> int:
-    """NUMA nodes with a CPU this account may use; one where nothing is known."""
+    """NUMA nodes with a CPU this account may use; 1 if unknown."""
     allowed = cpu.allowed_cpus
     if allowed is None:
         return cpu.numa_nodes or 1
@@ -76,7 +73,7 @@ def numa_nodes(cpu: Cpu) -> int:
 
 
 def _without_e_cores(cpu: Cpu) -> tuple[tuple[CpuList, ...], int]:
-    """On a hybrid CPU with threads, the cores without a second one are the slow ones."""
+    """On a hybrid CPU with threads, the cores without a second thread are the slow ones."""
     allowed = cpu.allowed_cores
     if cpu.vendor != "GenuineIntel" or cpu.family != 6 or cpu.model not in _HYBRID_MODELS:
         return allowed, 0
@@ -125,7 +122,7 @@ def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
 
 
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:
-    """The layout, the backend and the reason for it, of a run on these hosts with default options."""
+    """Layout, backend and the reason for it, of a run on these hosts with default options."""
     found = common_layout(cpus, 0)
     backend, reason = automatic_backend(has_ccl, len(cpus), found.ppn * len(cpus), found.cores_per_rank)
     return (common_layout(cpus, 1) if backend == "ccl" else found), backend, reason
@@ -134,9 +131,9 @@ def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, B
 def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank: int) -> tuple[Backend, str]:
     """The backend of `--backend auto`, and the reason for it. `cores_per_rank` is 0 for more ranks than cores.
 
-    The rule for few cores was measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores:
-    64 MB over ccl and gloo in 128 and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms
-    (3 ranks, more than cores); a DDP step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
+    The rule for few cores was measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores: 64
+    MB over ccl and gloo in 128 and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms (3
+    ranks, more than cores); a DDP step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
     """
     if not has_ccl:
         return "gloo", "the environment has no oneCCL bindings"

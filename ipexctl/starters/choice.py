@@ -1,9 +1,7 @@
-"""Chooses the starter of a call, and decodes those of records and plans: the one place where their names are compared.
+"""Chooses the starter of a call, and decodes those of records and plans: the only place that compares their names.
 
-In comes --transport with the hosts and the variables of the call, or the text of a record or plan; out goes a `Starter`
-or a `RankStarter`. srun is chosen only where nothing in the call or a hostfile says how to log in; nothing is queried.
-Any other name of a record is one of an extra, which adds `starter:NAME`, as the queue that a run was submitted to; a
-name that nothing knows counts as mpirun over ssh.
+srun is chosen only if neither the call nor a hostfile says how to log in; nothing is queried. Other names in a record
+belong to an extra, which adds `starter:NAME`; an unknown name counts as mpirun over ssh.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 Transport = Literal["auto", "ssh", "srun"]
 _SRUN: Final = "srun"
-"""Its module is imported by calls within a job, which are few."""
+"""Its module is imported only by calls within a job, which are few."""
 
 
 def starter_of(name: str) -> Starter:
@@ -40,7 +38,7 @@ def starter_of(name: str) -> Starter:
 
 
 def rank_starter_of(flavor: str) -> RankStarter | None:
-    """That of a plan; None: its ranks are started by an MPI."""
+    """The starter of a plan; None if an MPI starts its ranks."""
     if flavor == _SRUN:
         from ipexctl.starters.srun import STEP
 
@@ -55,7 +53,7 @@ def choose_starter(
     *,
     find_program: Callable[[str], str | None] = which,
 ) -> Starter:
-    """The way to the hosts of a call; None: it is of a command that needs ssh. Inside an allocation of Slurm it is
+    """The way to the hosts of a call. None as `wanted` means a command that needs ssh. Inside a Slurm allocation it is
     srun, unless the call says how to log in."""
     if wanted == "ssh":
         return OVER_SSH

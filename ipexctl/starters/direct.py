@@ -1,9 +1,8 @@
 """Ranks without an mpirun: the supervisor starts those of node0, and a starter those of each other host. Pure.
 
-In come the ranks of a plan and its backend; out go whether they can be started so, and what people are told. The
-control machine begins the starters over its own sessions, so that no node logs in to another and no MPI is needed
-(`node/run/host_starter.py`). The rule: gloo and independent copies need no more; oneCCL and the backend of MPI take the
-number of a rank from an mpirun.
+The control machine begins the starters over its own sessions, so no node logs in to another and no MPI is needed
+(`node/run/host_starter.py`). This suffices for gloo and independent copies; oneCCL and the MPI backend take a rank's
+number from an mpirun.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ if TYPE_CHECKING:
 
 
 RankFlavor = Literal["srun", "none"]
-"""What starts ranks without an MPI. `srun`: Slurm does. `none`: ipexctl itself."""
+"""What starts ranks without an MPI. `srun`: Slurm. `none`: ipexctl itself."""
 LaunchFlavor = Literal["intel", "openmpi", "mpich", RankFlavor]
-"""An MPI, or what starts the ranks without one."""
 
 
 class DirectStart:
-    """Its words are those of the rank wrapper."""
+    """Needs no words before those of the rank wrapper."""
 
     flavor: Final[RankFlavor] = "none"
     title: Final = "ipexctl itself"
@@ -35,7 +33,7 @@ class DirectStart:
         return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")
 
     def is_single(self, counts: Mapping[str, int], node0: str) -> bool:
-        """Whether the plan has one rank, on node0: it needs no mpirun over whichever backend."""
+        """True if the plan has one rank, on node0: it needs no mpirun with any backend."""
         return list(counts.items()) == [(node0, 1)]
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:

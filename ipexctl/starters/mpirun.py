@@ -1,6 +1,6 @@
 """mpirun over ssh: node0 logs in to the other nodes, and the control machine to all of them. Pure.
 
-It is the way that is taken unless something speaks for another. Ranks that need no mpirun may be started directly.
+This is the default way. Ranks that need no mpirun may be started directly.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class MpirunOverSsh:
-    """The nodes of a hostfile."""
-
     name: str = "ssh"
     uses_ssh: Final = True
     no_logins: Final = ""

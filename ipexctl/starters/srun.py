@@ -1,8 +1,7 @@
-"""Slurm's srun, within a job: one step starts all ranks, or one for each node the daemon of an mpirun.
+"""Slurm's srun, within a job: one step starts all ranks, or one daemon of an mpirun on each node. Pure.
 
-In come the variables of the call, and the numbers of a plan; out go the words of srun and its hostfile, the script that
-stands for ssh, and what people are told. Nobody logs in to a node, and trust is not needed. The rules: the step is
-beside all others and has the memory of the job, and it binds nothing, as the wrappers do that by the plan.
+Nobody logs in to a node, and trust is not needed. The step runs beside all others and has the job's memory. It binds
+nothing, because the wrappers bind by the plan.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ class SrunStep:
         return len(counts) > 1 and backend not in ("ccl", "mpi")
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Not --cpus-per-task: it implies --exact, and the step would have only CPUs that Slurm chooses, fewer than the
-        plan's where they don't divide evenly. So it has all CPUs of the job, which are those that the plan was made of.
-        """
+        """Words of srun. Without --cpus-per-task: it implies --exact, and the step would get only CPUs that Slurm
+        chooses, fewer than the plan's where they don't divide evenly. So it has all CPUs of the job, from which the
+        plan was made."""
         options = (
             *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
-            # Rank N is on line N of the file, in whichever order Slurm has the nodes.
+            # Rank N is on line N of the file, whatever order Slurm has for the nodes.
             *("--distribution=arbitrary", f"--nodelist={hostfile}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
-            # The supervisor ends the other ranks when one fails, or a node, and not before their last lines have come.
+            # When a rank or node fails, the supervisor ends the others, and not before their last lines have come.
             *(
                 "--no-kill",
                 "--kill-on-bad-exit=0",
@@ -69,7 +68,7 @@ class SrunStep:
         return (*options, "--overcommit") if is_crowded else options
 
     def hostfile(self, counts: Mapping[str, int]) -> str:
-        """The host of each rank."""
+        """The host of each rank, by line."""
         return "".join(f"{name}\n" * count for name, count in counts.items())
 
 
@@ -78,8 +77,6 @@ STEP: Final = SrunStep()
 
 @dataclass(frozen=True, slots=True)
 class WithinJob:
-    """The nodes of the job that the call is in."""
-
     name: str = "srun"
     uses_ssh: bool = False
     no_logins: str = (

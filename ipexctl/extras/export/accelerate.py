@@ -1,9 +1,8 @@
 """Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure.
 
-In come the plan, the packages of its environment, and the path that a hostfile for mpirun will have; out goes an
-`Exported`: the YAML, whose header has the command and the lines of that hostfile, and notes. accelerate refuses a file
-with an unknown key, so each key depends on the version: mpirun since 0.28, oneCCL and IPEX in older ones alone. The
-rule: what the plan has and accelerate cannot be told (cores, memory, interface, unequal hosts) is a note.
+The YAML's header has the command, and the lines of a hostfile for mpirun. accelerate refuses a file with an unknown
+key, so each key depends on the version: mpirun since 0.28, oneCCL and IPEX only in older ones. What the plan has and
+accelerate cannot be told (cores, memory, interface, unequal hosts) is a note.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ CCL_BY_RANKS: Final = "1.8"
 
 
 def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
-    """`hostfile`: path of a hostfile for mpirun, where the command in the header makes it from the lines there.
+    """`hostfile`: path of a hostfile for mpirun, which the command in the header makes from the lines there.
 
-    `has_ccl`: whether the environment has oneCCL's bindings.
+    `has_ccl`: the environment has oneCCL's bindings.
     """
     import yaml  # costs start-up
 
@@ -55,7 +54,8 @@ def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has
 
 
 def mpirun_hostfile(plan: Plan) -> tuple[str, ...]:
-    """Its lines. Every host by its address, as `main_process_ip`: the plan's own file has node0's address and names."""
+    """Its lines. Each host is named by its address, like `main_process_ip`: the plan's own file has node0's address and
+    names."""
     form = "{} slots={}" if plan.flavor == "openmpi" else "{}:{}"
     return tuple(form.format(host.address, len(host.ranks)) for host in plan.hosts)
 
@@ -70,7 +70,7 @@ def _requirements(plan: Plan) -> str:
 def _config(
     plan: Plan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """The configuration and notes. accelerate refuses a file with an unknown key; no version means the newest."""
+    """Configuration and notes. accelerate refuses a file with an unknown key; no version means the newest."""
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if plan.world_size > 1 else "NO",

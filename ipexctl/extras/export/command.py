@@ -1,9 +1,8 @@
 """`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow's MPI operator or sh.
 
-In comes the line of `run`. The plan is made as by `run --dry-run`, with the same probes and refusals, and its module
-here writes it as text to stdout; nothing is started or written on a host. The rule: what the other launcher cannot
-do is named. The declaration of each option has the exports that lack it (`option_declaration.py`), and its note goes
-to stderr, or into the JSON document.
+The plan is made as by `run --dry-run`, with the same probes and refusals; nothing is started or written on a host. What
+the other launcher cannot do is named: each option's declaration lists the exports that lack it
+(`option_declaration.py`), and its note goes to stderr, or into the JSON document.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _REMOVED: Final = {
     "ansible": "every command reads an Ansible inventory: -H inventory.yaml",
     "trainjob": "for Kubernetes: ipexctl export mpijob train.py",
 }
-"""Went in 0.5 → what to type."""
+"""Removed in 0.5 → what to type."""
 
 
 class _Exports(TyperGroup):
@@ -159,7 +158,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
-    """Plan as a dry run does, but for logins between the hosts: a script names those that it needs."""
+    """Plan as a dry run does, but without checking logins between the hosts: a script names those that it needs."""
     from ipexctl.cli.hosts import session_pool
 
     call = read_launch_call(ctx, line)
@@ -194,7 +193,7 @@ def _job_name(call: RunCall) -> str:
 
 
 def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
-    """Notes about all of the plan that the other launcher cannot do."""
+    """Notes about everything in the plan that the other launcher cannot do."""
     lost = _lost_options(ctx, call)
     if plan.allreduce.mode == "shared":
         lost.append("ranks of one host add gradients up over gloo: the files for shared memory are those of a run")
@@ -202,11 +201,11 @@ def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
 
 
 def _lost_options(ctx: typer.Context, call: RunCall) -> list[str]:
-    """Notes about options of the call that the other launcher cannot express, as their declarations say."""
+    """Notes about options of the call that the other launcher cannot express, by their declarations."""
     notes = []
     for field in fields(call.spec):
         declaration, value = declaration_of(field), getattr(call.spec, field.name)
-        # Of no option, 0 or nothing asks for something.
+        # No option with 0 or an empty value asks for anything.
         if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
             continue
         shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"

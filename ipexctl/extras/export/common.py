@@ -1,9 +1,8 @@
 """Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure.
 
-In comes a `Plan`; out come lines for sh or YAML. An export holds no value of a secret, only its name. All text of
-the plan is untrusted here, as it may come from a host or a file: a word of a shell line is quoted with `shlex`, here or
-in the export that writes the line, and a comment never has a line break, behind which the rest would be executed. The
-reason of each variable stands above it.
+An export has only the name of a secret, never its value. All text of the plan is untrusted, because it may come from a
+host or a file: a word of a shell line is quoted with `shlex`, here or in the export that writes the line, and a comment
+never has a line break, after which the rest would be executed. The reason of each variable stands above it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
 _OF_RANK: Final = {*RANK_NAMES, *MASTER, "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"}
-"""Each rank sets them itself. The others of torchrun are the same for all, and stand in the plan."""
+"""Each rank sets them itself. Others of torchrun's are the same for all, and are in the plan."""
 _RANK_OF_MPI: Final = (
     "export RANK=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-}} WORLD_SIZE=${PMI_SIZE:-${OMPI_COMM_WORLD_SIZE:-}}",
     "export LOCAL_RANK=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}",
@@ -47,7 +46,7 @@ def rank_of_mpi(hosts: object) -> tuple[str, ...]:
 
 
 TAKING_TURNS: Final = "chrt -b 0"
-"""In front of a command: SCHED_BATCH for its threads. BusyBox has no long option for it."""
+"""Before a command: SCHED_BATCH for its threads. BusyBox has no long option for it."""
 WHY_TURNS: Final = "# threads of a rank with one core take turns, where the machine allows that"
 
 
@@ -60,9 +59,9 @@ class Exported:
 
 
 def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
-    """The settings that are the same for all ranks on all hosts, without rank variables and secrets.
+    """Settings that are the same for all ranks on all hosts, without rank variables and secrets.
 
-    Without the variables by which ranks add gradients up with our files, too: these are in the directory of a run.
+    Also without the variables for adding gradients up with our files, which are in a run's directory.
     """
     excluded = {*_OF_RANK, ALLREDUCE, WIRE, *without}
     differing = differing_settings(plan)
@@ -171,7 +170,7 @@ def header(text: str) -> list[str]:
 
 
 def source(setup: str) -> str:
-    """The line of bash that sources a setup file. It stands before `set -eu`, which many such files do not survive.
+    """The line of bash that sources a setup file. It comes before `set -eu`, which many such files do not survive.
 
     oneAPI's setvars.sh fails if SETVARS_COMPLETED is set, that is, if it was sourced before.
     """
@@ -179,7 +178,7 @@ def source(setup: str) -> str:
 
 
 def comment(text: str) -> str:
-    """A comment line of sh or YAML; a text with a line break must not begin a second line, which would be read."""
+    """A comment line of sh or YAML; a line break in the text must not begin a second line, which would be executed."""
     return f"# {printable(text)}"
 
 
@@ -205,7 +204,7 @@ def command_line(plan: Plan) -> str:
 
 
 def rank_prefix(plan: Plan) -> tuple[str, ...]:
-    """The words in front of a rank's command for the options that the rank wrapper applies in a run."""
+    """Words before a rank's command for the options that the rank wrapper applies in a run."""
     return words_in_sh(RankOptions, plan.asked)
 
 

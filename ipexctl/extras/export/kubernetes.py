@@ -1,7 +1,7 @@
 """Shared by the exports for Kubernetes: names, resources, variables that a pod can have, YAML. Pure.
 
-In come the plan and facts of its hosts; out go values for a manifest. What belongs to single machines cannot move:
-interfaces, affinities and paths of the environment are left out and listed in notes, as pods have others.
+What belongs to single machines cannot move: interfaces, affinities and paths of the environment are left out and listed
+in notes, because pods have others.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def label(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """The text for a command, its arguments or a variable's value, where Kubernetes replaces `$(NAME)` and `$$`."""
+    """Escape a text for a command, its arguments or a variable, where Kubernetes replaces `$(NAME)` and `$$`."""
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
 def limits_of(plan: Plan, threads_per_core: int, memory: int | None) -> dict[str, int | str]:
-    """The limits of a pod with one host's ranks. `memory`: the bytes of the smallest host."""
+    """The limits of a pod with one host's ranks. `memory`: bytes of the smallest host."""
     cores = max(sum(len(rank.cores) + len(rank.ccl_cores) for rank in host.ranks) for host in plan.hosts) or 1
     # Kubernetes counts threads.
     limits: dict[str, int | str] = {"cpu": cores * threads_per_core}
@@ -45,12 +45,12 @@ def limits_of(plan: Plan, threads_per_core: int, memory: int | None) -> dict[str
 
 
 def to_give(limits: dict[str, int | str]) -> str:
-    """The resources that a node of the cluster needs for a pod, in the sentence at the top of a manifest."""
+    """The resources that a cluster node needs for a pod, in the sentence at the top of a manifest."""
     return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} to give"
 
 
 def pod_variables(plan: Plan, *, without: Sequence[str] = ()) -> dict[str, str]:
-    """The variables of the ranks that are the same in each pod."""
+    """The ranks' variables that are the same in each pod."""
     settings = common_settings(plan, without=(*HOST_SETTINGS, *without))
     return {
         setting.name: setting.value

@@ -1,8 +1,8 @@
 """A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher and one worker for each host. Pure.
 
-In come the plan, a name and an image; out goes an `Exported`, the YAML and notes. What belongs to single machines
-is left out (`kubernetes.py`). A worker asks for threads, since Kubernetes counts those, and for 90 % of the smallest
-host's memory. The image brings python, mpirun and sshd; the comments at the top say so.
+What belongs to single machines is left out (`kubernetes.py`). A worker asks for threads, because Kubernetes counts
+those, and for 90 % of the smallest host's memory. The image brings python, mpirun and sshd, as the comments at the top
+say.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ IMAGE: Final = (
 def to_mpijob(
     plan: Plan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
 ) -> Exported:
-    """`image` must have the environment, the project in its working directory, mpirun and sshd. `memory`: the bytes of
-    the smallest host; a worker gets as much of them as its machine can give."""
+    """`image` must have the environment, the project in its working directory, mpirun and sshd. `memory`: bytes of the
+    smallest host; a worker gets the part that its machine can give."""
     require_mpirun(plan, "an MPIJob")
     require_process_group(plan, "an MPIJob")
     slots = max(len(host.ranks) for host in plan.hosts)

@@ -1,9 +1,8 @@
 """A plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure.
 
-In come the plan, the hosts and the project's directory; out goes an `Exported`: a script for POSIX sh that copies the
-project, writes the files of the run, starts mpirun on the first node, and ends all ranks however the script itself
-ends. Values of secrets come from the caller's environment, go to the nodes on stdin and are removed with the run. A
-here-document ends with a marker that differs from every line, so that no value can end it early.
+The script for POSIX sh copies the project, writes the files of the run, starts mpirun on the first node, and ends all
+ranks however it ends itself. Values of secrets come from the caller's environment, go to the nodes on stdin and are
+removed with the run. A here-document's end marker differs from every line, so no value can end it early.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def to_shell(
 ) -> Exported:
     """`root`: the project on the control machine, None: not uploaded; `tree`: its path on the nodes.
 
-    `setup` is a file that every rank and the launcher source, `secret_files` are files of the project that stay behind.
+    `setup`: a file that every rank and the launcher source. `secret_files`: files of the project that are not copied.
     """
     if plan.world_size > 1:
         require_mpirun(plan, "such a script")
@@ -104,7 +103,7 @@ def _requirements(plan: Plan) -> str:
 
 
 def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
-    """A here-document for the command; its end marker differs from every line, so a value can't end it early."""
+    """A here-document for the command; its end marker differs from every line."""
     all_lines = set("\n".join(lines).split("\n"))
     while end in all_lines:
         end += "_"

@@ -1,8 +1,7 @@
 """A plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure.
 
-In come the plan, the project's directory on the nodes and the launcher; out goes an `Exported`. Slurm chooses the nodes
-and binds the ranks, so settings of single machines are left out and listed in notes. With gloo, srun starts the ranks;
-with an MPI and oneCCL, mpirun does. torch reads the rank from variables that exist only inside a
+Slurm chooses the nodes and binds the ranks, so settings of single machines are left out and listed in notes. With gloo,
+srun starts the ranks; with an MPI and oneCCL, mpirun does. torch reads the rank from variables that exist only inside a
 step, so each rank sets them itself from those of Slurm or MPI.
 """
 
@@ -48,7 +47,7 @@ LOCAL_RANK_COUNT: Final = (
     '    while read -r ranks nodes; do seq "${nodes:-1}" | sed "s/.*/$ranks/"; done |\n'
     '    sed -n "$((SLURM_NODEID + 1))p"'
 )
-"""Prints the number of ranks on this node; `2(x3),1` means 2, 2, 2, 1 ranks on the nodes in their order."""
+"""Prints the number of ranks on this node; `2(x3),1` means 2, 2, 2, 1 ranks on the nodes in order."""
 RANK_OF_SLURM: Final = (
     "# the rank's numbers in the variables of torch; Slurm's are unset, because scripts would read them, too",
     "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
@@ -80,7 +79,7 @@ def to_slurm(
     env_name: str = "",
 ) -> Exported:
     """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have. `env_name`: the
-    name of the plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
+    plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
     require_process_group(plan, "an sbatch file")
     if launcher == "auto":
         launcher = "mpirun" if _needs_mpi(plan) else "srun"
@@ -111,7 +110,7 @@ def to_slurm(
 
 
 def _needs_mpi(plan: Plan) -> bool:
-    """Whether the ranks meet by MPI: those over gloo, and those that ipexctl itself starts, do not."""
+    """False for ranks over gloo, and those that ipexctl itself starts."""
     return plan.backend != "gloo" and not plan.has_starters
 
 
@@ -188,7 +187,7 @@ def _rank_command(plan: Plan, launcher: Launcher) -> list[str]:
 
 
 def _ifaces(plan: Plan) -> Sequence[Setting]:
-    """Interface settings that are the same on all hosts; none for a single host."""
+    """Interface settings that are the same on all hosts; empty for a single host."""
     if len(plan.hosts) == 1:
         return ()
     return tuple(setting for setting in common_settings(plan) if setting.name in IFACES)

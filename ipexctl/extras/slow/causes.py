@@ -1,10 +1,9 @@
 """Causes of a slow rank: a table of signatures over what was measured. Pure.
 
-In: `Evidence`, what the rank and its host had more of than the others in the windows in which it was slow, and what was
-seen on its host if it was looked at. Out: the `SlowCause` of the first signature in `SIGNATURES` that fits. The rules:
-a cause must explain at least EXPLAINS of the rank's additional own time; a rank with more work waits longer for crowded
-cores, too, which shows no other program; a cause that others resemble is `possible`; without a fitting signature the
-evidence is `insufficient`, and nothing is guessed.
+The first signature in `SIGNATURES` that fits the `Evidence` names the cause. A cause must explain at least EXPLAINS of
+the rank's additional own time. A rank with more work waits longer for crowded cores, too, which does not prove another
+program. A cause that others resemble is `possible`; without a fitting signature the evidence is `insufficient`, and
+nothing is guessed.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ UNSEEN_SHARE: Final = 0.2
 """Of a processor: time without a visible process is the difference of rough figures."""
 LOWER_CLOCK: Final = 0.95
 FAULTS: Final = 10.0
-"""A second more than the others."""
+"""Per second, more than the others."""
 MORE_SAMPLES: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Of one rank in the windows in which it was slow. `…_more`: than the median of the others; None: not known."""
+    """What one rank used in its slow windows. `…_more`: the difference to the median of the others; None if unknown."""
 
     own: float
-    """Own time, in parts of a step."""
+    """In parts of a step."""
     usual_own: float
     """The median of the other ranks."""
     cpu_more: float | None = None
@@ -42,7 +41,7 @@ class Evidence:
     usual_cpu: float | None = None
     usual_queue: float | None = None
     samples_ratio: float | None = None
-    """Samples a second by those of the others."""
+    """Samples per second, relative to the others."""
     faults_more: float | None = None
     mhz: float | None = None
     usual_mhz: float | None = None
@@ -83,7 +82,7 @@ def find_cause(evidence: Evidence) -> SlowCause:
 
 
 def needs_look(cause: SlowCause) -> bool:
-    """Whether a look at the rank's host can say more."""
+    """True if a look at the rank's host can say more."""
     return cause == _CONTENTION
 
 
@@ -134,4 +133,4 @@ SIGNATURES: Final = (
     Signature(SlowCause("more-work", "likely"), _has_more_samples),
     Signature(SlowCause("more-work", "possible"), _computes_longer),
 )
-"""The more specific before those that resemble them."""
+"""Specific signatures come before those that resemble them."""

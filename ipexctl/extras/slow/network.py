@@ -1,9 +1,9 @@
-"""Judges the network of a run, apart from its ranks, as a slow one makes all of them wait. Pure.
+"""Judges the network of a run apart from its ranks, because a slow network makes all of them wait. Pure.
 
-In: rows of judged windows. Out: `LinkFinding`s. The rules: the transfer is slow if no rank's own time explains a good
-part of each step, the hosts move many bytes in a step, and these take longer than on a link of 1 Gbit/s; this is known
-only where the own time of ranks is. No link is slow that did more in its busiest moment, and none is blamed where ranks
-wait for processors or read memory from a disk: threads that send and receive may do so, too.
+The transfer is slow if no rank's own time explains a good part of each step, the hosts move many bytes in a step, and
+these take longer than on a link of 1 Gbit/s; the ranks' own time must be known. A link that was faster in its busiest
+moment is not slow. No link is blamed if ranks wait for processors or read memory from a disk: threads that send and
+receive may do so, too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 TRANSFER: Final = 0.3
 """The part of a step that no rank's own time explains."""
 STEP_BYTES: Final = 1 << 20
-"""Sent by each host in a step: less is a matter of round trips."""
+"""Sent by each host in a step; with less, round trips dominate."""
 SLOW_SPEED: Final = 1e9 / 8
-"""Bytes a second."""
+"""Bytes per second."""
 CROWDED: Final = 0.25
-"""The part of the time in which the threads of a rank wait for a processor."""
+"""The part of the time in which a rank's threads wait for a processor."""
 Window = TypeVar("Window")
 
 
@@ -40,11 +40,11 @@ class LinkFinding:
     end: float
     windows: int
     is_current: bool
-    """Whether it is so in one of the last two windows."""
+    """True if it is so in one of the last two windows."""
     transfer: float
     """The part of a step that is transfer and waiting for it."""
     bytes_per_s: float
-    """While data is transferred, of the slowest host."""
+    """While data is transferred, on the slowest host."""
 
 
 def judge_network(rows: Sequence[Sequence[JudgedWindow]]) -> list[LinkFinding]:
@@ -66,7 +66,7 @@ def judge_network(rows: Sequence[Sequence[JudgedWindow]]) -> list[LinkFinding]:
 
 
 def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
-    """The windows of each ROW or more in a row for which it is so; then one alone that is not ends nothing."""
+    """The windows of each ROW or more in a row for which `is_so`; later, a single window that is not ends nothing."""
     for row in rows:
         found: list[Window] = []
         missed = 0
@@ -84,19 +84,19 @@ def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool])
 
 
 def lasts(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
-    """Whether it is so still: one window may be below a threshold, as they vary, and the call itself is a load."""
+    """True if it is still so: one window may be below a threshold, because they vary and the call itself is a load."""
     return any(stretch[-1] is window for window in rows[-1][-2:])
 
 
 def transfer_part(window: JudgedWindow) -> float | None:
-    """The part of a step that is nobody's own time; None if the wait of some rank is not known."""
+    """The part of a step that is nobody's own time; None if some rank's wait is unknown."""
     waits = [rates.collective_wait for rates in window.ranks.values()]
     known = [wait for wait in waits if wait is not None]
     return min(known) if known and len(known) == len(waits) else None
 
 
 def transfer_speed(window: JudgedWindow) -> float:
-    """Bytes a second of the host that sends least, while it transfers; 0 if it is not known."""
+    """Bytes per second of the host that sends least, while it transfers; 0 if unknown."""
     part = transfer_part(window)
     sent = [rates.sent_per_s for rates in window.hosts.values() if rates.sent_per_s is not None]
     return min(sent) / part if part and sent else 0.0

@@ -1,10 +1,9 @@
 """Reads the windows of a run, judges them, and looks at the host of the worst suspect if that can say more.
 
-In: a run of the registry, and how to open a session to one of its hosts. Out: a `SlowResult` with the exit code of the
-call: 0 with a verdict, also if a rank is slow; 1 if none is possible; 3 if node0 can't be reached and nothing is known
-here. The rules: one call to node0, and at most one look, at one host, of a run that continues, as it costs that host a
-second of reading; a look that fails leaves the verdict as it is, with the reason beside it; without node0, the copy on
-the control machine counts if it says how the run ended.
+Exit code: 0 with a verdict, even if a rank is slow; 1 if none is possible; 3 if node0 can't be reached and nothing is
+known here. One call to node0, and at most one look at one host of a run that continues, because it costs that host a
+second of reading. A failed look leaves the verdict as it is, and adds its reason. Without node0, the copy on the
+control machine counts if it says how the run ended.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class SlowResult:
     """Why node0 did not answer."""
     from_copy: bool = False
     look_error: str = ""
-    """Why the host of the suspect could not be looked at; it begins with the host."""
+    """Why the look at the suspect's host failed; begins with the host."""
 
 
 def slow_of_run(record: RunRecord, caller: CallWatcher, *, timeout: float | None) -> SlowResult:
@@ -102,7 +101,7 @@ def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
 
 
 def verdict_of(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> SlowVerdict:
-    """The verdict by windows alone; `plan` as in plan.json, or as much of it as there is."""
+    """The verdict by windows alone; `plan` as in plan.json, or as much of it as exists."""
     fields = plan_fields(plan)
     return judge(windows, setup_of(status, fields["backend"], fields["allreduce"]))
 

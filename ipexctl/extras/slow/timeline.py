@@ -1,10 +1,9 @@
 """Puts the windows of all ranks and hosts on one clock, and joins them until each has enough steps. Pure.
 
-In: the windows of a run, which begin at another moment in each file. Out: rows of `JudgedWindow`, oldest first; a row
-ends where nothing is known of the ranks, as at a restart. The rules: a judged window has at least MIN_STEPS steps of
-the median rank, so that one long step decides nothing; the window in which steps begin is left out, as it has imports
-and compilation; one without any step is no training and is left out, unless steps are as rare as that; figures are
-means over the joined windows.
+A row of `JudgedWindow`s, oldest first, ends where nothing is known of the ranks, as at a restart. A judged window has
+at least MIN_STEPS steps of the median rank, so that one long step decides nothing. The window in which steps begin is
+left out, because it has imports and compilation; one without any step is no training and is left out, unless steps are
+as rare as that. Figures are means over the joined windows.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 LATE: Final = 3
-"""Windows by which those of a rank that goes on may be late."""
+"""Windows that a rank's may be late while it still runs."""
 RARE_STEPS: Final = 3.0
-"""Steps in a usual window, below which a window may have none while the ranks train."""
+"""With fewer steps in a usual window, a window may have none while the ranks train."""
 Rates = TypeVar("Rates", RankRates, HostRates)
 RatesOut = TypeVar("RatesOut", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedWindow:
-    """Some seconds of training, with the mean figures of each rank and host that is known there."""
+    """Some seconds of training, with the mean figures of each rank and host known there."""
 
     start: float
-    """Seconds since the epoch, by the clock of node0."""
+    """Seconds since the epoch, by node0's clock."""
     seconds: float
     """Of training: windows without a step between its parts do not count."""
     steps: float
@@ -75,7 +74,7 @@ def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -
 
 
 class _Record(Protocol[RatesOut]):
-    """The windows of one rank or host, as its file has them."""
+    """The windows of one rank or host, as in its file."""
 
     @property
     def started(self) -> float: ...
@@ -95,7 +94,7 @@ def _at(records: Mapping[Any, _Record[Rates]], at: float, seconds: float) -> Ite
 
 
 def _rows(slots: Iterable[_Slot]) -> Iterator[list[_Slot]]:
-    """The windows with steps, in rows; each row begins behind the window in which steps began."""
+    """The windows with steps, in rows; each row begins after the window in which steps began."""
     row: list[_Slot] = []
     for slot in slots:
         if slot.ranks:
@@ -111,7 +110,7 @@ def _training(row: Sequence[_Slot]) -> list[_Slot]:
     if not steps:
         return []
     begun = (number for number, slot in enumerate(row) if all(rates.steps_per_s > 0 for rates in slot.ranks.values()))
-    first = next(begun, len(row))  # also the rank that begins last has imports behind it then
+    first = next(begun, len(row))  # then also the rank that begins last has its imports behind it
     last = max(number for number, slot in enumerate(row) if slot.steps > 0)
     is_rare = median(steps) < RARE_STEPS
     return [slot for slot in row[first + 1 : last + 1] if slot.steps > 0 or is_rare]
@@ -132,5 +131,5 @@ def _joined(row: Iterable[_Slot]) -> Iterator[JudgedWindow]:
 
 
 def mean_rates(parts: Sequence[Mapping[Any, Rates]]) -> dict[Any, Rates]:
-    """The mean figures of each one that all parts have."""
+    """Mean figures of each one that all parts have."""
     return {key: merge([part[key] for part in parts]) for key in parts[0] if all(key in part for part in parts)}

@@ -1,10 +1,9 @@
 """Judges which ranks of a run are slow, since when, why, and what it costs; and its network apart from that. Pure.
 
-In: the windows of a run, what its plan says of its ranks (`RunSetup`), and what was seen on the hosts of suspects. Out:
-a `SlowVerdict`. The rules: a rank is slow if its own time is at least MORE_OWN of a step above the median of the other
-ranks, in ROW judged windows in a row, which have at least 30 steps each; two ranks are enough for that, as the one that
-waits is not the slow one. Windows in which it is slow for the same cause are one finding. What cannot be known has a
-reason and is not guessed: `unjudged` says why there is no answer.
+A rank is slow if its own time is at least MORE_OWN of a step above the median of the other ranks, in ROW judged windows
+in a row of at least 30 steps each. Two ranks are enough, because the one that waits is not the slow one. Windows in
+which a rank is slow for the same cause are one finding. What cannot be known is not guessed: `unjudged` says why there
+is no answer.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.run.windows import RunWindows
 
 TOGETHER: Final = 0.2
-"""By which the steps of ranks in a window may differ, in parts of the median, if they step together."""
+"""How much the steps of ranks in a window may differ, in parts of the median, if they step together."""
 Unjudged = Literal[
     "", "older-version", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"
 ]
@@ -44,43 +43,41 @@ class RunSetup:
     """The host of each rank."""
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
-    """As the supervisor has watched it."""
+    """As the supervisor measured it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowFinding:
-    """A slow rank."""
-
     rank: int
     host: str
     percent: float
     """Own time above the usual, in percent of a step."""
     cost_percent: float
-    """By which the steps would take less time without it, at most."""
+    """Upper limit: how much less time steps would take without it."""
     cost_seconds: float
-    """The same, of the windows in which it was slow."""
+    """The same, for the windows in which it was slow."""
     cause: SlowCause
     evidence: Evidence
     start: float
     end: float
     windows: int
     is_current: bool
-    """Whether the rank is slow in one of the last two windows."""
+    """True if the rank is slow in one of the last two windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowVerdict:
     findings: tuple[SlowFinding, ...] = ()
-    """The one that costs most first; those that last before those that are over."""
+    """Current ones first, then by cost."""
     links: tuple[LinkFinding, ...] = ()
     windows: int = 0
-    """That were judged."""
+    """Windows that were judged."""
     seconds: float = 0.0
     """Of these windows."""
     waiting: Waiting = "sleeps"
     unjudged: Unjudged = ""
     network: NetworkCost | None = None
-    """What transfers between hosts cost; known where no rank is compared, too."""
+    """What transfers between hosts cost; known even if no rank is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class _Judged:
 
 
 def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook] | None = None) -> SlowVerdict:
-    """Judge a run; `looks` are of this moment, so they count for ranks that are slow now."""
+    """Judge a run; `looks` are from now, so they count for ranks that are slow now."""
     hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
     rows = judged_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
@@ -167,7 +164,7 @@ def _slow_ranks(
 
 
 def _parts(rank: int, stretch: list[_Judged], setup: RunSetup) -> Iterator[list[_Judged]]:
-    """One, or two where the rank is slow for another cause in the end: what slows it now is what can be mended."""
+    """One part, or two if the rank is slow for another cause in the end: only what slows it now can be fixed."""
 
     def cause(windows: Sequence[_Judged]) -> SlowCause:
         return find_cause(_evidence(rank, windows, setup, None))
@@ -212,7 +209,7 @@ def _finding(
 
 
 def _cost(rank: int, judged: _Judged, slow: set[int]) -> float:
-    """By which a step would be shorter if this rank were like the slowest of those that are not slow."""
+    """How much shorter a step would be if this rank were like the slowest of those that are not slow."""
     others = [own for other, own in judged.own.items() if other not in slow]
     own = judged.own[rank]
     return max(0.0, own - max(others, default=own))
@@ -244,7 +241,7 @@ def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, look: Suspect
 
 
 class _Compared(NamedTuple):
-    """The mean figure of one in some windows, and the median of the means of the others."""
+    """The mean figure of one in some windows, and the median of the others' means."""
 
     value: float | None
     usual: float | None

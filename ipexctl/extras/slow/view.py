@@ -1,9 +1,8 @@
 """Output of `ipexctl slow` as text or JSON, its one line for `why`, and its section of the page.
 
-In: a `SlowResult`; out: for each slow rank and each slow link what it costs, the cause with the figures behind it, and
-what to type. The rules: a sentence says how sure it is; a command only looks, or starts the next run in another way,
-and never ends a process, as the one that disturbs may be the work of a colleague; names that processes gave themselves
-and texts of hosts are made printable. Without a slow rank, it says how much was judged, and what could not be seen.
+A sentence says how sure it is. A command only looks, or starts the next run in another way, and never ends a process,
+which may be a colleague's work. Names that processes gave themselves and texts of hosts are made printable. Without a
+slow rank, it says how much was judged, and what could not be seen.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _FIX_WHEN_OVER: Final = {
     "no-own-time": "its throughput: ipexctl why {run}",
     "one-rank": "its throughput: ipexctl why {run}",
 }
-"""What to type instead where the run is over."""
+"""What to type instead once the run is over."""
 _SPINS: Final = (
     "ranks that wait under oneCCL and MPI use their processor, too: of a slow rank only the wait for a processor and "
     "for data is seen, and not more work or a slow processor"
@@ -172,7 +171,7 @@ def reason_of(found: SlowFinding) -> str:
 
 
 def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
-    """What to type; clauses end with semicolons. Stacks and processes can be asked for in a run that goes on only."""
+    """What to type; clauses end with semicolons. Only a running run can be asked for stacks and processes."""
     host, run = shlex.quote(found.host), record.id
     without = f"-l '!{found.host}'"
     later = f"start the next run without it: {_again(record, without)}"
@@ -204,7 +203,7 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
 
 
 def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
-    """Processes of other programs are looked at; other ranks of the run get cores of their own."""
+    """Look at processes of other programs; give other ranks of the run their own cores."""
     look, host = found.evidence.look, shlex.quote(found.host)
     pids = [str(process.pid) for process in look.others if not process.is_of_run] if look is not None else []
     if _is_of_run(look):
@@ -215,7 +214,7 @@ def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
 
 
 def _again(record: RunRecord, option: str) -> str:
-    """The command that begins the run anew with this option, or the option alone."""
+    """The command that starts the run anew with this option, or the option alone."""
     return f"{record.resume_command} {option}" if record.resume_command else option
 
 
@@ -297,8 +296,6 @@ class SlowEntry(NamedTuple):
 
 
 class SlowSection(NamedTuple):
-    """The slow ranks and links of a run."""
-
     entries: tuple[SlowEntry, ...]
     closing: tuple[str, ...]
     """What was judged, and what could not be."""
@@ -352,7 +349,7 @@ class VerdictOfRun:
 
 
 def of_windows(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> VerdictOfRun:
-    """For `why` and the page of a run; `plan` as in plan.json, or as much of it as there is."""
+    """For `why` and the page of a run; `plan` as in plan.json, or as much of it as exists."""
     return VerdictOfRun(verdict_of(windows, status, plan))
 
 
@@ -379,7 +376,7 @@ def _percent(part: float | None) -> str:
 
 
 def _is_of_run(look: SuspectLook | None) -> bool:
-    """Whether all that was seen on its cores are other ranks of the run."""
+    """True if only other ranks of the run were seen on its cores."""
     return look is not None and bool(look.others) and all(process.is_of_run for process in look.others)
 
 

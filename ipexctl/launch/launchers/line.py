@@ -1,9 +1,8 @@
 """Finds the launcher in a command. Pure.
 
-Words come in, as the user's shell divided them: `mpirun -f hostfile -n 16 accelerate launch x.py`. `own_line` gives the
-words from the launcher on, None if no launcher is there, and `launcher_at` its row of the table. A whole line in one
-word (quoted, with its backslashes) is divided here, if it has nothing that only a shell understands. The rule: a
-launcher never starts in a rank; one behind another program or in a script of a shell is refused.
+The words are as the user's shell split them: `mpirun -f hostfile -n 16 accelerate launch x.py`. A complete line in one
+word (quoted, with its backslashes) is split here, if it has nothing that only a shell understands. A launcher never
+starts in a rank; one after another program or in a shell script is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
-"""The beginning of a file that a shell executes: without a first line that names a program, it does, too."""
+"""The beginning of a file that a shell executes: also one without a first line that names a program."""
 _HERE_DOCUMENT: Final = re.compile(
     r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?=[^\n]*\n)[\s\S]*?^\t*(?P=end)$", re.MULTILINE
 )
@@ -36,7 +35,7 @@ _ONLY_FOR_SHELL: Final = re.compile(r"[;&|()<>\n$`~*?{#]")
 
 
 def find_launcher(words: Sequence[str]) -> str:
-    """The name of the launcher that the command would start in each rank; empty if it starts none."""
+    """Name of the launcher that the command would start in each rank; or empty."""
     try:
         found = own_line(words)
     except UserError:
@@ -50,7 +49,7 @@ def find_launcher(words: Sequence[str]) -> str:
 
 
 def check_file(path: str, text: str) -> None:
-    """Refuse a script of a shell that starts a launcher, on a line of its own. Raises a UserError."""
+    """Refuse a shell script that starts a launcher on a line of its own. Raises a UserError."""
     if _OF_SHELL.match(text):
         _refuse_launcher(path, _launcher_in(_HERE_DOCUMENT.sub("", text)))
 
@@ -64,7 +63,7 @@ def is_python(word: str) -> bool:
 
 
 def launcher_at(words: Sequence[str], at: int) -> tuple[LauncherRow, int] | None:
-    """The launcher whose name is at this position, and the position of its first option."""
+    """The launcher with its name at this position, and the position of its first option."""
     if at >= len(words):
         return None
     names = (PurePosixPath(words[at]).name, *words[at + 1 :])
@@ -80,7 +79,7 @@ def launcher_at(words: Sequence[str], at: int) -> tuple[LauncherRow, int] | None
 
 
 def own_line(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The words of the launcher's own line; None if the command starts no launcher."""
+    """The words from the launcher on; None if the command starts no launcher."""
     words = tuple(words)
     while words and not words[0].strip():
         words = words[1:]
@@ -94,7 +93,7 @@ def own_line(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The words, if they begin with a launcher. Raises a UserError if one stands behind another program."""
+    """The words, if they begin with a launcher. Raises a UserError if one follows another program."""
     if not words or launcher_at(words, 0) is not None:
         return words or None
     if PurePosixPath(words[0]).name in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[0]):
@@ -106,16 +105,16 @@ def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
                     "a variable",
                 )  # fmt: skip
             if is_python(words[at]) or words[at].endswith(".py"):
-                break  # behind it are arguments of a script
+                break  # what follows are arguments of a script
     return None
 
 
 def _of_script(script: str) -> tuple[str, ...] | None:
-    """The launcher's line, if a script of a shell is nothing else. Raises a UserError if it is more."""
+    """The launcher's line, if a shell script is nothing else. Raises a UserError if it is more."""
     if not (launcher := _launcher_in(script)):
         return None
     joined = _joined(script)
-    with contextlib.suppress(ValueError):  # a quotation that has no end
+    with contextlib.suppress(ValueError):  # an unterminated quotation
         if not _ONLY_FOR_SHELL.search(joined):
             return _plain(tuple(shlex.split(joined)))
     _refuse_launcher("a script of a shell", launcher)
@@ -136,7 +135,7 @@ def _joined(script: str) -> str:
 
 
 def _launcher_in(script: str) -> str:
-    """The first word of a command in a script that starts a launcher; empty if none does."""
+    """The first word of a command in a script that starts a launcher; or empty."""
     for command in re.split(r"[;&|()<>\n]", _QUOTED_OR_COMMENT.sub("_", _joined(script))):
         words = tuple(command.split())
         with_launcher = True

@@ -1,8 +1,7 @@
 """Reads the options of a launcher's line, from left to right. Pure.
 
-The words that `line` found come in, with the variables of the user's shell; a `PastedLine` goes out: what the ranks are
-to run, and the values for options of ipexctl. The first value of an option counts, as the outer launcher starts the
-ranks. The rule: nothing is guessed; an option or a value that is not taken over is refused, with a caret under it.
+The first value of an option counts, because the outer launcher starts the ranks. Nothing is guessed: an option or a
+value that is not taken over is refused, with a caret under it.
 """
 
 from __future__ import annotations
@@ -43,10 +42,8 @@ class TakenValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PastedLine:
-    """A line taken apart."""
-
     names: tuple[str, ...]
-    """Of its launchers, from the outer to the inner one."""
+    """Its launchers, from the outer to the inner one."""
     kind: CommandKind
     argv: tuple[str, ...]
     """What each rank runs."""
@@ -55,17 +52,17 @@ class PastedLine:
     accelerate: Mapping[str, str] | None
     """Options of accelerate; None if it is not one of the launchers."""
     typed: Mapping[str, Sequence[str]]
-    """The options for `accelerate`, those that are `ignored`, and `ipex_key`, as typed."""
+    """The options for `accelerate`, the `ignored` ones, and `ipex_key`, as typed."""
     packages: tuple[str, ...] = ()
     """Of `uv run --with`."""
     environment: str = ""
-    """What to type for the environment that the line chooses: hosts have none of the control machine."""
+    """What to type for the environment that the line chooses: hosts have none of the control machine's."""
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
     """None without a launcher. Raises a UserError for a launcher or an option that is not taken over.
 
-    `is_script`: the first word should be a script of Python, so that Python itself is left out like a launcher.
+    `is_script`: the first word should be a Python script, so Python itself is left out like a launcher.
     """
     found = own_line(words)
     if found is None and not (is_script and words and is_python(words[0])):
@@ -75,7 +72,7 @@ def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bo
 
 
 def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKind, tuple[str, ...], str | None]:
-    """What the launcher was to start: a script or module of Python, with the path of that, or another command."""
+    """What the launcher was to start: a Python script or module with the path of its Python, or another command."""
     if row is not None and row.environment and words[0].endswith(".py"):
         return "script", words, None
     if not is_python(words[0]):
@@ -96,13 +93,11 @@ def _name_of(option: str) -> str:
 
 
 class _Reader:
-    """Reads one line."""
-
     def __init__(self, words: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self._words, self._environ = words, environ
         self._launchers: list[LauncherRow] = []
         self._targets: dict[str, int] = {}
-        """Where the options for a target stand."""
+        """Positions of the options for each target."""
         self._values: dict[str, TakenValue] = {}
         self._accelerate: dict[str, str] = {}
         self._packages: list[str] = []
@@ -161,19 +156,19 @@ class _Reader:
             raise self._wrong(at, f"{outer} and {row.name} would both start ranks", fix)
 
     def _read_options(self, row: LauncherRow, at: int) -> int:
-        """Reads the options that begin at this position; the position behind them."""
+        """Read the options that begin at this position; return the position after them."""
         words = self._words
         if row.has_options_anywhere:
             return at
         while at < len(words) and (words[at].startswith("-") or not words[at].strip()):
             if words[at] == "--":
                 return at + 1
-            # A word of blanks is a backslash with a space behind it, at the end of a pasted line.
+            # A word of blanks is a backslash followed by a space, at the end of a pasted line.
             at = self._read_option(row, at) if words[at].strip() else at + 1
         return at
 
     def _take_out(self, row: LauncherRow, at: int) -> tuple[str, ...]:
-        """Reads its options wherever they stand; the other words."""
+        """Read its options anywhere on the line; return the other words."""
         others = []
         while at < len(self._words):
             word = self._words[at]
@@ -278,7 +273,7 @@ class _Reader:
                 self._variable(f"LT_{own}", str(self._values[name].value), row.name)
             for name, value in (("ACCELERATOR", "cpu"), ("CLI_USED", "1")):
                 self._variable(f"LT_{name}", value, row.name)
-        if "min_hosts" in self._values:  # torchrun counts no change of its nodes as a restart
+        if "min_hosts" in self._values:  # torchrun does not count a change of its nodes as a restart
             self._set("max_restarts", _RESTARTS, self._values["min_hosts"].source)
         if row.local_rank and "use_env" not in self._targets:
             self._set("local_rank", row.local_rank, f"{row.local_rank} for each rank")

@@ -1,9 +1,8 @@
 """The table of launchers: a row for each, with its names and the options that are taken over. Data only.
 
-An option has names without their leading dashes, with `_` for `-`, and a target: the option of ipexctl that it becomes,
-by the name of its field, or a word that `options` knows (`variable`, `ignored` …). The rule: only what guides and most
-users type is here. `options` refuses every other option at its place, as the number of its values is not known; the
-option of ipexctl, which has its limits and its help in its declaration, is typed instead.
+An option has names without leading dashes, with `_` for `-`, and a target: the field of the ipexctl option that it
+becomes, or a word that `options` knows (`variable`, `ignored` …). Only what guides and most users type is here;
+`options` refuses every other option, because the number of its values is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NUMBERS: Final = ("n", "ppn", "nodes", "omp", "ccl_workers", "master_port", "max
 FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}
 """Targets of options without a value that set one of ipexctl."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
-"""Targets that have no option of ipexctl, and their values."""
+"""Targets without an option of ipexctl, and their values."""
 ACCELERATE: Final = {
     "main_process_ip": "main_ip", "main_process_port": "main_port", "mixed_precision": "mixed_precision",
     "mpirun_ccl": "ccl_workers", "mpirun_hostfile": "hostfile", "num_machines": "machines",
@@ -32,35 +31,33 @@ ACCELERATE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LauncherRow:
-    """A launcher."""
-
     name: str
     commands: tuple[tuple[str, ...], ...]
     """Its names, with a subcommand or as `-m MODULE` of Python."""
     options: Mapping[str, tuple[str, bool]] = field(default_factory=dict, hash=False)
-    """Their targets, and whether a value follows."""
+    """Name → its target, and True if a value follows."""
     meanings: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What to type in place of options that are not taken over."""
+    """What to type instead of options that are not taken over."""
     runs_commands: bool = False
-    """True if a word behind its options is a command; else it is a script of Python."""
+    """A word after its options is a command; else it is a Python script."""
     module: str = ""
-    """The module that it runs, in place of one on the line."""
+    """The module that it runs, instead of one on the line."""
     has_options_anywhere: bool = False
-    """True if launcher options and module options are mixed."""
+    """Launcher options and module options are mixed."""
     runs_itself: bool = False
-    """True if each rank runs it, without the options that start ranks."""
+    """Each rank runs it, without the options that start ranks."""
     of_fabric: bool = False
-    """True if it tells Lightning's Fabric by variables of its own what it starts."""
+    """It tells Lightning's Fabric what it starts by its own variables."""
     of_accelerate: bool = False
-    """True if it reads accelerate's configuration. It may stand behind mpirun, whose ranks it does not multiply."""
+    """It reads accelerate's configuration. It may follow mpirun, whose ranks it does not multiply."""
     local_rank: str = ""
     """The option that tells each rank its local rank."""
     starts_copies: bool = False
-    """True if it starts independent copies, unless an option makes it distributed."""
+    """It starts independent copies, unless an option makes it distributed."""
     advice: str = ""
-    """What to type in place of one that is not taken apart."""
+    """What to type instead of a launcher that is not taken apart."""
     environment: str = ""
-    """Of one that only chooses an environment of the machine, and starts no ranks: what to type for that one."""
+    """If it only chooses an environment of the machine and starts no ranks: what to type for that environment."""
 
 
 def _named(names: str) -> tuple[tuple[str, ...], ...]:
@@ -174,7 +171,7 @@ LAUNCHERS: Final = (
             _named(f"trl {name}"),
             _options(
                 f"config_file: accelerate_config config_file; accelerate: {' '.join(ACCELERATE)}",
-                "accelerate: cpu; ignored: multi_gpu same_network",  # its scripts have a --use_cpu of their own
+                "accelerate: cpu; ignored: multi_gpu same_network",  # its scripts have their own --use_cpu
             ),
             module=f"trl.scripts.{name}",
             has_options_anywhere=True,

@@ -1,9 +1,7 @@
-"""Makes options of ipexctl from those of a pasted line; reads accelerate's file and a script of a shell.
+"""Makes options of ipexctl from those of a pasted line; reads accelerate's file and a shell script.
 
-The words behind `ipexctl run` come in, with the variables of the user's shell; `UnwrappedCall` goes out: what the ranks
-run, the options with those of the line, the hosts that the line names, and one note that says what was taken over. The
-rule: an option typed in the call wins over the line, an outer launcher over an inner one, as its ranks are those that
-start, and the line over a file of defaults. The call checks the limits of all options, by their declarations.
+An option typed in the call wins over the line, an outer launcher over an inner one (its ranks start), and the line over
+a file of defaults. The call checks the limits of all options, by their declarations.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _SAME: Final = (
     *(_RANKS, _HOSTS, ("accelerate_config", "config_file")),
     *(("omp", "$OMP_NUM_THREADS"), ("ccl_workers", "$CCL_WORKER_COUNT")),
 )
-"""Options and variables that say the same: one in the call replaces all of the line."""
+"""Options and variables that say the same: one in the call replaces all of the line's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class UnwrappedCall:
         return f"{self.note}; {ranks}"
 
     def used_hosts(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-        """The first ones, if the line has a number of nodes. Raises a UserError if there are fewer."""
+        """The first hosts, if the line has a number of nodes. Raises a UserError if there are fewer."""
         nodes, source = self.values.get("nodes", (len(hosts), ""))
         if nodes > len(hosts):
             raise UserError(
@@ -86,7 +84,7 @@ def unwrap(
 ) -> UnwrappedCall | None:
     """`mpirun … X`, `accelerate launch … X` become X with their options; None without another launcher.
 
-    `given`: the options that the call names, by their fields. Where the call names a script, `python X` becomes X, too.
+    `given`: fields of the options that the call names. If the call names a script, `python X` becomes X, too.
     """
     line = read_line(spec.argv, environ, is_script=spec.kind == "script")
     if line is None:
@@ -103,7 +101,7 @@ def unwrap(
     sources = {**spec.sources, **{name: wins[name].source for name in changes}}
     if ranks := [wins[name].source for name in _RANKS if name in wins]:
         sources["ranks"] = ", ".join(ranks)
-        changes = {**dict.fromkeys(_RANKS), **changes}  # a default of a file is not mixed with them
+        changes = {**dict.fromkeys(_RANKS), **changes}  # a file's default is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
     note = _note(line, wins, spec.argv[0])
     if line.packages:
@@ -113,7 +111,7 @@ def unwrap(
 
 
 def _check_script(words: Sequence[str]) -> None:
-    """Refuse a script of a shell on this machine that starts a launcher: `./run.sh`, `bash run.sh`."""
+    """Refuse a shell script on this machine that starts a launcher: `./run.sh`, `bash run.sh`."""
     path = next(iter(words[1:2] if is_shell(words[0]) else words), "")
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
         return
@@ -145,7 +143,7 @@ def _accelerate(
 
 
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
-    """One note for the whole line."""
+    """One note for the complete line."""
     names = line.names or (first,)
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     reason = f"{pronoun} would launch a second time" if line.names else "ipexctl starts Python itself"
