@@ -30,7 +30,7 @@ _MODULES = {
     "RunStatus": "node.common.records",
     "RunEnded": "run.follow",
 }
-"""The names of the Python interface, imported when they are first used: a command needs few of their modules."""
+"""Names of the Python interface, each imported on first use: a command needs few of their modules."""
 __all__ = ["__version__", *_MODULES]
 
 

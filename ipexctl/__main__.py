@@ -1,10 +1,8 @@
 """The entry point: runs the CLI and turns every error into a message and an exit code.
 
-In comes the command line; out goes the exit code: 2 for a wrong call, 128+N for a signal, 141 for a reader of stdout
-that has left, 1 with a log file for an error that no code has foreseen, else the command's. The rule: no traceback, and
-with --json a document even for a failure. Only modules that Python has already loaded are imported outside the try
-block: Ctrl-C can come during any import. Here are also the things that must be done before any command: closed standard
-streams are opened, garbage is looked for less often, and completion by Tab does not load rich.
+Exit codes: 2 for a wrong call, 128+N for a signal, 141 if the reader of stdout has left, 1 with a log file for an
+unexpected error, else the command's. There is never a traceback, and --json prints a document even for a failure.
+Outside the try block only modules that Python has already loaded are imported: Ctrl-C can come during any import.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ def main() -> None:
             code = 130
             _print_interrupted(code)
         _end(code)
-    except KeyboardInterrupt:  # once more
+    except KeyboardInterrupt:  # pressed a second time
         code = 130
     sys.exit(code)
 
 
 def _end(code: int) -> None:
-    """End the process without taking its modules apart, unless a thread still works or output can't be written.
+    """End the process without finalizing the interpreter, unless a thread still works or output can't be written.
 
-    Python needs 0.04 s for that, in which Ctrl-C would end a finished call with the signal.
+    Finalizing takes 0.04 s, during which Ctrl-C would end a finished call with the signal.
     """
     import atexit
     import signal
@@ -45,13 +43,13 @@ def _end(code: int) -> None:
         try:
             sys.stdout.flush()
             sys.stderr.flush()
-        except (OSError, ValueError):  # Python's own end says what it has to say
+        except (OSError, ValueError):  # Python reports it at its own exit
             return
         os._exit(code)
 
 
 def _run() -> int:
-    """Run the CLI; returns the exit code of the call."""
+    """Run the CLI and return its exit code."""
     import errno
     import gc
     import threading
@@ -64,7 +62,7 @@ def _run() -> int:
 
             report_crash(args.exc_value)
 
-    # Nearly all objects of a call live until its end: looking for garbage so often is a twentieth of its time.
+    # Nearly all objects of a call live until its end: collecting garbage as usual costs a twentieth of its time.
     gc.set_threshold(200_000, 20, 20)
     _open_what_was_closed()
     if "_IPEXCTL_COMPLETE" in os.environ:
@@ -94,7 +92,7 @@ def _run() -> int:
         return _cannot_write(error)
     except Exception as error:  # noqa: BLE001  # the last one: whatever it is, it gets a sentence and a log file
         return _unexpected(error)
-    except SystemExit as end:  # Typer's
+    except SystemExit as end:  # raised by typer
         return end.code if isinstance(end.code, int) else 0
     return 0
 
@@ -120,7 +118,7 @@ def _print_interrupted(code: int) -> None:
 
 
 def _open_what_was_closed() -> None:
-    """A caller may close our standard streams (`<&-`): Python has None for them, and files would take their numbers."""
+    """Open closed standard streams (`<&-`): Python has None for them, and files would get their numbers."""
     for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
@@ -132,9 +130,9 @@ def _open_what_was_closed() -> None:
 
 
 def _cannot_write(error: OSError) -> int:
-    """The exit code after stdout could not be written: that of SIGPIPE if its reader closed it.
+    """Exit code when stdout could not be written: SIGPIPE's if its reader closed it.
 
-    stdout becomes /dev/null, so that Python's flush at the exit does not fail again.
+    stdout becomes /dev/null, so that Python's flush at exit does not fail again.
     """
     import contextlib
     import errno

@@ -1,10 +1,9 @@
-"""Options of a call that commands to type next need, too: hosts, home, and of `run` the environment.
+"""Adds the options of this call to the commands that a fix tells the user to type.
 
-The sentences of a fix name bare commands, such as `ipexctl install --with tqdm`. Before they are printed, every command
-in them gets options of this call, so that the line can be pasted: `-H`, `-l` and how to log in for each command about
-hosts, the environment for `run` and for commands that name one. An option that the command has already stays as it is;
-only hosts that it excludes are excluded from the hosts of the call. A command that is only mentioned ("nothing to do
-under ipexctl run") is left alone. `for_submit` puts the commands for a run in a queue in the place of those over ssh.
+Sentences of a fix name bare commands, such as `ipexctl install --with tqdm`. Before they are printed, each command in
+them gets the options it needs, so that the line can be pasted: `-H`, `-l` and how to log in for commands about hosts,
+the environment for `run` and commands that name one. An option that the command already has stays. A command that is
+only mentioned ("nothing to do under ipexctl run") is left alone.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _COMMAND: Final = re.compile(
 """A command to type, with the rest of its clause."""
 _LIMIT: Final = re.compile(r"(?:--limit|-l) ('[^']*'|\S+)")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
-"""Other options with the same meaning, or that decide the same."""
+"""Other options with the same meaning, or that decide the same thing."""
 _HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
-"""Options that say which hosts are meant: a command with one of them takes none of the call, nor its limit."""
+"""Options that choose hosts: a command with one of them gets neither the hosts nor the limit of the call."""
 _PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config")
 
 
@@ -41,11 +40,11 @@ _FOR_SUBMIT: Final = (
     (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
     (re.compile(r"--limit '!([\w.-]+)'"), r"--sbatch=--exclude=\1"),
 )
-"""Commands of a fix, and those for a submitted run, whose nodes the scheduler chooses."""
+"""(pattern of a command in a fix, its replacement) for a submitted run, where the scheduler chooses the nodes."""
 
 
 def for_submit(fix: str) -> str:
-    """A fix for a run over ssh as one for a submitted run."""
+    """Rewrite a fix for runs over ssh as one for a submitted run."""
     for pattern, command in _FOR_SUBMIT:
         fix = pattern.sub(command, fix)
     return fix
@@ -56,19 +55,19 @@ class CallOptions:
     """Options as text to append to a command: each begins with a blank and has a value."""
 
     hosts: str = ""
-    """Those of every command about hosts."""
+    """For every command about hosts."""
     run: str = ""
-    """Those of `run` that choose the environment, its MPI and the number of ranks."""
+    """For `run`: its environment, MPI and number of ranks."""
 
     def __bool__(self) -> bool:
         return bool(self.hosts or self.run)
 
     def apply(self, text: str) -> str:
-        """The text, with these options in each command to type."""
+        """Add these options to each command to type in the text."""
         return _COMMAND.sub(self._command, text) if self else text
 
     def in_report(self, report: AnyReport) -> AnyReport:
-        """The report, with these options in the next step, and in the fix of each host and of each finding."""
+        """Add these options to the next step of the report, and to the fix of each host and finding."""
         if not self:
             return report
         changes: dict[str, Any] = {}
@@ -83,7 +82,7 @@ class CallOptions:
         return _replace(report, changes)
 
     def absolute(self) -> CallOptions:
-        """The same files, named from another directory."""
+        """The same options with absolute paths."""
         return CallOptions(
             _text(
                 (name, str(Path(value).absolute()) if name in _PATHS else value) for name, value in _pairs(self.hosts)
@@ -92,7 +91,7 @@ class CallOptions:
         )
 
     def without(self, hosts: Sequence[str]) -> CallOptions:
-        """The same without these hosts."""
+        """The same options without these hosts."""
         pairs = dict(_pairs(self.hosts))
         limit = ",".join((*filter(None, (pairs.pop("-l", ""),)), *(f"!{host}" for host in hosts)))
         return CallOptions(_text((*pairs.items(), *((("-l", limit),) if limit else ()))), self.run)
@@ -127,7 +126,7 @@ NO_OPTIONS: Final = CallOptions()
 
 
 def _with_limit(pairs: Pairs, rest: str) -> tuple[Pairs, str]:
-    """Without the limit of the call, if the command has one; what that excludes is excluded from this one's hosts."""
+    """Drop the limit of the call if the command has its own; hosts that the call excludes stay excluded."""
     chosen = dict(pairs).get("-l")
     match = _LIMIT.search(rest)
     if chosen is None or match is None:

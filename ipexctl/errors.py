@@ -1,4 +1,4 @@
-"""Errors that end a call early, such as a wrong option or a wrong file of the user.
+"""Errors that end a call early, such as a wrong option or a user's broken file.
 
 A host's failure is a value (`Outcome`), not an exception that crosses packages.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_ERRORS: Final = 50
-"""Most errors of files shown at once."""
+"""Errors in files shown at once."""
 
 
 class OutputError(Exception):
@@ -24,7 +24,7 @@ class OutputError(Exception):
 
 
 class Interrupted(Exception):
-    """A signal ended the call before there was an answer; `code` is its exit code."""
+    """A signal ended the call before there was an answer; `code` is the exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -32,12 +32,13 @@ class Interrupted(Exception):
 
 
 def place_fix(error: OSError, other: str) -> str:
-    """The fix for a place on this machine that can't be written: room helps only where the disk or a quota is full."""
+    """Fix for a place on this machine that can't be written; suggests freeing space only if the disk or a quota is
+    full."""
     return f"make room there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
 
 
 class IpexctlError(Exception):
-    """A call ends without its result: `message` says what happened and where, `fix` what to type or change next."""
+    """A call ends without its result. `message` says what happened and where, `fix` what to type or change next."""
 
     exit_code = 1
 
@@ -48,11 +49,11 @@ class IpexctlError(Exception):
 
     @property
     def __notes__(self) -> list[str]:
-        """What Python shows below the message in the traceback of a user's program."""
+        """Lines that Python shows below the message in a user's traceback."""
         return [self.fix] if self.fix else []
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows in place of a traceback: the program's own lines, the message, the fix."""
+        """Shown by a notebook instead of a traceback: the user's own lines, the message, the fix."""
         import traceback
 
         package = __file__.removesuffix("errors.py")
@@ -62,7 +63,7 @@ class IpexctlError(Exception):
 
 
 class CallError(IpexctlError):
-    """The call is right, and a host, the network or a run came in its way; exit code 3 if a host is unreachable."""
+    """A valid call that a host, the network or a run prevented; exit code 3 if a host is unreachable."""
 
     def __init__(self, message: str, *, fix: str = "", exit_code: int = 1) -> None:
         super().__init__(message, fix=fix)
@@ -70,7 +71,7 @@ class CallError(IpexctlError):
 
 
 class UserError(IpexctlError):
-    """The call or one of the user's files is wrong: nothing was touched."""
+    """The call or a user's file is wrong; nothing was changed."""
 
     exit_code = 2
 
@@ -85,7 +86,7 @@ class FileError(UserError):
         self.what = what
         self.text = text
         self.more: tuple[FileError, ...] = ()
-        """What else is wrong with the same files, found in the same reading."""
+        """Other errors in the same files."""
         super().__init__(f"{path}:{line}: {what}", fix=fix)
 
 
@@ -99,7 +100,7 @@ class CommandLineError(UserError):
 
 
 def raise_all(errors: Sequence[FileError], main: str = "") -> None:
-    """Raise the first error with the others attached, in the order of the files; `main` is the first file."""
+    """Raise the first error, in the order of the files, with the others attached. `main` is the first file."""
     if errors:
         first, *others = sorted(errors, key=lambda error: (error.path != main, error.path, error.line, error.column))
         for error in others:

@@ -1,10 +1,8 @@
-"""Finds the extras: parts of ipexctl that the core works without, and never imports by name.
+"""Finds the extras: parts of ipexctl that the core works without and never imports by name.
 
-In comes the name of a command, or of a place where the core takes additions; out goes what an extra has for it. An
-extra is an entry point of ipexctl's own distribution in the group `ipexctl.extras`; it names a value of class `Extra`
-in a module `extension.py`, which imports nothing, so that the list of commands costs no command. The rule: nothing is
-asked of other distributions, as what is installed beside ipexctl must not change it; without an extra its commands are
-unknown, and what it adds is absent.
+An extra is an entry point of ipexctl's own distribution, in the group `ipexctl.extras`. It names a value of class
+`Extra` in a module `extension.py`, which imports nothing, so that listing commands stays cheap. Other distributions are
+never asked: packages installed alongside must not change ipexctl. Without an extra its commands are unknown.
 """
 
 from __future__ import annotations
@@ -24,22 +22,20 @@ ENTRY_POINTS: Final = "ipexctl.extras"
 
 
 class CommandEntry(NamedTuple):
-    """A command: its group and line in the help, and the module whose `NAME_command` it is."""
+    """A command: its group and line in the help, and the module with its `NAME_command`."""
 
     name: str
     panel: str
     text: str
     module: str
     before: str = ""
-    """The command of the core that it is listed before; without one it comes last in its group."""
+    """The core command that it is listed before; empty: last in its group."""
 
 
 class Extra(NamedTuple):
-    """What the core learns of an extra."""
-
     commands: tuple[CommandEntry, ...]
     adds: Mapping[str, str] = {}
-    """The place of the core → `module:name`; each place says in its own module what it is."""
+    """Place in the core → `module:name`. Each place describes itself in its own module."""
 
 
 @cache
@@ -52,10 +48,9 @@ def extras() -> tuple[Extra, ...]:
 
 
 def _entry_points() -> Iterator[str]:
-    """Those of the installed ipexctl, as `module:name`.
+    """Entry points of the installed ipexctl, as `module:name`.
 
-    pip's file is read as it stands: importlib.metadata, which knows other forms of installation, takes a fifth of the
-    time of `ipexctl --help`.
+    Reads pip's file directly: importlib.metadata would take a fifth of the time of `ipexctl --help`.
     """
     for directory in sys.path:
         metadata = os.path.join(directory, f"ipexctl-{ipexctl.__version__}.dist-info")
@@ -66,7 +61,7 @@ def _entry_points() -> Iterator[str]:
 
     try:
         yield from (entry.value for entry in distribution("ipexctl").entry_points if entry.group == ENTRY_POINTS)
-    except PackageNotFoundError:  # a checkout that nothing has installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return
 
 
@@ -90,7 +85,7 @@ def commands_of_extras() -> Mapping[str, CommandEntry]:
 
 
 def addition(place: str) -> Any | None:
-    """What an extra adds to that place of the core; None without the extra."""
+    """What an extra adds at that place of the core, or None."""
     for extra in extras():
         if place in extra.adds:
             module, _, name = extra.adds[place].partition(":")

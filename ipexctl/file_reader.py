@@ -1,9 +1,9 @@
-"""Reads a file of the control machine that a call or another file names: one way, which never hangs or fills memory.
+"""Reads a file of the control machine that the call or another file names, without ever hanging or filling memory.
 
-A file that another file names, or that was found, must be regular: it is opened without blocking, what it is is checked
-on the open descriptor, and at most the limit of its kind is read. A pipe counts only where the user typed its name in
-the call (`-H <(command)`), and is bounded, too. Errors are OSErrors whose `strerror` says what is wrong, so that each
-caller names the file and its line in its own words.
+A file that was found, or that another file names, must be regular: it is opened without blocking, checked on the open
+descriptor, and read up to the limit of its kind. A pipe is allowed only where the user typed its name (`-H
+<(command)`), and is bounded too. Errors are OSErrors whose `strerror` says what is wrong; callers add the file and
+line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class FileKind(NamedTuple):
-    """What a file is read as, and the size beyond which it cannot be that."""
+    """What a file is read as, and its size limit in bytes."""
 
     noun: str
     limit: int
@@ -34,53 +34,53 @@ class FileKind(NamedTuple):
 KEY: Final = FileKind("a key", _MB)
 """An RSA key of 16384 bits, the largest that ssh-keygen makes, has 13 kB."""
 SSH_CONFIG: Final = FileKind("an ssh config", 16 * _MB)
-"""Those that tools write for clusters have some 100 bytes a host."""
+"""Tools that write one for a cluster need some 100 bytes a host."""
 KNOWN_HOSTS: Final = FileKind("a list of host keys", 256 * _MB)
 """A site's ssh_known_hosts has 1 kB a host."""
 HOSTS: Final = FileKind("a hostfile", 16 * _MB)
 FOUND_HOSTS: Final = FileKind("a hostfile", _MB)
-"""One that nobody named, as in a repository."""
+"""A hostfile that nobody named, as in a repository."""
 DEFAULTS: Final = FileKind("a file of defaults", 64_000)
 IGNORE_FILE: Final = FileKind("a file of patterns", 64_000)
 """Each pattern is tried on each path of the project."""
 VARIABLES: Final = FileKind("a file of variables", _MB)
-"""The kernel gives a process at most 2 MB of variables and arguments with the usual stack."""
+"""With the usual stack the kernel gives a process at most 2 MB of variables and arguments."""
 REQUIREMENTS: Final = FileKind("a requirements file", 16 * _MB)
-"""A lock of 1000 packages with all hashes has 1 MB, one of uv with the wheels of all platforms 4 MB."""
+"""A lock of 1000 packages with all hashes has 1 MB; uv's, with the wheels of all platforms, 4 MB."""
 ACCELERATE: Final = FileKind("an accelerate config", 64_000)
-"""It has some twenty lines."""
+"""One has some twenty lines."""
 STACK_ROWS: Final = FileKind("a version table", 4_000_000)
 PLAYBOOK: Final = FileKind("a playbook", 8_000_000)
-"""Also for files of variables and templates: all are parsed as a whole."""
+"""Also for files of variables and templates. All are parsed in memory."""
 COPIED: Final = FileKind("a file for copy", 256 * _MB)
-"""It is kept in memory for all hosts; sync sends larger ones."""
+"""Kept in memory for all hosts; sync sends larger files."""
 SOURCE: Final = FileKind("a source file", 2_000_000)
-"""Of a project to be migrated, each line of which is matched."""
+"""A source file of a project to migrate; each line is matched."""
 SCRIPT: Final = FileKind("a script", 64 * _MB)
 """Its syntax tree takes 100 times its size."""
 
 
 JUDGED: Final[dict[str, os.stat_result | None]] = {}
-"""Found file → what was judged (`found_files.py`) for the next read by that path, which reads nothing else."""
+"""Found file → the status that `found_files.py` checked. The next read of that path accepts no other file."""
 
 
 class NotRegularError(OSError):
-    """A device, pipe or socket: to read it may never end."""
+    """A device, pipe or socket: reading it may never end."""
 
 
 class TooLargeError(OSError):
-    """More than the limit of its kind."""
+    """The file is larger than the limit of its kind."""
 
 
 def read_regular(path: Path | str, kind: FileKind) -> bytes:
-    """The content of a regular file; that of /dev/null is empty. Raises an OSError."""
+    """Read a regular file; /dev/null is empty. Raises an OSError."""
     return _read_limited(open_regular(path), path, kind)
 
 
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
-    """The same for a name that the user typed in this call, where a pipe is read until its writer closes it.
+    """Read a file that the user typed in this call; a pipe is read until its writer closes it.
 
-    A pipe that nobody writes to is an error, too: after `PIPE_SILENCE` without a writer, or without a byte from it.
+    A pipe is an error after `PIPE_SILENCE` without a writer, or without a byte from it.
     """
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
         return _read_limited(os.open(path, _FLAGS), path, kind)
@@ -92,7 +92,7 @@ def read_typed(path: Path | str, kind: FileKind) -> bytes:
 
 
 def _open_pipe(path: Path | str) -> int:
-    """To open a pipe takes until it has a writer; another thread waits for that."""
+    """Open a pipe in another thread, because opening waits for a writer."""
     opened: list[int | OSError] = []
 
     def open_it() -> None:
@@ -127,16 +127,16 @@ def _silent(path: Path | str, problem: str) -> OSError:
 
 
 def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """The text of a file, with the ends of lines of any system as newlines. Raises a UnicodeDecodeError."""
+    """Decode a file, with any system's line ends as newlines. Raises a UnicodeDecodeError."""
     return data.decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def open_regular(path: Path | str | bytes, flags: int = 0) -> int:
-    """A descriptor of a regular file or /dev/null, also as the opener of `open`. Raises an OSError for all else."""
+    """Open a regular file or /dev/null; also usable as the opener of `open`. Raises an OSError for anything else."""
     try:
         number = os.open(path, flags | _FLAGS | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+        if error.errno == errno.ENXIO:  # a socket, or a device that does not exist
             raise NotRegularError(errno.EINVAL, _NOT_REGULAR, os.fsdecode(path)) from None
         raise
     try:
@@ -176,7 +176,7 @@ def _is_readable(status: os.stat_result) -> bool:
 
 
 def _read_limited(number: int, path: Path | str, kind: FileKind) -> bytes:
-    with open(number, "rb") as file:  # of a descriptor
+    with open(number, "rb") as file:
         data = file.read(kind.limit + 1)
     if len(data) > kind.limit:
         raise _too_large(path, kind)

@@ -1,10 +1,9 @@
-"""Decides whether a file counts that was found and not named: only if nobody but the caller or root can write it.
+"""Decides whether a found file counts that nobody named: only if nobody but the caller or root can write it.
 
-The rule of git's safe.directory. In: a path. Out: None, or what speaks against the file. `node/common/walk.py` enters
-the path; here the file, its directory and each link on the way are judged as those of a home are, and under sudo those
-of SUDO_UID count, too. Directories further up are not judged: who can rename them can only put something of another
-owner in their place, and `file_reader` reads no other file than the one that was judged. Entries of
-`trusted-directories` in the user's config.toml are exempt.
+This is the rule of git's safe.directory. `node/common/walk.py` enters the path; the file, its directory and each link
+on the way are checked as a home is, and under sudo SUDO_UID's files count too. Directories further up are not checked:
+whoever can rename them can only put another owner's file there, and `file_reader` reads only the file that was checked.
+Entries of `trusted-directories` in the user's config.toml are exempt.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ Objection = Literal["owner", "group", "acl", "others"]
 
 
 class Distrust(NamedTuple):
-    """What speaks against a found file."""
-
     part: PathPart
     """The file, a link on the way, or the directory of one."""
     objection: Objection
@@ -41,7 +38,6 @@ class Distrust(NamedTuple):
 
 
 def objection_to(file: PathPart, directory: PathPart) -> tuple[PathPart, Objection] | None:
-    """Why a file or a link does not count. Pure."""
     is_link = stat.S_ISLNK(file.status.st_mode)  # the mode of a link says nothing
     if objection := "owner" if not file.is_own else "" if is_link else file.writers():
         return file, cast("Objection", objection)
@@ -51,7 +47,7 @@ def objection_to(file: PathPart, directory: PathPart) -> tuple[PathPart, Objecti
 
 
 def find_distrust(path: Path | str) -> Distrust | None:
-    """What speaks against a found file, without regard to `trusted-directories`; None also if there is no such file."""
+    """What speaks against a found file, ignoring `trusted-directories`. None also if the file does not exist."""
     return next(iter(_distrusts(os.fspath(path))), None)
 
 
@@ -65,8 +61,8 @@ def check_found(
 ) -> None:
     """Raise a UserError for a found file that does not count.
 
-    `naming` is how to name the file in a call, `trust` the entry of `trusted-directories` to propose in place of the
-    file's directory, `more` another way out, `role` what the file would decide.
+    `naming`: how to name the file in a call. `trust`: the entry to propose for `trusted-directories`, instead of the
+    file's directory. `more`: another way out. `role`: what the file would decide.
     """
     trusted: tuple[str, ...] | None = None
     for distrust in _distrusts(os.fspath(path)):
@@ -115,7 +111,7 @@ def _trusted() -> tuple[str, ...]:
 
 
 def _distrusts(path: str) -> list[Distrust]:
-    """What speaks against the links on the way, then against the file."""
+    """Distrusts of the links on the way, then of the file."""
     found: list[Distrust] = []
 
     def judge(above: PathPart, below: PathPart | None, is_end: bool) -> None:
@@ -126,7 +122,7 @@ def _distrusts(path: str) -> list[Distrust]:
 
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     with contextlib.suppress(OSError, Refused), enter(absolute, judge, uids=callers()) as place:
-        JUDGED[path] = place.status  # what reads the file reports that it is not there
+        JUDGED[path] = place.status  # the read reports that it does not exist
     return found
 
 

@@ -1,7 +1,7 @@
 """Hugging Face: repositories of a hub as a call names them, and versions of transformers and accelerate. Values only.
 
-The versions are those in which IPEX and oneCCL ended, and faults did, read from the wheels on PyPI in November 2026.
-Messages take versions and the command that brings a repository from here, so that all of them name the same ones.
+The versions that dropped IPEX and oneCCL, or fixed a fault, were read from the wheels on PyPI in November 2026. All
+messages take versions and commands from here.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ LAST_DDP_CCL: Final = "5.0.0"
 """The last transformers that takes `--ddp_backend ccl`; 5.1 refuses it as an invalid choice."""
 WITHOUT_DDP_CCL: Final = "5.1"
 RESUMES_ON_CPU: Final = "5.18"
-"""The first transformers whose Trainer loads the optimizer to `cpu`; before, to the device, such as `cpu:0`."""
+"""The first transformers whose Trainer loads the optimizer to `cpu`; older ones load it to the device, such as `cpu:0`.
+"""
 INDEXED_CPU: Final = "0.29"
-"""The first accelerate that gives each of several ranks on CPUs a device with an index; torch.load refuses those."""
+"""The first accelerate that gives each of several CPU ranks a device with an index, which torch.load refuses."""
 LAST_ACCELERATE: Final = "1.12.0"
 """The last accelerate with IPEX and oneCCL."""
 WITHOUT_IPEX: Final = "1.13"
 """The first accelerate without IPEX, oneCCL and `ipex_config`."""
 OPTIMIZES_BY_TORCH: Final = "1.8"
-"""The first accelerate that calls ipex.optimize only for an older torch; before, for every torch."""
+"""The first accelerate that calls ipex.optimize only for an older torch; before, it did for every torch."""
 OPTIMIZED_TORCH: Final = "2.7"
 """The first torch for which accelerate 1.8 to 1.12 no longer calls ipex.optimize."""
 
@@ -48,23 +49,22 @@ class HubRepo(NamedTuple):
 
     @property
     def word(self) -> str:
-        """As a call names it."""
+        """As typed in a call."""
         prefix = next(prefix for prefix, kind in PREFIXES.items() if kind == self.kind)
         return prefix + self.repo_id + (f"@{self.revision}" if self.revision != DEFAULT_REVISION else "")
 
     @property
     def folder(self) -> str:
-        """Its directory in a cache: `models--org--model`."""
         return folder_of(self.kind, self.repo_id)
 
 
 def is_repo_word(text: str) -> bool:
-    """Whether a word of a call means a repository of a hub, and no file."""
+    """True if the word means a repository of a hub, not a file."""
     return text.startswith(tuple(PREFIXES))
 
 
 def parse_repo(text: str) -> HubRepo:
-    """`hf:ORG/MODEL[@REV]` or `hf-dataset:ORG/NAME[@REV]`. Raises a UserError for what can be none."""
+    """Parse `hf:ORG/MODEL[@REV]` or `hf-dataset:ORG/NAME[@REV]`. Raises a UserError."""
     prefix, _, name = text.partition(":")
     repo_id, at, revision = name.partition("@")
     if not is_repo_id(repo_id) or (at and not is_revision(revision)):
@@ -79,11 +79,12 @@ def push_line(repos: Iterable[HubRepo]) -> str:
 
 
 def load_call(repo: HubRepo) -> str:
-    """The call that loads a pushed dataset without the hub: `load_dataset("org/name")` asks it first (datasets 5.2)."""
+    """The call that loads a pushed dataset without the hub: `load_dataset("org/name")` asks the hub first (datasets
+    5.2)."""
     revision = f', revision="{repo.revision}"' if repo.revision != DEFAULT_REVISION else ""
     return f'load_dataset(snapshot_download("{repo.repo_id}", repo_type="dataset"{revision}))'
 
 
 def hf_home(home: str) -> str:
-    """The HF_HOME of the ranks on a host, below ipexctl's directory there."""
+    """HF_HOME of the ranks on a host, in ipexctl's home there."""
     return f"{home}/{HF_HOME}"

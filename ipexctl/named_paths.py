@@ -1,7 +1,6 @@
-"""Opens the place that a call names for its output, as FILE of `--summary` or DEST of `fetch`.
+"""Opens the place that a call names for its output, such as FILE of `--summary` or DEST of `fetch`.
 
-In comes a path that the user typed; out comes a descriptor of the file or the directory, or a UserError. Whose place it
-may be, `node/common/walk.py` decides.
+`node/common/walk.py` decides whose place it may be.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def open_named_file(path: Path | str) -> int:
-    """Open a file to write, as the shell's `>`: its content is gone. Raises an OSError or a UserError."""
+    """Open a file for writing and empty it, as the shell's `>` does. Raises an OSError or a UserError."""
     if (number := _open_stream(path)) is not None:
         return number
     with _enter(path, is_file=True) as place:
@@ -47,8 +46,8 @@ def open_named_file(path: Path | str) -> int:
 
 
 def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool = False) -> str | None:
-    """Replace a file, which is complete or as before; returns the topmost path that was not there. Raises an OSError or
-    a UserError."""
+    """Replace a file atomically; return the topmost directory or file that was created. Raises an OSError or a
+    UserError."""
     with _enter(path, make=make, is_file=True) as place:
         if not place.name or "/" in place.name:
             number = errno.ENOENT if place.name else errno.EISDIR
@@ -65,7 +64,7 @@ def check_named_file(path: Path | str) -> None:
 
 
 def open_named_directory(path: Path | str, *, make: bool = False) -> tuple[GuardedDirectory, tuple[str, ...]]:
-    """Open a directory, and say which were made for it, the upper ones first. Raises an OSError or a UserError."""
+    """Open a directory; also return the directories created for it, top first. Raises an OSError or a UserError."""
     place = _enter(path, make=make)
     if place.name:
         os.close(place.number)
@@ -82,7 +81,7 @@ def _enter(path: Path | str, *, make: bool = False, is_file: bool = False) -> Pl
 
 
 def _open_stream(path: Path | str, *, opens: bool = True) -> int | None:
-    """An open file of this process, which has no place; None for any other path."""
+    """Open a stream of this process, such as /dev/stdout; None for any other path."""
     text = os.fspath(path)
     number = _STREAMS.get(text)
     if found := re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,7})", text):

@@ -1,16 +1,15 @@
 """Declares an option once for the command line, ipexctl.toml, playbooks and the hosts.
 
-An option that more than the command line has is a field of a frozen dataclass of `spec.py`, made by `declare`:
-`RankOptions` (what a rank gets), `SyncOptions`, `RunOptions`.
-The field has the type and the default; its `Declaration` has all else. From it follow
-- the option on the command line, its help and its key in ipexctl.toml: `cli/options.py: grouped`
+Such an option is a field of a frozen dataclass, made by `declare`: of `RankOptions` (what a rank gets), `SyncOptions`,
+`RunOptions`. Type and default are the field's; the rest is in its `Declaration`. These follow from it:
+- the command-line option, its help and its key in ipexctl.toml: `cli/options.py: grouped`
 - the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
-- its limits: `launch/overrides.py: check_limits`, which the command, ipexctl.toml and playbooks call
-- the note of `ipexctl export` where another launcher lacks it: `extras/export/command.py`
-- the way to the hosts: `spec.py: asked_of`, from which `ProcessOptions` of `node/common/job.py` takes what the rank
-  wrapper applies.
-The rule: default, limits and help of such an option are in its declaration, and not written a second time; a default
-that others need, too, has its name from `option_defaults.py`.
+- its limits: `launch/overrides.py: check_limits`
+- the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
+- the way to the hosts: `spec.py: asked_of`; `ProcessOptions` of `node/common/job.py` takes what the rank wrapper
+  applies.
+
+A default that others need too has its name from `option_defaults.py`.
 """
 
 from __future__ import annotations
@@ -26,24 +25,21 @@ _DECLARATION: Final = "declaration"
 
 
 class Declaration(NamedTuple):
-    """What is known of an option beside its name, type and default."""
-
     words: str
     """As in the help: `--export -x KEY[=VALUE]`."""
     help: str
-    """Its help; `{default}` stands for the default."""
+    """`{default}` stands for the default."""
     panel: str = ""
     """The group of options in `ipexctl run --help-all`."""
     least: float | None = None
     most: float | None = None
     kind: str = ""
-    """Its kind in a playbook, where the Python type does not say it: a path, the name of an environment."""
+    """Its kind in a playbook if the Python type does not say it: a path, an environment's name."""
     lost_in: tuple[str, ...] = ()
-    """The targets of `ipexctl export` that cannot express it, and the consequence."""
+    """Targets of `ipexctl export` that cannot express it, and the consequence."""
     consequence: str = ""
     in_sh: str = ""
-    """The words in front of a command with the same effect, of an option that the rank wrapper applies; `{}` stands for
-    the value."""
+    """For an option of the rank wrapper: words before a command with the same effect. `{}` stands for the value."""
 
     @property
     def flag(self) -> str:
@@ -53,7 +49,7 @@ class Declaration(NamedTuple):
 
 
 def declare(words: str, help_text: str, default: Any = None, **settings: Any) -> Any:
-    """A field of a dataclass of options; `settings` are other fields of its `Declaration`."""
+    """A field for a dataclass of options; `settings` are other fields of its `Declaration`."""
     return dataclasses.field(default=default, metadata={_DECLARATION: Declaration(words, help_text, **settings)})
 
 
@@ -62,23 +58,22 @@ def declaration_of(field: dataclasses.Field[Any]) -> Declaration | None:
 
 
 def declared(options: Any) -> dict[str, Declaration]:
-    """The declared options of a dataclass or a value of one, by name, in the order of the fields."""
+    """Name → declaration, for a dataclass of options or a value of one, in the order of the fields."""
     found = ((field.name, declaration_of(field)) for field in dataclasses.fields(options))
     return {name: declaration for name, declaration in found if declaration is not None}
 
 
 def values_of(options: Any) -> dict[str, Any]:
-    """The values of the declared options, by name."""
     return {name: getattr(options, name) for name in declared(options)}
 
 
 def with_default(text: str, default: Any) -> str:
-    """The help with the default in place of `{default}`."""
+    """Replace `{default}` in the help."""
     return text.replace("{default}", f"{default:g}" if isinstance(default, float) else str(default))
 
 
 def words_in_sh(kind: type, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words in front of a rank's command by which a shell does what the rank wrapper does with these values."""
+    """Words before a rank's command that make a shell do what the rank wrapper does with these values."""
     forms = {field.name: (field.default, declaration_of(field)) for field in dataclasses.fields(kind)}
     given = [
         declaration.in_sh.format(values[name])

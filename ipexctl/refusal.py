@@ -1,4 +1,4 @@
-"""The value that a planner, a choice or a start returns instead of a result."""
+"""Returned by a planner, a choice or a start instead of a result."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """The spec of a run: one frozen value, from the words of the call to job.json.
 
-A call makes it (the command line, a task `run` of a playbook, `submit`) by `run/start/request.py: run_spec`. The plan
-reads it and keeps it as JSON (`asked_of`); `run/start/records.py` writes what a rank or the supervisor needs of it into
-the records that are sent. Values only: the checks are in `launch/overrides.py` and in `request.py`.
-
-The options that playbooks and ipexctl.toml have, too, are declared in its bases; `option_declaration.py` says what
-follows from a declaration. `RankOptions` are those of the ranks and their connections, `StartOptions` of what starts
-them, `SyncOptions` of the files that a sync sends (`sync_options.py`), `RunOptions` of all else.
+`run/start/request.py: run_spec` makes it for the command line, a playbook's `run` task or `submit`. The plan keeps it
+as JSON (`asked_of`); `run/start/records.py` writes what ranks and supervisor need into the records that are sent. The
+checks are in `launch/overrides.py` and `request.py`; `option_declaration.py` says what follows from a declaration.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ Allocator = Literal["auto", "default", "tcmalloc", "jemalloc"]
 OpenMp = Literal["auto", "default", "intel"]
 _MOST_RANKS: Final = 100_000
 CCL_WORKERS: Final = 1
-"""Of a rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
+"""Per rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
 _RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
 _WATCHING, _ENDING = "Watching", "Ending"
 _EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
@@ -146,7 +142,7 @@ class StartOptions:
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(SyncOptions):
-    """Options of a run beside those of its ranks: environment, project, restarts, hangs."""
+    """All other options of a run: environment, project, restarts, hangs."""
 
     env: str = declare(
         "--env NAME", "Environment of the ranks (default: {default}).", DEFAULT_ENV, panel=_ENVIRONMENT, kind="env"
@@ -298,7 +294,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A variable the user sets for the ranks. The value of a secret is never shown."""
+    """A variable the user sets for the ranks. A secret's value is never shown."""
 
     name: str
     value: str = field(repr=False)
@@ -309,12 +305,12 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class AccelerateConfig:
-    """The keys of such a file that concern ranks on CPUs."""
+    """The keys of an accelerate config that matter for CPU ranks."""
 
     path: str
     hostfile: str | None = None
     hostfile_found: bool = False
-    """True if accelerate's default configuration names it, which the user did not name."""
+    """True if only accelerate's default configuration names the hostfile."""
     processes: int | None = None
     machines: int = 1
     is_distributed: bool = True
@@ -324,9 +320,9 @@ class AccelerateConfig:
     ccl_workers: int | None = None
     mixed_precision: str = "no"
     ipex: bool | None = None
-    """None: not in the file, and accelerate uses IPEX if it is installed."""
+    """None: not in the file, so accelerate uses IPEX if it is installed."""
     ipex_enabled: bool | None = None
-    """The key of accelerate 0.19 alone."""
+    """A key of accelerate 0.19 only."""
     debug: bool = False
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
@@ -335,48 +331,45 @@ class AccelerateConfig:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec(RankOptions, StartOptions, RunOptions):
-    """One run, as its call wants it."""
-
     kind: CommandKind
     argv: tuple[str, ...]
-    """The script, module or command, and its arguments."""
     home: str = DEFAULT_HOME
     iface: str | None = None
     exports: tuple[Export, ...] = ()
     secret_files: tuple[Path, ...] = ()
-    """Files that are not synced: those of --env-file, whose variables are in `exports`, and the hosts' private keys."""
+    """Files that are not synced: those of --env-file (their variables are in `exports`) and the hosts' private keys."""
     timeout: float | None = None
     checkpoint_is_found: bool = False
-    """A project's file set it."""
+    """Set by a project's file."""
     stack: str | None = None
     torch: str | None = None
     """With `stack`: the environment to install where it is missing."""
     install: bool = False
-    """Whether the environment is installed on hosts that lack it, with these packages and requirements."""
+    """Install the environment on hosts that lack it, with these packages and requirements."""
     packages: tuple[str, ...] = ()
     requirements: tuple[Path, ...] = ()
     takes_own_requirements: bool = False
-    """Whether an install without packages and requirements takes the project's own file of them, if there is one."""
+    """An install without packages and requirements takes the project's own requirements file, if it has one."""
     accelerate: AccelerateConfig | None = None
-    """Its ranks and ports are in the options already."""
+    """Its ranks and ports are already in the options."""
     master_addr: str | None = None
-    """The address that a pasted line gives rank 0; it is only compared with node0's."""
+    """From a pasted line; only compared with node0's address."""
     local_rank: str = ""
     """The option by which a pasted launcher gives each rank its local rank."""
     allocator: Allocator = "auto"
-    """Of a pasted line of ipexrun, as is the next; `default`: malloc."""
+    """From a pasted line of ipexrun, as is `openmp`. `default`: malloc."""
     openmp: OpenMp = "auto"
     """`default`: the OpenMP that torch brings."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
     notify: str = field(default="", repr=False)
-    """The command of --notify; it may have a token."""
+    """Command of --notify; may contain a token."""
     is_followed: bool = True
-    """Whether this call follows the run."""
+    """True if this call follows the run."""
     repeats_notes: bool = False
-    """Whether the notes on what is left out of the project are shown again."""
+    """Show the notes on files left out of the project again."""
     hosts_from: str = ""
-    """The source of the hosts, for the message that names the project."""
+    """Source of the hosts, for the message that names the project."""
 
     @property
     def script(self) -> str:
@@ -385,21 +378,21 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
 
     @property
     def has_pool(self) -> bool:
-        """Whether an attempt may have other hosts than the one before."""
+        """True if attempts may have different hosts."""
         return self.min_hosts is not None or self.spares > 0
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it starts only where no other run is."""
+        """True if it starts only where no other run is."""
         return self.exclusive or self.wait is not None
 
 
 _ONLY_HERE: Final = ("notify", "secret_files", "timeout", "accelerate", "repeats_notes", "hosts_from")
-"""What concerns this machine alone; the command of --notify may have a token."""
+"""Fields for this machine only; --notify may contain a token."""
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:
-    """The spec as a plan keeps it: as JSON, without what stays on this machine, and without the values of secrets."""
+    """The spec as JSON for a plan, without what stays on this machine and without values of secrets."""
     asked = {each.name: _as_json(getattr(spec, each.name)) for each in fields(spec) if each.name not in _ONLY_HERE}
     values = ((one, None if one.secret else one.value) for one in spec.exports)
     return {**asked, "exports": [{"name": one.name, "source": one.source, "value": value} for one, value in values]}

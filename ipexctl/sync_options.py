@@ -1,6 +1,6 @@
-"""The options for the files that a sync sends: of `ipexctl sync`, and a base of the spec of a run.
+"""Options for the files that a sync sends: of `ipexctl sync`, and a base of the spec of a run.
 
-A sync does not wait for the other options of a run, whose declarations take 4 ms.
+They have a module of their own because a sync should not wait for the other options, whose declarations take 4 ms.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ PROJECT: Final = "Project files"
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SyncOptions:
-    """Options for the files that a sync sends."""
-
     exclude: tuple[str, ...] = declare(
         "--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.", (), panel=PROJECT
     )

@@ -1,9 +1,8 @@
 """Text on its way to a terminal, and names on their way to a shell.
 
-In comes any text or number, also from hosts, files and ranks, which are not trusted; out goes what a person reads. The
-rules: nothing that a terminal would obey is printed (`printable` replaces it, `neutralise` leaves only colors, tabs and
-newlines of a rank's output); a name that goes unquoted into a line of sh is checked or refused. Sizes, durations,
-counts and lists of words are written here in one way for all messages.
+Text from hosts, files and ranks is not trusted. `printable` replaces everything that a terminal would obey;
+`neutralise` leaves only colors, tabs and newlines of a rank's output. A name that goes unquoted into a line of sh is
+checked or refused. All messages format sizes, durations, counts and lists of words here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SEQUENCE: Final = re.compile(
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AS_ASCII: Final = "ipexctl.ascii"
-"""How text is encoded for a stream: our own signs become ASCII, any other character is escaped."""
+"""Error handler of an encoder: our own signs become ASCII, any other character is escaped."""
 _SIGNS: Final = {"─": "-", "│": "|", "…": "...", "→": "->", "µ": "u"}
 
 
@@ -44,20 +43,20 @@ codecs.register_error(AS_ASCII, _in_ascii)
 
 
 def is_ascii_locale(environ: Mapping[str, str]) -> bool:
-    """Whether the user chose the locale C, under which Python writes UTF-8 and sets LC_CTYPE itself."""
+    """True if the user chose the locale C. Python then writes UTF-8 and sets LC_CTYPE itself."""
     of_characters = environ.get("LC_CTYPE", "").replace("C.UTF-8", "")
     return (environ.get("LC_ALL") or of_characters or environ.get("LANG", "")) in ("C", "POSIX")
 
 
 def is_variable_name(text: str) -> bool:
-    """Whether it can be the name of an environment variable: a shell takes no other, and this one needs no quotes."""
+    """True for a valid name of an environment variable; such a name needs no quotes in sh."""
     return _VARIABLE.fullmatch(text) is not None
 
 
 def variable_in_sh(name: str) -> str:
-    """The name, to be written into a line of sh, where names cannot be quoted. Raises a UserError for any other text.
+    """The name, unquoted, for a line of sh. Raises a UserError for anything that is not a name.
 
-    Names are checked where they come from, too: this is the last line of defence.
+    Names are also checked where they come from: this is the last line of defence.
     """
     if not is_variable_name(name):
         raise UserError(f"'{printable(name)[:60]}' can't be the name of a variable", fix="letters, digits and _")
@@ -65,7 +64,7 @@ def variable_in_sh(name: str) -> str:
 
 
 def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
-    """A time that a host has sent, in the zone of the control machine; `?` for an invalid one."""
+    """A host's time in the zone of the control machine; `?` for an invalid one."""
     try:
         return time.strftime(pattern, time.localtime(at))
     except (OverflowError, ValueError, OSError):
@@ -89,7 +88,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything a terminal would obey rather than show replaced, character for character."""
+    """The text with a replacement for each character that a terminal would obey rather than show."""
     if text.isprintable():
         return text
     return "".join(
@@ -98,15 +97,15 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """A message of several lines, each printable; the lines after the first are indented below it."""
+    """A message of several lines, each printable; lines after the first are indented."""
     return "\n    ".join(printable(line.strip()) for line in text.splitlines())
 
 
 def neutralise(text: str) -> str:
-    """Output for a terminal that obeys nothing in it but colors, tabs and newlines.
+    """Output in which a terminal obeys only colors, tabs and newlines.
 
-    Other control sequences (cursor, title, clipboard …) are removed, other control characters replaced. Colors end
-    with the text.
+    Other control sequences (cursor, title, clipboard …) are removed, other control characters replaced. Colors end with
+    the text.
     """
     if text.isprintable():
         return text
@@ -122,7 +121,7 @@ def without_colors(text: str) -> str:
 
 
 def tilde_path(path: Path) -> str:
-    """A path of the control machine for a message: below the home directory it begins with `~`."""
+    """A path for a message: `~` replaces the home directory."""
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.expanduser raises without a home
     text = os.fspath(path)
     inside = home != "/" and (text == home or text.startswith(f"{home}/"))
@@ -130,13 +129,13 @@ def tilde_path(path: Path) -> str:
 
 
 def home_directory() -> Path:
-    """The account's home directory, / if it has none."""
+    """The account's home directory, or / if it has none."""
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises without a home
     return Path(home if home.startswith("/") else "/")
 
 
 def expanded(path: Path | str) -> Path:
-    """The path with the home of this account or another for `~`; as it is if there is no such account."""
+    """Expand `~` of this or another account; unchanged if there is no such account."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises for an unknown account
 
 

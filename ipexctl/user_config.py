@@ -1,7 +1,7 @@
-"""The user's own `config.toml`: where it is, and the directories that it trusts. Here is the one parser of TOML, too.
+"""The user's own `config.toml`: its place, and the directories that it trusts. Also the one parser of TOML.
 
-`trusted-directories` is read here and nowhere else, so that no file of a project can add to it. This module reads it
-only after a found file has failed its check (`found_files`), which is rare; `cli/defaults.py` reports mistakes in it.
+`trusted-directories` is read only here, so that no project file can add to it, and only after a found file failed its
+check (`found_files`), which is rare. `cli/defaults.py` reports mistakes in it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _MOST_PARTS: Final = 100
 
 
 class TomlError(ValueError):
-    """A text that is not TOML, or that Python can't hold."""
+    """Not TOML, or more than Python can hold."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The values of a text that may have been written by anyone. Raises a TomlError."""
-    if sys.version_info >= (3, 11):  # imported here, since each command looks for a config.toml
+    """Parse a text that anyone may have written. Raises a TomlError."""
+    if sys.version_info >= (3, 11):  # imported here because every command looks for a config.toml
         import tomllib
     else:
         import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-    # tomllib takes a time that grows with the square of the parts of a key.
+    # tomllib takes time quadratic in the parts of a key.
     if any(line.partition("=")[0].count(".") > _MOST_PARTS for line in text.splitlines()):
         raise TomlError(f"a key has more than {_MOST_PARTS} parts")
     try:
@@ -44,7 +44,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def config_directory() -> Path:
-    """The user's config.toml and rows.json. Without platformdirs: each command looks for a config.toml."""
+    """Directory of the user's config.toml and rows.json. Without platformdirs: each command looks for a config.toml."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
 
@@ -54,7 +54,7 @@ def user_file() -> Path:
 
 
 def read_trusted_directories() -> tuple[str, ...]:
-    """The entries of `trusted-directories`; none if the file can't be read, as then nothing is trusted."""
+    """Entries of `trusted-directories`; empty if the file can't be read."""
     try:
         entries = parse_toml(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
     except (OSError, ValueError):
@@ -63,12 +63,12 @@ def read_trusted_directories() -> tuple[str, ...]:
 
 
 def is_entry(entry: object) -> bool:
-    """Whether it can be an entry: an absolute path, or one that begins with `~`; `/*` at its end adds all below it."""
+    """True for a valid entry: an absolute path or one that begins with `~`; `/*` at its end adds everything below."""
     return isinstance(entry, str) and entry.startswith(("/", "~")) and "\0" not in entry
 
 
 def is_listed(directory: str, entries: tuple[str, ...]) -> bool:
-    """Whether an entry names this directory, or with `/*` one above it. Links of the directory are resolved."""
+    """True if an entry names this directory, or with `/*` one above it. The directory's links are resolved."""
     for entry in entries:
         path = os.path.realpath(os.path.expanduser(entry.removesuffix(_BELOW) or "/"))  # noqa: PTH111
         if directory == path or (entry.endswith(_BELOW) and directory.startswith(path.rstrip("/") + "/")):

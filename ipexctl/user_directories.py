@@ -1,6 +1,6 @@
-"""This account of the control machine: its name, and its directories of ipexctl, which are closed to others.
+"""This account of the control machine: its name, and its ipexctl directories, which are closed to others.
 
-An account may have no entry in passwd, as in a container that was started with a number, and no HOME.
+An account may have no passwd entry, as in a container started with a number, and no HOME.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def data_directory() -> Path:
 
 
 def account_name() -> str:
-    """The name of this account, else its number."""
+    """The account's name, else its number."""
     import getpass
 
     try:
@@ -35,9 +35,9 @@ def account_name() -> str:
 
 
 def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
-    """The directory, closed to others: older versions made it with the umask. Those above it are left alone."""
-    # 3 ms, which --help does not need, nor the other modules here, 5 ms. On a Mac, too: `Application Support` is one
-    # place for data, state and configuration.
+    """The directory, closed to others: older versions made it with the umask. Its parents are left alone."""
+    # Imported here: 3 ms, which --help does not need, nor the other modules here, 5 ms. Also for a Mac, where
+    # `Application Support` is one place for data, state and configuration.
     from platformdirs.unix import Unix
 
     from ipexctl.errors import UserError

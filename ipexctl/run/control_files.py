@@ -1,8 +1,7 @@
 """The files of ipexctl on the control machine: found, and removed.
 
-In come the hosts of the call; out come groups of files that are removed and groups that stay, with the reason or the
-command. Records of runs on other hosts stay, as their runs could be reached no more; copies of output stay unless they
-are asked for. Only files that ipexctl writes are named, and a directory goes only if it is empty then.
+Only files that ipexctl writes are named, and a directory is removed only if it is empty. Records of runs on other hosts
+stay, because those runs could no longer be reached; copies of output stay unless requested.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ COMPLETIONS: Final = (
     ".zfunc/_ipexctl",
     ".config/fish/completions/ipexctl.fish",
 )
-"""The files that `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
+"""Files that `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one kind; with `path` where they are, and with `fix` how to remove those that stay."""
+    """Files of one kind; `path` is their place, `fix` how to remove those that stay."""
 
     kind: str
     count: int
@@ -51,10 +50,7 @@ class FileGroup:
 def find_control_files(
     hosts: Sequence[Host], selection: str, *, with_results: bool
 ) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
-    """The files that `remove_control_files` removes, and those that stay.
-
-    `hosts` are those of the call, `selection` its options.
-    """
+    """The files that `remove_control_files` removes, and those that stay. `selection`: the call's options for hosts."""
     found = [
         FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
         for kind, directory, files in _removable(hosts, with_results=with_results)
@@ -77,8 +73,8 @@ def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
 
 
 def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
-    """Each directory of ipexctl with its kind and files, without the records of runs on other hosts, and unless
-    `with_results` without the copies of the output of runs."""
+    """Each directory of ipexctl with its kind and files, without records of runs on other hosts and, unless
+    `with_results`, without copies of runs' output."""
     kept = set() if with_results else set(_outputs())
     for record in _records_of_others(hosts):
         directory = RunRegistry().directory
@@ -96,7 +92,7 @@ def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
 
 
 def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
-    """Those of this call without its -l; else of the calls of these runs, as a name alone may not resolve."""
+    """The options of this call without -l, else of these runs' calls: a name alone may not resolve."""
     whole = CallOptions(selection).without_limit().hosts
     if whole != selection:
         return [whole]
@@ -107,7 +103,6 @@ def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
 
 
 def _outputs() -> Iterator[Path]:
-    """The output of runs in their copies on the control machine."""
     for path in RunRegistry().directory.glob("*/ranks/*"):
         if path.is_file() and _size(path):
             yield path
@@ -173,5 +168,5 @@ def _remove_empty(directory: Path) -> None:
     for above, _, _ in os.walk(directory, topdown=False):
         try:
             Path(above).rmdir()
-        except OSError:  # it is not empty
+        except OSError:  # not empty
             continue

@@ -1,9 +1,8 @@
 """The stacks of all ranks: requested from node0, parsed from py-spy and faulthandler, grouped.
 
-In come a session and the record of a run; out goes a `Dump`, or the status of a run that is over. A rank has a stack or
-the reason why not. Ranks with equal stacks are one group, the smallest first: a rank that differs from the others is
-usually the cause of a hang. Frames are compared without the parts of a path that differ between nodes. The text is of
-untrusted processes and bounded.
+A rank has a stack, or the reason why not. Ranks with equal stacks are one group, the smallest first: a rank that
+differs from the others is usually the cause of a hang. Frames are compared without the parts of a path that differ
+between nodes. The text comes from untrusted processes and is bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from ipexctl.run.registry import RunRecord
 
 _MOST_TEXT: Final = 1 << 20
-"""Characters that are parsed of a process; a node sends at most an eighth of that."""
+"""Characters parsed per process; a node sends at most an eighth of that."""
 _THREAD: Final = re.compile(
     r"(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first\):"
 )
@@ -62,7 +61,7 @@ class StackFrame:
 
     @property
     def is_standard(self) -> bool:
-        """Whether it is in Python's own library, where most threads wait, or in the agent's part of a rank."""
+        """True in Python's own library, where most threads wait, and in the agent's part of a rank."""
         if _HOOKS.match(self.file):
             return True
         return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
@@ -73,14 +72,12 @@ class StackFrame:
 
     @property
     def key(self) -> tuple[str, str, int | None]:
-        """Equal on nodes with different homes, and without the class that py-spy adds to the name of a method."""
+        """Equal on nodes with different homes, and without the class that py-spy adds to a method's name."""
         return self.function.rpartition(".")[2], self.place, self.line
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """The calls of a thread, the innermost first."""
-
     name: str
     frames: tuple[StackFrame, ...]
     is_main: bool = False
@@ -88,7 +85,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A Python process of a rank. Without threads, `why` is the reason."""
+    """A Python process of a rank. `why`: the reason if it has no threads."""
 
     pid: int
     name: str
@@ -100,17 +97,16 @@ class Process:
     threads: tuple[Thread, ...]
     why: str
     waits_for: int | None = None
-    """The rank that it waits for while gradients are added up in shared memory."""
+    """The rank that it waits for during all-reduce in shared memory."""
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
-        """The frames of its main thread."""
         return next((thread.frames for thread in self.threads if thread.is_main), ())
 
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """The Python processes of a rank, the command first. Without any, `why` is the reason."""
+    """The Python processes of a rank, the command first. `why`: the reason if there are none."""
 
     rank: int
     host: str
@@ -119,11 +115,11 @@ class RankStacks:
     why: str = ""
     last_state: str = ""
     last_wchan: str = ""
-    """Of a rank that does not answer: its last reported state."""
+    """Last reported state of a rank that does not answer."""
 
     @property
     def main_process(self) -> Process | None:
-        """The process whose stack counts: not a launcher that waits for the process it has started."""
+        """The process whose stack counts: not a launcher that waits for the process it started."""
         for index, process in enumerate(self.processes):
             waits = bool(process.frames) and process.frames[0].place == "subprocess.py"
             if not waits or not any(process.frames for process in self.processes[index + 1 : index + 2]):
@@ -132,7 +128,6 @@ class RankStacks:
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
-        """The stack of the rank."""
         return self.main_process.frames if self.main_process is not None else ()
 
 
@@ -167,8 +162,6 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """The stacks of all requested ranks."""
-
     at: float
     ranks: tuple[RankStacks, ...]
 
@@ -191,22 +184,22 @@ class Dump:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every running rank has a stack."""
+        """True if every running rank has a stack."""
         return all(rank.state != "running" for rank in self.mute)
 
 
 class DumpReceiver:
-    """Collects a dump that node0 sends in frames, one for each rank."""
+    """Collects a dump that node0 sends in frames, one per rank."""
 
     def __init__(self, world_size: int) -> None:
-        """`world_size` is 0 if it is not known."""
+        """`world_size`: 0 if unknown."""
         self._world_size = world_size
         self._rows: list[object] = []
         self.document: dict[str, Any] = {}
         """The last dump, as it was sent."""
 
     def add(self, message: Mapping[str, object]) -> Dump | None:
-        """The dump, when this was its last part. Raises a FrameError for more ranks than the run has."""
+        """The dump, if this was its last part. Raises a FrameError for more ranks than the run has."""
         if 0 < self._world_size <= len(self._rows):
             raise FrameError("stacks of more ranks than this run has")
         self._rows.append(message.get("stacks"))
@@ -243,7 +236,7 @@ def dump(
     *,
     timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
-    """Request the stacks from node0; the status of a run that is over, or waits. Raises a HostError."""
+    """Request the stacks from node0; returns the status of a run that is over or waits. Raises a HostError."""
     receiver, found = DumpReceiver(record.world_size), None
 
     def on_frame(frame: Frame) -> None:
@@ -304,7 +297,7 @@ def _line_number(value: object) -> int | None:
 
 
 def read_faulthandler(text: str) -> tuple[Thread, ...]:
-    """Parse the output of faulthandler, which begins with the youngest thread and ends with the main one."""
+    """Parse faulthandler's output, which begins with the youngest thread and ends with the main one."""
     found: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         if match := _THREAD.fullmatch(line):
@@ -317,7 +310,7 @@ def read_faulthandler(text: str) -> tuple[Thread, ...]:
 
 
 def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """The main thread first. py-spy does not mark it if it could not read the ids of threads."""
+    """The main thread first. py-spy does not mark it if it could not read thread ids."""
     if threads and not any(thread.is_main for thread in threads):
         likely = next(
             (thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"), None

@@ -1,9 +1,8 @@
-"""Fetch files of a run or a host, and resume where an earlier transfer ended.
+"""Fetches files of a run or a host, and resumes where an earlier transfer ended.
 
-In come a `FetchRequest` (made pure, from the words of the call) and a way to open sessions; out goes a `FetchResult`
-or a HostError. A lost connection is opened again as long as connections still bring bytes. The host names files, so
-each name is matched against what was requested (`manifest.py`), and `destination.py` writes nothing outside the
-destination and through no link.
+A lost connection is reopened as long as connections still transfer bytes. The host names the files, so each name is
+matched against the request (`manifest.py`), and `destination.py` writes nothing outside the destination and through no
+link.
 """
 
 from __future__ import annotations
@@ -39,18 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """The files to fetch, the host, and the destination."""
-
     host: Host
     request: SendRequest
     dest: str
     home: str
-    """The home of ipexctl on the host: its environments may have a Python."""
+    """ipexctl's home on the host: its environments may have a Python."""
     python: str = ""
     other_hosts: tuple[str, ...] = ()
-    """Hosts of the run with a home of their own, where the call names no host: they may have such files too."""
+    """Hosts of the run with their own home, if the call names no host: they may have such files too."""
     is_followed: bool = False
-    """It is fetched again and again while the run goes on (`mirror.py`): a file that grows there grows here."""
+    """Fetched repeatedly while the run continues (`mirror.py`): a file that grows there grows here."""
 
     @property
     def requested(self) -> Requested:
@@ -61,7 +58,7 @@ class FetchRequest:
 def order_of_run(
     record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
 ) -> FetchRequest:
-    """The request for files of a run: from node0, the host of a rank, or a named host. Pure."""
+    """Request files of a run: from node0, a rank's host, or a named host. Pure."""
     if rank is not None:
         if not 0 <= rank < record.world_size:
             raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {record.world_size - 1}")
@@ -91,7 +88,7 @@ def order_of_run(
 
 
 def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
-    """The requests for a path of a run on each host with a home of its own, or for its results; to DEST/HOST. Pure."""
+    """Request a path of a run, or its results, from each host with its own home, into DEST/HOST. Pure."""
     requests = []
     for name in record.stores or (record.node0.name,):
         target = os.path.join(dest, name, "")
@@ -105,12 +102,12 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
 
 
 def found_nothing(results: Sequence[FetchResult]) -> bool:
-    """Whether every host answered, and none has a file. Pure."""
+    """True if every host answered, and none has a file. Pure."""
     return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
 
 
 def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) -> PathOnHosts:
-    """Ask these hosts whether they have the path of their request, all at once; no file is sent."""
+    """Ask all these hosts at once whether they have the path of their request; no file is sent."""
     by_name = {request.host.name: request for request in requests}
 
     def has_path(host: Host, session: Session) -> bool:
@@ -140,7 +137,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
     for done in pool.each([request.host for request in requests], has_path):
         if done.result:
             having.add(done.host.name)
-        elif isinstance(done.error, (Unreachable, TimedOut, Cancelled)):  # another error says that it is not there
+        elif isinstance(done.error, (Unreachable, TimedOut, Cancelled)):  # another error says that it does not exist
             unknown.add(done.host.name)
     return PathOnHosts(
         tuple(name for name in by_name if name in having), tuple(name for name in by_name if name in unknown)
@@ -154,7 +151,7 @@ class PathOnHosts(NamedTuple):
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
-    """The request for files of a host; a relative path is relative to the account's home. Pure."""
+    """Request files of a host; a relative path is relative to the account's home. Pure."""
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
             return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
@@ -175,9 +172,9 @@ def fetch(
     cancel: Cancel,
     timeout: float | None = None,
 ) -> FetchResult:
-    """Fetch the files. A lost connection is opened again while connections still transfer bytes. Raises a HostError.
+    """Fetch the files. Raises a HostError.
 
-    `timeout` is for the whole transfer; without it, a host without a sign of life for FETCH_SILENCE ends it.
+    `timeout` is for the complete transfer; without it, a host without a sign of life for FETCH_SILENCE ends it.
     """
 
     def on_bytes(done: int, total: int) -> None:

@@ -1,12 +1,10 @@
-"""Follows a run on node0: reports its output and status, and goes on where the connection or the follower is lost.
+"""Follows a run on node0: reports its output and status, and continues after a lost connection or follower.
 
-In come the frames of `node/run/follow.py`, over sessions that the caller opens; out go updates, each once and in order:
-chunks of a rank's output, notes of ipexctl in it, the status, notices for the user, and at last `RunEnded`. A local
-copy gets the output before they do. A `RunView` shows them.
-
-The run does not know its followers; leaving it changes nothing. Each wait has a bound: for a frame on an open
-connection, for a node0 that is away (`reconnect.py`), and for a program on it that ends again and again
-(`MOST_EARLY_ENDS`). What arrives is checked: output of a rank that the run does not have ends the call.
+Reads the frames of `node/run/follow.py`, over sessions that the caller opens, and reports updates once and in order:
+chunks of a rank's output, notes in it, the status, notices for the user, and finally `RunEnded`. A local copy gets the
+output before the view does. The run does not know its followers, so leaving changes nothing. Each wait is bounded: for
+a frame, for a node0 that is away (`reconnect.py`), and for its program that exits again and again (`MOST_EARLY_ENDS`).
+Output of a rank that the run does not have ends the call.
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ if TYPE_CHECKING:
 
 
 MOST_EARLY_ENDS: Final = 5
-"""Ends of the program that follows the run on node0, in a row and each within NODE0_STEADY of its start, until the call
-gives up: the kernel may kill one for lack of memory, while a Python that is broken fails every time."""
+"""If node0's following program ends this often in a row, each time within NODE0_STEADY of its start, the call gives up:
+the kernel may kill one for lack of memory, while a broken Python fails every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class NotReachedAgain(Unreachable):
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise a UserError for a text that is no regular expression."""
+    """Raise a UserError for an invalid regular expression."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -91,13 +89,12 @@ def check_pattern(pattern: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LineChoice:
-    """The lines that node0 sends; all of them by default."""
+    """The lines that node0 sends; by default all."""
 
     ranks: Sequence[int] | None = None
-    """Only those of these ranks."""
     streams: Sequence[StreamName] = ("stdout", "stderr")
     tail: int | None = None
-    """Only this many, the last ones in order of time; with `follow`, of those that are there at the beginning."""
+    """Only the last lines in order of time; with `follow`, of those that exist at the beginning."""
     pattern: str = ""
     """Only lines that match this regular expression."""
     exact: bool = False
@@ -114,10 +111,10 @@ FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
 class Follower:
     """Follows one run. `offsets` are the bytes reported so far, by rank and stream: `0.out`.
 
-    `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
-    number of seconds between two statuses that differ only in figures. `first_call` is used once: over the first
-    session, the process that has started the run can follow it, and that start counts as a sign of node0. `reconnect`
-    is the number of seconds that node0 may be away.
+    `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures`: seconds
+    between two statuses that differ only in figures. `first_call` is used once: over the first session, the process
+    that started the run can follow it, and that start counts as a sign of node0. `reconnect`: seconds that node0 may be
+    away.
     """
 
     def __init__(
@@ -156,20 +153,20 @@ class Follower:
         if self._has_begun:
             self._absence.on_frame(time.monotonic())
         self._is_away = False
-        """The connection was lost, and not opened again yet."""
+        """The connection was lost and has not been reopened."""
         self._early_ends = 0
         """Of the program on node0, in a row."""
         self._silence_limit = silence_limit(reconnect)
         self._is_queued = False
         self._silent_since: float | None = None
-        """The start of the silence that was reported last."""
+        """Start of the silence that was last reported."""
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
-        """Report events until the run has ended, or all output so far; returns the last event, which was reported too.
+        """Report events until the run has ended, or all output so far; return the last event, which was also reported.
 
-        A lost connection is opened again, and a program that was killed on node0 is started again there. Raises a
-        HostError when node0 has no such run or ends that program again and again, Cancelled when `cancel` was set,
-        Unreachable when node0 was never reached or was away for too long.
+        Reopens a lost connection, and restarts a program that was killed on node0. Raises a HostError if node0 has no
+        such run or ends that program repeatedly, Cancelled if `cancel` was set, Unreachable if node0 was never reached
+        or was away for too long.
         """
         attempts = 0
         while True:
@@ -209,7 +206,7 @@ class Follower:
         self._watch(Notice(text, True))
 
     def _on_loss(self, error: Unreachable, attempts: int) -> int:
-        """Report the loss, and return how many attempts to connect it makes; raises Unreachable to give up."""
+        """Report the loss, and return how many attempts to connect follow; raises Unreachable to give up."""
         self._is_away = True
         now = time.monotonic()
         step = self._absence.on_loss(now)
@@ -355,14 +352,14 @@ def follow_copy(
     cancel: Cancel,
     lines: LineChoice = ALL_LINES,
 ) -> RunEnded:
-    """Report the local copy of a run; `runs` is the directory of the registry."""
+    """Report the local copy of a run; `runs` is the registry's directory."""
     local, session = open_copy(record, runs)
     follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
     return follower.follow(to_the_end=False)
 
 
 def run_exit_code(status: RunStatus) -> int:
-    """The exit code of the failed rank, 1 if there is none; 0 for a run that continues or ended well."""
+    """The failed rank's exit code, or 1 if there is none; 0 for a run that continues or succeeded."""
     if status.state in ("ok", "queued", "starting", "running"):
         return 0
     return status.exit_code or 1

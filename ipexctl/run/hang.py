@@ -1,16 +1,13 @@
-"""Explains a hang by the stacks of the ranks: which ranks wait for others, and which do not arrive.
+"""Explains a hang from the ranks' stacks: which ranks wait for others, and which do not arrive. Pure.
 
 A rank waits if its innermost call is a collective, a rendezvous or a backward pass, in which DDP and FSDP exchange
-gradients. Comes in: a `Dump`. Goes out: a `Hang` with a kind, or None if the stacks do not show who waits for whom.
-The rule: a rank that is elsewhere, or that has ended, is the cause, and never a rank that waits. Pure.
+gradients. The cause is a rank that is elsewhere or has ended, never a rank that waits. The kinds:
 
-The kinds:
-
-    ended       ranks wait, and another one has ended: it can't arrive
-    elsewhere   ranks wait, and another one is at another place
-    no-stack    ranks wait, and another one gave no stack
-    mismatch    all ranks wait, in different calls: each waits for the others
-    same        all ranks wait in the same call
+ended       ranks wait, and another one has ended: it can't arrive
+elsewhere   ranks wait, and another one is at another place
+no-stack    ranks wait, and another one gave no stack
+mismatch    all ranks wait, in different calls: each waits for the others
+same        all ranks wait in the same call
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _COLLECTIVES: Final = frozenset((
     "_reduce_scatter_base", "all_gather_tensor", "reduce_scatter_single", "_coalescing_manager",
     "_verify_param_shape_across_processes", "_sync_module_states", "_sync_params_and_buffers",
 ))  # fmt: skip
-"""Functions of torch.distributed that return only when other ranks have called them, too."""
+"""Functions of torch.distributed that return only after other ranks have called them too."""
 _DISTRIBUTED: Final = "torch/distributed/"
 _BACKWARD: Final = (
     ("_engine_run_backward", "torch/autograd/graph.py"),
@@ -52,24 +49,25 @@ _GRADIENTS: Final = "backward"
 _PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
 """Files between a function of torch and C++."""
 _WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
-"""Parts of the kernel functions in which a rank waits for a thread of its own or for the network."""
+"""Parts of names of kernel functions in which a rank waits for its own thread or the network."""
 _MOST: Final = 3
 """Places that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangPlace:
-    """Ranks at one place. Without a function they have ended or gave no stack, and `why` says so."""
+    """Ranks at one place. Without a function they have ended or gave no stack; `why` says which."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     function: str = ""
-    """The innermost one outside Python's library; of ranks that wait, the one of torch that the script called."""
+    """The innermost function outside Python's library; for waiting ranks, the function of torch that the script called.
+    """
     file: str = ""
     """With `line`: the innermost place in the script, if there is one."""
     line: int | None = None
     is_caller: bool = False
-    """Whether that place only calls the function."""
+    """True if that place only calls the function."""
     why: str = ""
 
     @property
@@ -86,11 +84,9 @@ class HangPlace:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Who waits for whom."""
-
     kind: HangKind
     causes: tuple[HangPlace, ...]
-    """Ranks that do not arrive, the smallest groups first; none of `mismatch` and `same`."""
+    """Ranks that do not arrive, the smallest groups first; empty for `mismatch` and `same`."""
     waiting: tuple[HangPlace, ...]
     """Ranks that wait, the largest groups first."""
     is_sure: bool = True
@@ -98,7 +94,7 @@ class Hang:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks to look at first."""
+        """Ranks to look at first."""
         return tuple(rank for place in self.causes or self.waiting[-1:] for rank in place.ranks)
 
     @property
@@ -126,7 +122,7 @@ def _verb(place: HangPlace, verb: str) -> str:
 
 
 def explain_hang(dump: Dump) -> Hang | None:
-    """The explanation; None if no rank waits for another one, or if the stacks do not show it."""
+    """None if no rank waits for another, or the stacks do not show it."""
     if len(dump.ranks) < 2:
         return None
     waiting = [group for group in dump.groups if _is_waiting(group)]
@@ -150,14 +146,14 @@ def explain_hang(dump: Dump) -> Hang | None:
 
 def _is_waiting(group: StackGroup) -> bool:
     called = _called(group.frames)
-    # A backward pass computes in the main thread, which sleeps only in an exchange of gradients.
+    # A backward pass computes in the main thread, which sleeps only while gradients are exchanged.
     return bool(called) and (called != _GRADIENTS or all(process.state == "S" for process in _processes(group)))
 
 
 def _called(frames: Sequence[StackFrame]) -> str:
-    """The function of torch that the script called: `all_gather_object` of a stack that ends in `all_gather`.
+    """The function of torch that the script called: `all_gather_object` for a stack that ends in `all_gather`.
 
-    Empty if the innermost calls outside Python's own library are not those of a collective or a backward pass.
+    Empty if the innermost calls outside Python's own library are no collective or backward pass.
     """
     name = ""
     for frame in frames:
@@ -178,7 +174,7 @@ def _processes(group: StackGroup) -> list[Process]:
 
 
 def _sleeping_majority(dump: Dump) -> list[StackGroup]:
-    """Most ranks, asleep at one line of the script: `Work.wait` has no frame in Python. Else nothing."""
+    """Most ranks, asleep at one line of the script: `Work.wait` has no frame in Python. Else empty."""
     if dump.mute or len(dump.groups) < 2:
         return []
     *others, largest = dump.groups
@@ -190,7 +186,7 @@ def _sleeping_majority(dump: Dump) -> list[StackGroup]:
 
 
 def _is_asleep(group: StackGroup) -> bool:
-    """Whether its ranks wait for another thread or the network, and not in a sleep of their own."""
+    """True if its ranks wait for another thread or the network, and are not in a sleep of their own."""
     return all(
         process.state == "S" and any(part in process.wchan for part in _WAITS_IN) for process in _processes(group)
     )
@@ -208,7 +204,7 @@ def _of(ranks: Sequence[RankStacks], function: str, frame: StackFrame, *, is_cal
 
 
 def _waiting_places(groups: Sequence[StackGroup]) -> tuple[HangPlace, ...]:
-    """One for each call of the script: its ranks may be at different lines of torch."""
+    """One per call of the script: its ranks may be at different lines of torch."""
     found: dict[tuple[str, str, int | None], list[RankStacks]] = {}
     frames: dict[tuple[str, str, int | None], StackFrame] = {}
     for group in groups:

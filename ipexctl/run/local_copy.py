@@ -1,17 +1,16 @@
 """The copy of a run on the control machine, written while it is followed: node0 may be gone, or prune the run.
 
-    RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
-    RUNS/ID/ranks/NNNN.meter, NNNN.host the windows of ranks and hosts, at the end of the run (`run/windows.py`)
-    RUNS/ID/output.times                when node0 received which of it
-    RUNS/ID/output.notes                which lines of it are ipexctl's
-    RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
-    RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
-    RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
-    RUNS/ID/ended.json                  the final status as `stop` received it, without the output
+RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
+RUNS/ID/ranks/NNNN.meter, NNNN.host the windows of ranks and hosts, at the end of the run (`run/windows.py`)
+RUNS/ID/output.times                when node0 received which output
+RUNS/ID/output.notes                which lines of it are ipexctl's
+RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
+RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
+RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
+RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
-In come the updates of a follower, before they are shown; out come files as on node0, which `logs`, `why` and `ps`
-read in its place. The rules: every byte is written at its own offset, so two followers at once write the same content;
-a copy that can't be written is given up, and the follower goes on without it.
+The files are as on node0; `logs`, `why` and `ps` read them in their place. Every byte is written at its own offset, so
+two followers at once write the same content. If a copy can't be written, the follower continues without it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class LocalCopy:
         self._status_at = 0.0
 
     def write(self, chunk: OutputPart) -> None:
-        """Write a piece of a rank's output. Those of one stream come in order, from its beginning."""
+        """Write a piece of a rank's output. Each stream's pieces come in order, from its beginning."""
         if self.error is not None:
             return
         name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
@@ -96,7 +95,6 @@ class LocalCopy:
         self._save(document)
 
     def write_dump(self, document: Mapping[str, Any]) -> None:
-        """Write the stacks of all ranks, in place of those before."""
         if self.error is not None:
             return
         try:
@@ -106,7 +104,6 @@ class LocalCopy:
             self._give_up(error)
 
     def write_windows(self, file: WindowsFile) -> None:
-        """Write the windows of a rank or its host."""
         if self.error is not None:
             return
         try:
@@ -128,7 +125,7 @@ class LocalCopy:
             except OSError as error:  # NFS may report only here that the disk or the quota is full
                 self.error = self.error or error
         if self._times is not None:
-            self._times.write_all(time.time())  # what a full disk has refused
+            self._times.write_all(time.time())  # what a full disk refused
             self._times.close()
             self._times = None
         if self._notes is not None:
@@ -173,12 +170,12 @@ class ReadCopy:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has all output of the run, and its final status."""
+        """True if it has all output of the run, and its final status."""
         return self.status.state in FINAL
 
 
 def read_copy(directory: Path) -> ReadCopy | None:
-    """The local copy of a run; None if it was never followed from this machine."""
+    """None if the run was never followed from this machine."""
     path = directory / "status.json"
     try:
         seen = path.stat().st_mtime
@@ -189,7 +186,7 @@ def read_copy(directory: Path) -> ReadCopy | None:
 
 
 def save_final_status(directory: Path, status: RunStatus) -> None:
-    """Save how a run ended that no one followed to its end. If that fails, node0 is asked next time, as before."""
+    """Save how a run ended that no call followed to its end. If that fails, node0 is asked again next time."""
     with contextlib.suppress(OSError):
         make_private_directory(directory)
         write_json_atomically(directory / "ended.json", status.to_json(), durable=False)
@@ -205,6 +202,6 @@ def read_final_status(directory: Path) -> RunStatus | None:
 
 
 def remove_copy(runs: Path, run: str) -> None:
-    """Remove the copy of a run, if there is one; `runs` is the directory of the registry."""
+    """`runs` is the registry's directory."""
     shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
     shutil.rmtree(runs / run, ignore_errors=True)

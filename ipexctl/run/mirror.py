@@ -1,13 +1,10 @@
-"""Mirrors the files of a run while it goes on: one fetch after the other, until the run is over, and one after that.
+"""Mirrors the files of a run while it continues: one fetch after the other, until the run is over, and one after that.
 
-In come the record of a run, the requests for its files, and how to borrow a session; out goes for each request one
-`FetchResult` of all that has arrived. Each pass is a call of `fetch.py`, which asks for what has changed since the last
-one: a file that has only grown is sent from its end on and grows in its place, so that a program that holds it open,
-such as TensorBoard, reads on; any other is replaced by the whole file. Nothing is removed here that the run removes.
-
-The rules: a pass that began after the run's end is the last one, so nothing is missing then; a file that changes while
-it is read is no failure but of the last pass; a node0 that is away is waited for as by `attach` (`reconnect.py`);
-another host that is away is tried again at each pass; any other error, such as a full disk here, ends the call.
+Each pass asks `fetch.py` for what changed since the last one. A file that only grew is sent from its old end and grows
+in place, so that a program that holds it open, such as TensorBoard, keeps reading; any other file is replaced. A file
+that the run removes stays here. The last pass begins after the run's end, so nothing is missing. A file that changes
+while it is read is a failure only in the last pass. A node0 that is away is waited for as by `attach` (`reconnect.py`);
+another host is retried at each pass; any other error, such as a full disk here, ends the call.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _MOST_NOTED: Final = 10
 
 
 def add_pass(before: FetchResult | None, latest: FetchResult) -> FetchResult:
-    """The result of all passes so far: failures are those of the latest one, as each asks for all files. Pure."""
+    """The result of all passes; failures are the latest one's, because each pass asks for all files. Pure."""
     if before is None:
         return replace(latest, resumed=(), size=latest.received)
     brought = tuple(dict.fromkeys((*before.brought, *latest.brought)))
@@ -60,14 +57,12 @@ def add_pass(before: FetchResult | None, latest: FetchResult) -> FetchResult:
 
 
 def lasting_failures(before: Sequence[FileFailure], latest: Sequence[FileFailure]) -> tuple[FileFailure, ...]:
-    """The failures of two passes in a row: a file that was changing has arrived by then. Pure."""
+    """Failures of two passes in a row: a file that was changing has arrived by then. Pure."""
     return tuple(failure for failure in latest if failure in before)
 
 
 @dataclass(slots=True)
 class _Mirrored:
-    """What is known of one request."""
-
     request: FetchRequest
     result: FetchResult | None = None
     """Of all passes."""
@@ -77,7 +72,7 @@ class _Mirrored:
     noted: set[str] = field(default_factory=set)
 
     def is_new(self, text: str) -> bool:
-        """Whether the text was not noted before; from then on it was."""
+        """True the first time for each text."""
         is_new = text not in self.noted and len(self.noted) < _MOST_NOTED
         self.noted.add(text)
         return is_new
@@ -105,13 +100,13 @@ class RunMirror:
         self._timeout = timeout
         self._absence = Absence(reconnect)
         self._has_begun = False
-        """Node0 has answered: a loss does not end the call at once."""
+        """Node0 answered before: a loss does not end the call at once."""
         self._losses = 0
         """In a row."""
         self._is_first_pass = True
 
     def results(self, error: HostError | None = None) -> list[FetchResult]:
-        """One for each request, with all that has arrived. `error`: by which `follow` has ended."""
+        """One for each request, with everything that arrived. `error`: what ended `follow`."""
         if isinstance(error, Cancelled):
             error = HostError("stopped before the run's end", "the same command goes on")
         return [self._result(part, error) for part in self._parts]
@@ -123,7 +118,7 @@ class RunMirror:
         )  # fmt: skip
 
     def follow(self, *, is_over: bool) -> None:
-        """Fetch until the run is over, or until another error than a lost connection, which the results have.
+        """Fetch until the run is over, or until an error other than a lost connection, which goes into the results.
 
         `is_over`: the control machine knows that it is. Raises the error of a node0 that is away, and Cancelled.
         """
@@ -164,7 +159,7 @@ class RunMirror:
         self._cancel.sleep(min(interval, self._absence.left(now)))
 
     def _pass(self, *, is_last: bool) -> bool:
-        """Fetch from each host; whether another pass makes sense. Raises the error of a node0 that is lost."""
+        """Fetch from each host; return True if another pass makes sense. Raises the error of a lost node0."""
         for part in self._parts:
             request = part.request
             try:
@@ -193,13 +188,13 @@ class RunMirror:
 
     def _fetch(self, part: _Mirrored, *, is_last: bool) -> FetchResult:
         request, has_files = part.request, part.result is not None and bool(part.result.brought)
-        if request.request["path"] is not None and (not is_last or has_files):  # not yet there, or removed by the run
+        if request.request["path"] is not None and (not is_last or has_files):  # not there yet, or removed by the run
             request = replace(request, request={**request.request, "may_be_missing": True})
         return fetch(request, lambda: self._lend(request.host), self._on_event, self._cancel, self._timeout)
 
     def _on_event(self, event: ProgressEvent) -> None:
         if isinstance(event, BytesMoved) and event.host == self._record.node0.name:
-            self._absence.on_frame(time.monotonic())  # the time of a long pass is no absence
+            self._absence.on_frame(time.monotonic())  # a long pass is no absence
         if self._is_first_pass or not isinstance(event, BytesMoved):  # later passes are short
             self._watch(event)
 

@@ -1,6 +1,6 @@
 """A call to the agent about a run: on its node0, or on this machine about the local copy.
 
-The session to node0 is the caller's: `api/runs.py` opens it.
+The caller owns the session to node0: `api/runs.py` opens it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ def call_on_node0(
 
 
 def open_copy(record: RunRecord, runs: Path) -> tuple[RunRecord, LocalSession]:
-    """The record and the session for calls about the local copy; `runs` is the directory of the registry."""
+    """Record and session for calls about the local copy; `runs` is the registry's directory."""
     session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
     return replace(record, home=str(runs.parent), python=sys.executable), session

@@ -1,7 +1,7 @@
 """`run --notify CMD` on the control machine: its check before the run, and the command after an end that the call saw.
 
-`node/run/notify.py` has the rule by which the command runs at most once, and what node0 does for a call that has left.
-Whatever becomes of it is a warning and changes nothing, so that the exit code is the run's.
+`node/run/notify.py` ensures that the command runs at most once, also for a call that has left. Problems are only
+warnings, so that the exit code is the run's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_notify(command: str) -> None:
 def notify_of_run(
     command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
 ) -> None:
-    """Run the command, if this call saw the end of the run, and node0 has not run it."""
+    """Run the command, if this call saw the end of the run and node0 has not run it."""
     status = read_final_status(RunRegistry().directory / record.id)
     if status is None:  # node0 does it at the end
         return
@@ -68,13 +68,13 @@ def notify_of_run(
 
 
 def _claim(session: Session, record: RunRecord) -> bool:
-    """Whether this call is the one that runs the command. Raises a HostError: then it must not."""
+    """True if this call is to run the command. Raises a HostError: then it must not."""
     request: RunReference = {"home": record.home, "id": record.id}
     return call_on_node0(session, record, "run.notify", "claim", request, timeout=NOTIFY_CLAIM).flag("claimed")
 
 
 def describe_end(end: NotifyEnd) -> str:
-    """Empty for a command that ended well. Pure."""
+    """Empty if the command succeeded. Pure."""
     if end.error:
         return f"could not be started: {end.error}"
     if end.exit_code is None:

@@ -1,7 +1,6 @@
 """Lists the runs of the registry with their states: one call to each node0.
 
-In come records; out comes a `KnownRun` for each, in their order: its status, or why there is none. A submitted run gets
-its place from the answer, once it has begun in its job.
+A submitted run gets its place from the answer, once it has begun in its job.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class KnownRun:
     pruned: float | None = None
     """When node0 pruned its output; its last status is kept."""
     is_gone: bool = False
-    """Node0 has no directory of it."""
+    """True if node0 has no directory of it."""
 
     @property
     def state(self) -> str:
@@ -49,7 +48,7 @@ class KnownRun:
 
     @property
     def has_begun(self) -> bool:
-        """Of a submitted run: whether it has hosts and ranks, and does not wait to begin again."""
+        """For a submitted run: True if it has hosts and ranks, and does not wait to begin again."""
         return self.record.world_size > 0 and self.state != "queued"
 
 
@@ -83,7 +82,7 @@ def query_runs(
 def query_session(
     session: Session, records: Sequence[RunRecord], cancel: Cancel, timeout: float = PS_ANSWER
 ) -> dict[str, KnownRun]:
-    """The state of runs of one node0, by id. Raises a HostError."""
+    """State of the runs of one node0, by id. Raises a HostError."""
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
     reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)
@@ -105,12 +104,12 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
-    """The runs; where node0 can't be reached, with the final status that the control machine has."""
+    """Add the final status that the control machine has, where node0 can't be reached."""
     return [
         replace(run, status=read_final_status(directory / run.record.id)) if run.status is None else run for run in runs
     ]
 
 
 def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
-    """Ids of old runs that node0 has no record of any more. Pure."""
+    """Ids of old runs that node0 no longer has a record of. Pure."""
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]

@@ -1,8 +1,7 @@
-"""Finds out how a submitted run is, and waits until it begins, in whichever queue.
+"""Finds the state of a submitted run, and waits until it begins, in any queue.
 
-In come the record of a run and how to open its login node; out goes a `KnownRun`, whose record has hosts and ranks once
-the run has begun. The registry gets that record, so that later calls need not ask. Each answer is one short call there,
-which asks the scheduler; between two of them nothing is kept open but the session.
+Each answer is one short call to the login node, which asks the scheduler; between two calls only the session stays
+open. Once the run has begun, its record has hosts and ranks, and goes to the registry so that later calls need not ask.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 
 
 def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
-    """How the run is now; raises a HostError if the login node has nothing of it."""
+    """The current state; raises a HostError if the login node has no trace of the run."""
     known = query_session(session, [record], cancel)[record.id]
     if known.status is None:
         raise HostError(known.reason, known.fix)

@@ -1,4 +1,4 @@
-"""Sets of ranks, as `0`, `0-3,8` or `all`: parsed from text and written as text. Pure."""
+"""Sets of ranks, such as `0`, `0-3,8` or `all`: parsed from text and written as text. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", r
 
 @dataclass(frozen=True, slots=True)
 class RankSet:
-    """Ranges of ranks; none at all means every rank."""
+    """Ranges of ranks; empty: every rank."""
 
     ranges: tuple[range, ...] = ()
 

@@ -1,11 +1,9 @@
 """Decides how long a call that follows a run waits for a node0 that it cannot hear.
 
-In: when frames came from node0, and when a connection was lost, could not be opened, or fell silent. Out: a notice for
-the user, and when to give up. The rule, one for every kind of loss: the seconds without a frame add up, and more than
-`--reconnect` of them end the call, but not before one attempt to connect again. A silence is noticed early enough for
-that (`silence_limit`). The seconds are forgotten once a connection has brought frames for half a minute, so that
-a host that sends one frame and falls silent again cannot hold a call for ever. While node0 is away, nothing is printed
-about the run: from here it cannot be seen whether it goes on.
+For every kind of loss, the seconds without a frame add up; more than `--reconnect` of them end the call, but not before
+one attempt to reconnect. A silence is noticed early enough for that (`silence_limit`). The seconds are reset once a
+connection has brought frames for half a minute, so that a host that sends one frame and falls silent again cannot hold
+a call for ever. While node0 is away, nothing is printed about the run: its state cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _MINUTE: Final = 60.0
 
 
 Step: TypeAlias = Literal["lost", "away", "again", "over"]
-"""What follows a loss: the first report of it, that of another minute, none, or the end of the call."""
+"""What follows a loss: its first report, the report of another minute, nothing, or the end of the call."""
 
 
 def silence_limit(reconnect: float) -> float:
@@ -29,17 +27,17 @@ def silence_limit(reconnect: float) -> float:
 
 
 class Absence:
-    """The time without a frame from node0. Times are those of one monotonic clock."""
+    """The time without a frame from node0. All times are monotonic."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self._before = 0.0
         """Seconds away before the present connection."""
         self._first_at: float | None = None
-        """The first frame of the present connection; None while there was none."""
+        """First frame of the present connection; None before it."""
         self._last_at: float | None = None
         self._minutes = 0
-        """Whole minutes away that were reported."""
+        """Full minutes away that were reported."""
 
     def on_frame(self, now: float) -> None:
         if self._first_at is None:
@@ -62,14 +60,14 @@ class Absence:
         return "lost" if is_first else "away" if is_new_minute else "again"
 
     def away(self, now: float) -> float:
-        """Seconds without a frame, in all."""
+        """Total seconds without a frame."""
         return self._before + (0.0 if self._last_at is None or self._first_at is not None else now - self._last_at)
 
     def left(self, now: float) -> float:
         return max(0.0, self.limit - self.away(now))
 
     def notice(self, step: Step, name: str, reason: str, now: float) -> str:
-        """The text for a loss of the node0 of that name; empty where none is due."""
+        """Text for a loss of the node0 with that name; empty if none is due."""
         left = rough_duration(self.left(now))
         if step == "lost":
             return f"{name}: {reason}; connecting again, for up to {left} (--reconnect)"
@@ -78,7 +76,6 @@ class Absence:
         return ""
 
     def end_reason(self, run: str, reason: str) -> str:
-        """Why the call ends: node0 was away for too long."""
         return (
             f"not reached for {rough_duration(self.limit)} (--reconnect): {reason}; "
             f"whether run {run} goes on cannot be seen from here"

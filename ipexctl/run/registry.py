@@ -1,9 +1,8 @@
-"""The registry of runs on the control machine: how to reach node0 of each, so that `logs` or `stop` need no options.
+"""The registry of runs on the control machine: how to reach each run's node0, so that `logs` or `stop` need no options.
 
-In come records of starts; out come runs by id, prefix or `last`. One file per run, mode 0600, in the user's state
-directory; it is there before the first rank lives. The status of a run is kept on node0, so a record never says
-whether a run is alive. A damaged file is that run's problem, and the others are listed. Also here: markers of runs
-that a call is starting, so that a killed call does not keep its lease on a synced tree.
+One file per run, mode 0600, in the user's state directory, written before the first rank lives. Node0 keeps the status,
+so a record never says whether a run is alive. A damaged file concerns only that run. Also here: markers of runs that a
+call is starting, so that a killed call does not keep its lease on a synced tree.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ class RunRecord:
     id: str
     node0: Host
     home: str
-    """The home of ipexctl there, absolute."""
+    """ipexctl's home there, absolute."""
     python: str
     """The Python for the agent there."""
     script: str = ""
     env: str = ""
     started: float = 0.0
-    """Seconds since the epoch, by the clock of the control machine."""
+    """Seconds since the epoch, by the control machine's clock."""
     world_size: int = 0
     hosts: tuple[str, ...] = ()
     host_keys: str | None = None
@@ -61,36 +60,34 @@ class RunRecord:
     stores: tuple[str, ...] = ()
     """Names of hosts, one for each home with files of the run."""
     nodes: tuple[Host, ...] = ()
-    """How to reach each host; records of older versions don't have it."""
+    """How to reach each host; empty in records of older versions."""
     ranks: tuple[str, ...] = ()
-    """The host of each rank."""
     cwd: str = ""
-    """The ranks' working directory."""
     again: str = ""
     """The options that chose its hosts, for commands to type next."""
     again_run: str = ""
-    """Those of `run` that chose its environment."""
+    """The options of `run` that chose its environment."""
     transport: str = "ssh"
-    """The name of its starter. If that waits, node0 is the login node, whose home has the files of the run, and hosts
-    and ranks are known here once it has begun."""
+    """Name of its starter. If that waits, node0 is the login node, whose home has the files of the run; hosts and ranks
+    are known here once the run has begun."""
     job: str = ""
-    """The number of the scheduler's job in which it runs; empty outside one."""
+    """Number of the scheduler's job in which it runs; empty outside one."""
     project: str = ""
     """The project's directory on the control machine."""
     typed_options: tuple[str, ...] = ()
     """The words of its `ipexctl run` up to the script, for --resume."""
     typed_words: tuple[str, ...] = ()
-    """Those after them: the script and its arguments."""
+    """The words after them: the script and its arguments."""
     typed_in: str = ""
-    """The directory of that call; empty: no call of `ipexctl run` began it, or one of an older version did."""
+    """Directory of that call; empty if no `ipexctl run` began it, or an older version did."""
     first_world_size: int = 0
-    """The ranks of the first run, if it has begun another one anew; else 0."""
+    """Ranks of the first run, if this run resumes another one; else 0."""
     resumed: tuple[str, ...] = ()
-    """The runs that it has begun anew, the first one first."""
+    """The runs that it resumes, the first one first."""
 
     @property
     def call_options(self) -> CallOptions:
-        # Those of a submitted run are of the login node, where nothing of it is to be started.
+        # A submitted run's options are for the login node, where nothing of it is to be started.
         return CallOptions("" if self.starter.waits else self.again, self.again_run)
 
     @property
@@ -103,12 +100,12 @@ class RunRecord:
 
     @property
     def resume_command(self) -> str:
-        """The command that begins it anew on the hosts that are left; empty if none does."""
+        """The command that resumes it on the remaining hosts; empty if there is none."""
         return f"ipexctl run --resume {self.id}" if self.typed_in and not self.job and len(self.hosts) > 1 else ""
 
 
 def stem_of(script: str) -> str:
-    """That with which the ids of its runs begin."""
+    """Prefix of the ids of its runs."""
     return _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
 
 
@@ -121,7 +118,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_]{1,24}-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}")
 
 
 def given_id(environ: Mapping[str, str]) -> str:
-    """The id that a job's script gives its run (IPEXCTL_RUN_ID), by which it is known outside; empty: none is given."""
+    """The id that a job's script gives its run (IPEXCTL_RUN_ID), by which it is known outside; or empty."""
     given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
     if given and not _ID.fullmatch(given):
         raise UserError(f"$IPEXCTL_RUN_ID is no id of a run: {printable(given)[:80]}", fix="unset IPEXCTL_RUN_ID")
@@ -130,7 +127,7 @@ def given_id(environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecord:
-    """A file of the registry that can't be read: only the id of its run is known."""
+    """An unreadable file of the registry: only the id of its run is known."""
 
     id: str
     path: Path
@@ -151,8 +148,6 @@ class UnreadableRecord(UserError):
 
 
 class RunRegistry:
-    """The records in one directory."""
-
     def __init__(self, directory: Path | None = None) -> None:
         self._given = directory
 
@@ -174,7 +169,6 @@ class RunRegistry:
             ) from None
 
     def all(self) -> list[RunRecord]:
-        """All readable records, from the oldest to the newest."""
         return self.read_records()[0]
 
     def read_records(self, names: str = "*") -> tuple[list[RunRecord], list[DamagedRecord]]:
@@ -204,7 +198,7 @@ class RunRegistry:
         return _only(word, records)
 
     def find_named(self, word: str | None, command: str) -> RunRecord:
-        """As `find`; a call of `command` without a run is refused, and the last run is named."""
+        """As `find`; without a run, refuses the call of `command` and names the last run."""
         if word is None:
             last = self.find("last")
             began = format_clock(last.started, "%Y-%m-%d %H:%M:%S")
@@ -212,7 +206,7 @@ class RunRegistry:
         return self.find(word)
 
     def knows(self, word: str) -> bool:
-        """Whether `find` finds exactly one run, even if its record can't be read."""
+        """True if `find` finds exactly one run, even if its record can't be read."""
         try:
             self.find(word)
         except UnreadableRecord:
@@ -222,7 +216,7 @@ class RunRegistry:
         return True
 
     def node0_of(self, run: str) -> Host | None:
-        """The node0 of the run with exactly that id; None where it was not started from this machine."""
+        """None if the run with exactly that id was not started from this machine."""
         record = _read_record(self.directory / f"{run}.json")
         return record.node0 if isinstance(record, RunRecord) and record.id == run else None
 
@@ -281,7 +275,7 @@ FIELD_DECODERS: Final = {"Host": _decode_host}
 
 
 def _read_record(path: Path) -> RunRecord | DamagedRecord:
-    """The record; fields that records of older versions don't have get their defaults."""
+    """Fields missing in records of older versions get their defaults."""
     try:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
@@ -311,7 +305,7 @@ class FailedCall:
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
-    """A directory that can't be written is no error: only `why` reads the file."""
+    """An unwritable directory is no error: only `why` reads the file."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)
@@ -334,8 +328,8 @@ _KEEP_SECONDS: Final = 3600.0
 def mark_pending(directory: Path, run: str, unreached: Collection[str] = ()) -> Iterator[None]:
     """Mark the run as starting, by this process.
 
-    `unreached`: hosts that could not be cleaned up when it did not start. If there are any at the end, the run stays
-    marked as abandoned, and the next sync tells the hosts so.
+    `unreached`: hosts that could not be cleaned up when it did not start. If any remain at the end, the run stays
+    marked as abandoned, and the next sync tells the hosts.
     """
     with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
         make_private_directory(directory)
@@ -355,7 +349,7 @@ def clear_pending(directory: Path, run: str) -> None:
 
 
 def abandoned_runs(directory: Path) -> tuple[str, ...]:
-    """Runs that never started, and whose CLI was killed or could not clean up a host. Their records are removed."""
+    """Runs that never started because their CLI was killed, or could not clean up a host. Their records are removed."""
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(f"*{_SUFFIX}")):
@@ -379,7 +373,7 @@ def starting_runs(directory: Path) -> tuple[str, ...]:
 
 
 def _is_abandoned(marker: Path) -> bool:
-    """False also for a process of another machine: whether it runs cannot be seen from here."""
+    """False also for a process of another machine: from here it cannot be seen."""
     try:
         process = decode(ProcessIdentity, read_json_file(marker), "the file")
     except (OSError, ValueError):

@@ -1,9 +1,8 @@
-"""Prune old runs, on the nodes and in the registry.
+"""Prunes old runs, on the nodes and in the registry.
 
-In come the limits (days, GB, the newest ones) of the environment and the records; out go the runs that went or would
-go. A run that is alive, or whose state is unknown, stays. On the nodes `node/run/retention.py` prunes, in the
-background when a run starts there; `ipexctl ps --prune` at once. A record of the registry is small and outlives its
-run threefold, so that `ps` can still name it.
+Runs that are alive, or in an unknown state, stay. On the nodes `node/run/retention.py` prunes in the background when a
+run starts; `ipexctl ps --prune` prunes at once. A registry record is small and is kept three times as long as its run,
+so that `ps` can still name it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
 GB: Final = "IPEXCTL_KEEP_GB"
 _RECORDS: Final = 3
-"""A record of the registry is small: it is kept this many times as long as the run."""
+"""A registry record is kept this many times as long as the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class RetentionLimits:
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
-    """The limits of the environment variables; raises a UserError for an invalid number."""
+    """Limits from the environment variables; raises a UserError for an invalid number."""
     default = RetentionLimits()
     return RetentionLimits(_read_number(environ, DAYS, default.days), _read_number(environ, GB, default.gb))
 
@@ -70,7 +69,7 @@ def _read_number(environ: Mapping[str, str], name: str, default: float) -> float
 
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
-    """Shell code that prunes in the background if there are many runs; it follows the creation of a run's directory."""
+    """Shell code that prunes in the background if there are many runs, after a run's directory is created."""
     argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
     request = shlex.quote(json.dumps(keep.request(home, mine=run)))
     return (
@@ -97,7 +96,7 @@ def prune_nodes(
     *,
     dry_run: bool = False,
 ) -> list[PruneResult]:
-    """Prune on node0 of every run, and on one host of each other home that a run used."""
+    """Prune on each run's node0, and on one host of each other home that a run used."""
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
         for host in (record.node0, *(node for node in record.nodes if node.name in record.stores)):
@@ -137,7 +136,7 @@ def prune_local(
     over: Collection[str] = (),
     dry_run: bool = False,
 ) -> list[PrunedRun]:
-    """Prune copies and records on the control machine, of runs that have ended: `over`, and by the copy's status."""
+    """Prune copies and records of ended runs on the control machine: of `over`, and by the copy's status."""
     now, records = time.time(), register.all()
     sizes = {record.id: disk_usage(register.directory / record.id) for record in records}
     total, gone = sum(sizes.values()), []

@@ -61,7 +61,7 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
-    """What the dump of a silent run shows: who waits for whom, if that is known, and the places of the ranks."""
+    """What a silent run's dump shows: who waits for whom, if known, and the places of the ranks."""
     hang = explain_hang(dump)
     who = [] if hang is None else [printable(shortened(hang.sentence, _MAX_SENTENCE))]
     head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"

@@ -40,7 +40,7 @@ def stop(
 ) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError.
 
-    `on_signalled` is called when the signal is sent: then the run ends, whether anything waits for it or not.
+    `on_signalled` runs right after the signal: the run will end even if nobody waits.
     """
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
 

@@ -1,9 +1,9 @@
-"""`ipexctl uninstall`: list, then remove what ipexctl put on the hosts and on the control machine.
+"""`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine.
 
-In come hosts and options; out goes an `UninstallReport`. `survey` lists and changes nothing, `uninstall` removes what
-it has listed: homes and lines of authorized_keys on the hosts, then, only if that worked on all of them, the files
-here, as the records are needed to reach the hosts again. A run, an install or any process that uses a home is an
-obstacle for the whole call. Only what carries ipexctl's marks is removed; the rest is named with the command for it.
+`survey` lists and changes nothing; `uninstall` removes homes and lines of authorized_keys on the hosts, then, only if
+that worked on all of them, the files here, because the records are needed to reach the hosts again. A run, an install
+or any process that uses a home blocks the whole call. Only what carries ipexctl's marks is removed; the rest is named
+with the command for it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ CONTROL_MACHINE: Final = Host("control machine", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class UninstallOptions:
-    """The options of one call."""
-
     home: str
     with_results: bool = False
     timeout: float | None = None
     selection: str = ""
-    """The command line options that select the same hosts."""
+    """The options that select the same hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +47,20 @@ class UninstallResult(HostResult):
     """One host, or the control machine: what was found there, and what stays."""
 
     home: str | None = None
-    """None if there is none on that host."""
+    """None if the host has no home."""
     store: str | None = None
     found: tuple[FileGroup, ...] = ()
     left: tuple[FileGroup, ...] = ()
     logins: str = ""
-    """The changes of `trust --revoke` there."""
+    """Changes of `trust --revoke` there."""
     live: tuple[str, ...] = ()
-    """Runs that go on there."""
+    """Runs that are still running there."""
     starting: tuple[str, ...] = ()
-    """Runs whose files are there, and that may start. Their node0 knows more."""
+    """Runs that have files there and may still start. Their node0 knows more."""
     over: tuple[str, ...] = ()
     """Runs that have ended, by their record there."""
     busy: tuple[str, ...] = ()
-    """Other reasons why nothing can be removed now."""
+    """Reasons other than runs why nothing can be removed now."""
     is_node0_of_trust: bool = False
 
     @property
@@ -77,7 +75,7 @@ class UninstallReport(Report[UninstallResult]):
     is_survey: bool = True
     """Nothing was removed yet."""
     obstacles: Mapping[str, HostError] = field(default_factory=dict)
-    """Of a dry run, by the host: why the call without --dry-run would remove nothing now."""
+    """Of a dry run: host → why the call without --dry-run would remove nothing now."""
 
     @property
     def results(self) -> tuple[UninstallResult, ...]:
@@ -109,11 +107,11 @@ class _Uninstall:
         )
 
     def working(self) -> list[UninstallResult]:
-        """The hosts without an error, in the order of the call."""
+        """Hosts without an error, in the order of the call."""
         return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
 
     def leaders(self) -> dict[Host, Host]:
-        """For each host without an error, the first one with the same home."""
+        """Host without an error → the first one with the same home."""
         return find_leaders([result.host for result in self.working()], lambda host: self.results[host.name].store)
 
     def update(self, host: Host, error: HostError) -> None:
@@ -170,7 +168,7 @@ class _Uninstall:
                     self.update(revoked.host, HostError(revoked.reason, revoked.fix))
 
     def follow_leaders(self) -> None:
-        """Give hosts that share a home a result of their own: the files count on the first one."""
+        """Give hosts that share a home their own results: the files count on the first one."""
         for host, leader in self.leaders().items():
             if leader != host:
                 reason = f"shares the home of {leader.name}"
@@ -179,7 +177,7 @@ class _Uninstall:
                 )
 
     def obstacles(self) -> dict[str, HostError]:
-        """For each host that a run, an install or another process uses: why nothing can be removed now."""
+        """Host that a run, an install or another process uses → why nothing can be removed now."""
         ended = set(self.ended_runs())
         found = {}
         for name, result in self.results.items():
@@ -219,7 +217,7 @@ def survey(
     state.follow_leaders()
     found, left = find_control_files(hosts, options.selection, with_results=options.with_results)
     if dry_run and any(result.has_failed for result in state.results.values()):
-        left = ()  # the lines that would remove it repeat a call that has failed, maybe by its --home
+        left = ()  # the lines that would remove it repeat a call that failed, maybe by its --home
     control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
     report = state.report(control, is_survey=True)
     return replace(report, obstacles=obstacles)

@@ -1,8 +1,7 @@
 """Files of the project that a script names or a rank misses, and that no sync sends because an ignore file names them.
 
-In: the syntax tree of the script and the project that was read, or the path that a rank has missed. Out: a note, or the
-line to type, with `--include` for these files and those of their kind beside them. A file counts only if the control
-machine has it. Names that are more likely results than data are left out of the note.
+The note or line to type has `--include` for these files and others of their kind in the same directory. A file counts
+only if the control machine has it. Names that are more likely results than data get no note.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MOST_DIRECTORIES: Final = 50
 
 
 def named_files(tree: ast.Module) -> tuple[str, ...]:
-    """The texts of a script that look like names of files that it reads."""
+    """Texts of a script that look like names of files that it reads."""
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     names = (text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS))
     return tuple(dict.fromkeys(names))[:_MOST_NAMES]
@@ -63,7 +62,7 @@ def _ends(path: str) -> Iterator[str]:
 
 
 def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
-    """Those of the ignored files that have one of the names. Ignored directories were not scanned."""
+    """Ignored files with one of the names. Ignored directories were not scanned."""
     wanted = frozenset(names)
     yield from (path for path in project.ignored if not wanted.isdisjoint(_ends(path)))
     for directory in [path for path in project.ignored if path.endswith("/")][:_MOST_DIRECTORIES]:
@@ -74,7 +73,7 @@ def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
 
 
 def _include_pattern(path: str) -> str:
-    """The pattern of --include for the files of this kind in the same directory, and no other one."""
+    """The --include pattern for files of this kind in the same directory only."""
     place = PurePosixPath(path)
     if not place.suffix:
         return pattern_for(path)
@@ -83,7 +82,7 @@ def _include_pattern(path: str) -> str:
 
 
 def line_that_sends(record: RunRecord, path: str) -> str:
-    """The line to type for a file that a rank has missed; empty if the control machine lacks it, or a sync sends it."""
+    """The line to type for a file that a rank missed; empty if the control machine lacks it, or a sync sends it."""
     from ipexctl.sync.scan import scan_project  # few failures need it
 
     root = real_path(record.project)

@@ -1,9 +1,8 @@
 """Waits until runs are over, without touching them.
 
-In: the records of runs, and how to open node0 of each. Out: for each run its last status, or why there is none. A run
-is followed without its output, so that nothing has to be transferred; a node0 that is away is asked again until the
-caller gives up, as a wait for days must survive a reboot of the switch. The rule: nothing here can end or change a
-run, and what was not seen is not reported.
+A run is followed without its output, so nothing big is transferred. A node0 that is away is asked again until the
+caller gives up, because a wait for days must survive the reboot of a switch. Nothing here can end or change a run, and
+what was not seen is not reported.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from ipexctl.run.registry import RunRecord
 
 ASK_AGAIN_SECONDS: Final = 10.0
-"""Between two attempts to reach a node0 that is away."""
+"""Seconds between two attempts to reach a node0 that is away."""
 TIMEOUT_CODE: Final = 124
-"""The exit code for a run that goes on when the time is over; that of `timeout`."""
+"""Exit code when the time is up and the run is still running, as `timeout` uses."""
 _NO_LINES: Final = LineChoice(ranks=())
 _FIGURES_SECONDS: Final = 60.0
 
@@ -64,13 +63,11 @@ class WaitResult:
 
 
 def first_failure(results: Sequence[WaitResult]) -> int:
-    """The exit code of several runs: that of the first one, in the order of the call, that did not end well. Pure."""
+    """Exit code of the first run, in the order of the call, that did not succeed. Pure."""
     return next((result.exit_code for result in results if result.exit_code), 0)
 
 
 class RunWait:
-    """The wait for one run."""
-
     def __init__(
         self,
         record: RunRecord,
@@ -160,7 +157,7 @@ def wait_for_runs(
     cancel: Cancel,
     note: Callable[[str], None],
 ) -> Iterator[WaitResult]:
-    """Yield each run's result as it comes. `directory` is that of the registry, whose final statuses need no node0."""
+    """Yield each run's result as it comes. `directory`: the registry's, whose final statuses need no node0."""
 
     def wait(record: RunRecord) -> WaitResult:
         known = read_final_status(directory / record.id)

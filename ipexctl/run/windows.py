@@ -1,8 +1,7 @@
 """The windows of a run: what its ranks and hosts did in each ten seconds, from node0 or from the copy on this machine.
 
-In come frames of `node/run/window_file.py`, or files of the local copy; out comes a `RunWindows`, or the memory that
-its ranks took, for the plan of the next run. A rank that the run does not have ends the call, and a file that is
-damaged is left out.
+Also the memory that its ranks took, for the plan of the next run. A rank that the run does not have ends the call; a
+damaged file is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _MAX_RECEIVED: Final = 64 << 20
 _LOOKED_AT: Final = 5
-"""The newest runs of a script; one that nobody followed left no windows here."""
+"""The newest runs of a script; a run that nobody followed left no windows here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,9 @@ class RunWindows:
 
     ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
-    """By the lowest rank of each host, which has noted them."""
+    """By the lowest rank of each host, which wrote them."""
     are_older: bool = False
-    """Of version 0.4 or before, whose files cannot be read."""
+    """From version 0.4 or before, whose files cannot be read."""
 
 
 def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeout: float = WHY_ANSWER) -> RunWindows:
@@ -74,7 +73,7 @@ def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeou
 
 
 def read_copied_windows(directory: Path) -> RunWindows:
-    """Those of the local copy; none if the run was not followed to its end from this machine."""
+    """Windows of the local copy; empty if the run was not followed to its end from this machine."""
     return run_windows(_copied_files(directory))
 
 
@@ -110,7 +109,7 @@ def check_windows(world_size: int, payload: bytes) -> WindowsFile:
 
 
 def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
-    """The most that one rank took in the newest run of that script which was followed from this machine."""
+    """The most that one rank took in the newest run of that script that was followed from this machine."""
     registry = RunRegistry()
     records, _ = registry.read_records(f"{stem_of(script)}-*")
     same = [each for each in records if each.project == str(project) and f"{each.script} ".startswith(f"{script} ")]

@@ -1,14 +1,13 @@
 """Starts a planned run: the supervisor on node0, a job file for every host, then mpirun.
 
-In come hosts, a `LaunchRecords` and a pool of sessions; out goes a run that continues on its own, or a `StartError`.
 The steps of a `Launch`: `start_supervisor`, `upload_jobs`, `start_mpirun`, then `follow` or `leave`; before mpirun
-starts, `abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared; it
+starts, `abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared, and
 gets its job and the mpirun line when all else is ready.
 
-Each store gets RUNDIR/agent.zip, the run's own copy of the agent, from which its supervisor and its ranks start
-(`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it where there is one. The
-package `inrank/` goes beside the hooks only if ranks add gradients up with it: no rank reads it else. The
-token and the secrets of a run travel by stdin into files of mode 0600, never in a command line.
+Each store gets RUNDIR/agent.zip, the run's own copy of the agent, which its supervisor and ranks run
+(`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it. The package `inrank/`
+is added to the hooks only if ranks add gradients up with it. Token and secrets travel by stdin into files of mode 0600,
+never on a command line.
 """
 
 from __future__ import annotations
@@ -90,33 +89,31 @@ class LaunchRecords:
 
     record: RunRecord
     bind: str
-    """The address of node0 that ranks connect to; 127.0.0.1 on a single host."""
+    """Node0's address for the ranks; 127.0.0.1 on a single host."""
     start: StartRequest = field(hash=False, repr=False)
     """For the supervisor: the mpirun line, the ranks, the limits."""
     job: JobRecord = field(hash=False, repr=False)
-    """What the jobs of all hosts have alike; `job_of` adds the rest once the tree of the project is known."""
+    """The common part of all hosts' jobs; `job_of` adds the rest once the project's tree is known."""
     stores: Mapping[str, str] = field(hash=False)
-    """Host → its store."""
     files: Sequence[File] = ()
     """For node0: the hostfile."""
     files_everywhere: Sequence[File] = ()
     """For each host."""
     python_version: str = ""
-    """Of the ranks, such as `3.11`; empty if it is not known."""
+    """Of the ranks, such as `3.11`; empty if unknown."""
     logind: Mapping[str, Logind | None] = field(default_factory=dict, hash=False)
-    """Host → its logind."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
     needs_in_rank: bool = False
-    """Whether ranks import the package `inrank/`."""
+    """True if ranks import the package `inrank/`."""
     has_starters: bool = False
-    """Whether each host with ranks but node0 gets a starter."""
+    """True if each host with ranks but node0 gets a starter."""
     ssh_words: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Host → its name for ssh.sh on node0, where a starter can be begun by it."""
+    """Host → its name for ssh.sh on node0, if that can begin a starter there."""
 
     @property
     def bytecode(self) -> str:
-        """The path of the agent with bytecode, which an earlier run of this version has left in a store."""
+        """Path of the agent with bytecode, which an earlier run of this version left in a store."""
         if not self.python_version:
             return ""
         digest = hashlib.sha256(agent_zip(*_agent_folders(self.start))).hexdigest()
@@ -131,7 +128,7 @@ class LaunchRecords:
         return f"cp {source} {target}.part 2>/dev/null && mv -f {target}.part {target} || rm -f {target}.part"
 
     def starter_ranks(self) -> dict[str, tuple[int, ...]]:
-        """Host → its ranks, of those that get a starter."""
+        """Host with a starter → its ranks."""
         if not self.has_starters:
             return {}
         placements = self.start.ranks if self.start.pool is None else self.start.pool.hosts
@@ -141,16 +138,16 @@ class LaunchRecords:
 
     @property
     def _of_python(self) -> tuple[str, ...]:
-        """The directories of modules that a rank's Python imports."""
+        """Directories of modules that a rank's Python imports."""
         return ("shim", IN_RANK) if self.needs_in_rank else ("shim",)
 
     def unpack(self, source: str = "") -> str:
-        """Lines of sh that unpack a store's files, private ones, and prune older runs there."""
+        """Lines of sh that unpack a store's private files and prune older runs there."""
         rundir = shlex.quote(self.record.rundir)
         # Bytecode that a rank's Python adds is private, too.
         # No program is started where another account can change it, and no run is made among files of others.
         script = use_home_or_fail(self.record.home, "runs")
-        # In a subshell: the supervisor, and with it the ranks of node0, keep the umask of the login.
+        # In a subshell: the supervisor, and with it node0's ranks, keep the umask of the login.
         caches = " ".join(f"{rundir}/{directory}/__pycache__" for directory in self._of_python)
         script += f"(umask 077; mkdir -p {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
         # Retention on another host with this home, which does not see these ranks, reads `machine`.
@@ -161,7 +158,7 @@ class LaunchRecords:
 
 
 class Launch:
-    """One start of a run. The first host is node0; hosts with one store get its files once."""
+    """One start of a run. The first host is node0; hosts that share a store get its files once."""
 
     def __init__(self, hosts: Sequence[Host], records: LaunchRecords, pool: SessionPool) -> None:
         self._records, self._record, self._pool = records, records.record, pool
@@ -187,8 +184,8 @@ class Launch:
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
     def upload_jobs(self, make_job: Callable[[JobRecord, Collection[str]], JobRecord | None], plan: str) -> None:
-        """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it,
-        and starters wait for the supervisor's word. Raises a StartError.
+        """One round trip to each other store; the supervisor listens at the end. It passes node0's job to its store,
+        and starters wait for its word. Raises a StartError.
 
         `make_job`: `job_of` for the plan, with the secrets. `plan`: the text of plan.json.
         """
@@ -219,7 +216,7 @@ class Launch:
         self._start_starters(self._wait_for(self._listening))
 
     def _start_starters(self, listening: Mapping[str, Any]) -> None:
-        """Begin the starter of each host that gets one, over its session. It goes with the supervisor that waits."""
+        """Begin each host's starter over its session. It ends with the supervisor that waits."""
         records, ranks = self._records, self._records.starter_ranks()
         hosts = {host.name: host for group in (self._node0, *self._others) for host in group}
 
@@ -250,7 +247,7 @@ class Launch:
         self._wait_for(self._started)
 
     def follow(self, request: FollowRequest, on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
-        """Follow the started run to its end, by the process that has started it. Its connection must stay open."""
+        """Follow the started run to its end, by the process that started it. Its connection must stay open."""
         self._on_frame = on_frame
         self._send(request)
         with cancel.waking(self._cancel.throw):
@@ -264,15 +261,15 @@ class Launch:
         self._stdin.send(json.dumps(request).encode() + b"\n")
 
     def abandon(self) -> frozenset[str]:
-        """End a supervisor that waits, and remove the files of the run; returns the hosts that still have them."""
+        """End a waiting supervisor and remove the files of the run; return the hosts that still have them."""
         self._stdin.end()
         if self._pool.cancel.thrown or wait((self._supervisor,), CANCEL_CLEANUP).not_done:
             self._cancel.throw()
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
         rundir = shlex.quote(self._record.rundir)
-        # The kept directory is of the job that starts this run, and tells why it did not start; in a later start of the
-        # job the record of the first one is there.
+        # The kept directory belongs to the job that starts this run, and says why it did not start; in a later start
+        # of the job it has the record of the first one.
         keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name {DIRECTORY} -exec rm -rf {{}} +"
         again = f"if [ -e {rundir}/{DIRECTORY}/again ]; then rm -f {rundir}/job.json"
         line = f"{again}; elif [ -d {rundir}/{DIRECTORY} ]; then {keep}; else rm -rf {rundir}; fi"
@@ -300,7 +297,7 @@ class Launch:
                 future.set_result(event)
 
     def _jobs(self, make_job: Callable[[Collection[str]], JobRecord | None]) -> dict[Host, str]:
-        """The text of job.json for the hosts with one store, by the first of them; none where no rank is planned."""
+        """First host of each store → the text of job.json, without stores where no rank is planned."""
         groups = {group[0]: [host.name for host in group] for group in (self._node0, *self._others)}
         jobs = {first: make_job(names) for first, names in groups.items()}
         if self._start.pool is not None:
@@ -312,7 +309,7 @@ class Launch:
         return {first: json.dumps(job.to_json()) for first, job in jobs.items() if job is not None}
 
     def _wait_for(self, future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Wait for this event or the end of the supervisor's call, which is then the failure."""
+        """Wait for this event, or for the end of the supervisor's call, which is then the failure."""
         with self._pool.cancel.waking(self._cancel.throw):
             futures: tuple[Future[Any], ...] = (future, self._supervisor)
             wait(futures, RUN_START, FIRST_COMPLETED)
@@ -336,7 +333,7 @@ class Launch:
             raise StartError(failure) from None
 
     def _is_stopped(self, error: HostError) -> bool:
-        """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""
+        """Stop a run that may have started before the connection was lost; False if that is not confirmed."""
         record, node0 = self._record, self._node0[0]
         if isinstance(error, Unreachable):
             self._pool.forget(node0)
@@ -345,7 +342,7 @@ class Launch:
         try:
             session = self._pool.session(node0)
             while not capture(session, find_status, timeout=10).ended.ok:
-                if time.monotonic() > until:  # the supervisor has not received the command to start
+                if time.monotonic() > until:  # the supervisor did not receive the command to start
                     return True
                 time.sleep(0.3)
             return stop(session, record, wait=10, timeout=15).status.is_over
@@ -382,7 +379,7 @@ def _ignore(frame: Frame) -> None:
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset[str]:
-    """Run a line of sh on every host that answers, even when the command was cancelled; returns the other hosts."""
+    """Run a line of sh on every host that answers, even after the command was cancelled; return the other hosts."""
 
     def run(host: Host) -> None:
         capture(pool.session(host), Command(script, "clean up"), timeout=CANCEL_CLEANUP)
@@ -419,7 +416,7 @@ def packed(files: Sequence[File]) -> bytes:
 
 
 def common_job(plan: Plan, spec: RunSpec) -> JobRecord:
-    """What the jobs of all hosts have alike, by the plan and by the options that ranks get as they are."""
+    """The common part of all hosts' jobs, from the plan and the options passed on to ranks unchanged."""
     return JobRecord(
         world_size=plan.world_size,
         master=Master(plan.master_addr, plan.master_port),
@@ -438,9 +435,9 @@ def common_job(plan: Plan, spec: RunSpec) -> JobRecord:
 
 
 def job_of(plan: Plan, secrets: Mapping[str, str], common: JobRecord, hosts: Collection[str]) -> JobRecord | None:
-    """The job of the hosts with one store: what all have in common, their ranks, variables and directory.
+    """The job of the hosts with one store: the common part, their ranks, variables and directory.
 
-    None if no rank is planned on them. A variable that only one of several hosts gets is one of its ranks. A secret of
+    None if no rank is planned there. A variable for only one of several hosts goes to that host's ranks. A secret of
     the plan that is missing in `secrets` is a KeyError: it must not reach a rank empty.
     """
     own = {host.name: host for host in plan.hosts if host.name in hosts}
@@ -451,7 +448,7 @@ def job_of(plan: Plan, secrets: Mapping[str, str], common: JobRecord, hosts: Col
     prepended: dict[str, None] = {}
     for setting in plan.settings:
         if setting.host not in (None, *own) or setting.name in WRAPPER_NAMES:
-            continue  # the rank wrapper sets those: the number is mpirun's, the rest is in the job
+            continue  # the rank wrapper sets these: the number is mpirun's, the rest is in the job
         if setting.rank is not None:
             targets = [of_ranks[setting.rank]]
         elif setting.host is None or len(own) == 1:

@@ -1,4 +1,4 @@
-"""A checked call that starts or plans a run, of a command line or a playbook; no host was contacted for it."""
+"""A checked call that starts or plans a run, from a command line or a playbook; no host has been contacted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TypedCall(NamedTuple):
 
     options: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    """Those after them: the script and its arguments."""
+    """The words after the options: the script and its arguments."""
     directory: str = ""
 
 
@@ -28,19 +28,17 @@ NOT_TYPED: Final = TypedCall()
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """What runs, and where."""
-
     hosts: tuple[Host, ...]
     spec: RunSpec
     project: ProjectLocation
     ranks: RankSet = EVERY_RANK
     """The ranks to show."""
     options: CallOptions = NO_OPTIONS
-    """The command line options that choose the same hosts and environment, for suggested commands."""
+    """The options that choose the same hosts and environment, for suggested commands."""
     notes: tuple[str, ...] = ()
     """What the user should know about the call."""
     typed: TypedCall = NOT_TYPED
     first_world_size: int = 0
-    """The ranks of the first run, if this call begins another one anew."""
+    """Ranks of the first run, if this call resumes a run."""
     resumed: tuple[str, ...] = ()
-    """The run that this call begins anew, after those which that run began anew. They use no tree any more."""
+    """The run that this call resumes, after those which that run resumed. They no longer use a tree."""

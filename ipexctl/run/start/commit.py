@@ -1,4 +1,4 @@
-"""The commit of a project, read from the files of `.git`; git is never run, so no hook or filter of a repository is."""
+"""The commit of a project, read from the files of `.git`. Git is never run, so no hook or filter of a repository is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF: Final = re.compile(r"refs/[^\s\x00-\x1f\x7f]{1,250}")
 _MAX_BYTES: Final = 4 << 20
-"""Of packed-refs; other files are read to their first line only."""
+"""For packed-refs; of other files only the first line is read."""
 
 
 def find_commit(project: Path) -> Commit | None:
-    """The commit of the repository that has this directory, or None."""
+    """The commit of the repository that contains this directory, or None."""
     return next((read_commit(place) for place in (project, *project.parents) if _is_there(place / ".git")), None)
 
 
@@ -29,7 +29,7 @@ def _is_there(path: Path) -> bool:
 
 
 def read_commit(root: Path) -> Commit | None:
-    """The commit that is checked out in the directory with `.git`, or None."""
+    """The commit checked out in the directory with `.git`, or None."""
     directory = _git_directory(root / ".git")
     if directory is None:
         return None

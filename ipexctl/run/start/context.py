@@ -1,9 +1,8 @@
-"""Gather what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
+"""Gathers what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
 
-In come hosts and a `RunSpec`; out goes a frozen `Gathered`. Else a `StartError` is raised, whose `StartFailure`
-names the host. All hosts must have the same environment, from the same lock, or none; what a dry run lacks is planned
-from the stack that install would choose (`planned_environment`). Everything is read and nothing changed here, so plan
-and dry run see the same.
+All hosts must have the same environment, from the same lock, or none; a dry run plans a missing one from the stack that
+install would choose (`planned_environment`). Failures are raised as a `StartError` that names the host. Nothing is
+changed here, so plan and dry run see the same.
 """
 
 from __future__ import annotations
@@ -55,13 +54,12 @@ def gather(
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
 ) -> Gathered:
-    """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
+    """Ask all hosts at once. Raises a StartError.
 
-    `hub` is what the script needs of a hub, `work` the directory of the ranks, below their tree if it is relative.
-
-    `probed` are the hosts' facts, if they were gathered before and nothing was installed since.
-    With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
-    `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartError.
+    `unsynced`: a path that every host must have, because it is not synced. `hub`: what the script needs of a hub.
+    `work`: the ranks' directory, below their tree if relative. `probed`: the hosts' facts, if gathered before and
+    nothing was installed since. With `dry_run`, an environment that no host has is planned as `ipexctl install` would
+    make it. With `before_install`, the environment is only a Python that all hosts have, or none.
     """
     node0, *others = hosts
     starter = pool.connector.options.starter
@@ -122,7 +120,7 @@ def gather(
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
-    """The facts of all hosts, in their order; raises a StartError if one is missing or its home is another. Pure."""
+    """The facts of all hosts, in order; raises a StartError if one is missing or has another home. Pure."""
     facts: dict[str, Facts] = {}
     homes: dict[str, str] = {}
     for answer in answers:
@@ -199,7 +197,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
 
 
 def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
-    """Whether any host has an environment of that name, even a broken one."""
+    """True if any host has an environment of that name, even a broken one."""
     return any(name in (env.name, *env.names) for host in facts.values() for env in host.software.envs)
 
 
@@ -242,7 +240,7 @@ def planned_environment(
 
 
 def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
-    """Whether every host has the environment. Pure."""
+    """True if every host has the environment. Pure."""
     return all(
         answer.facts is not None
         and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))

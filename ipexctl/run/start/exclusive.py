@@ -1,11 +1,11 @@
-"""Holds the hosts of a run for one call: `run --exclusive` refuses where another run is, `--wait S` waits for its end.
+"""Holds the hosts of a run for one call: `run --exclusive` refuses if another run is there, `--wait S` waits for its
+end.
 
-In: the hosts, the run's id, the seconds to wait; out: the `HostLocks` of all hosts, or a `StartError` that names the
-other runs. A call looks at its hosts. If no other run is there, it takes the lock of each, one after the other, and
-looks again. All calls take the locks in the order of the machines, by whatever names they know them, and stop at the
-first that another call has. So of two calls with common hosts, one gets the first of these, and the other none of them:
-exactly one starts. A lock (`facts/probe/host_lock.sh`) is a process that every account sees and that ends with the
-connection of its call, so that a killed call holds nothing. A call that waits has no lock and no place in a queue.
+A call looks at its hosts. If no other run is there, it takes each host's lock in turn, and looks again. All calls take
+the locks in the order of the machines, by whatever names they know them, and stop at the first that another call holds.
+So of two calls with common hosts, one gets the first of these and the other none: exactly one starts. A lock
+(`facts/probe/host_lock.sh`) is a process that every account sees and that ends with its call's connection, so a killed
+call holds nothing. A waiting call has no lock and no place in a queue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
 _END_SECONDS: Final = 3.0
-"""For the processes of the locks to end."""
+"""Seconds for the processes of the locks to end."""
 _HELD: Final = b"held\n"
 _WITHOUT: Final = "without --exclusive and --wait, the run starts"
 _BLIND: Final = HostError(
@@ -57,21 +57,21 @@ class Obstacles(NamedTuple):
 
     others: tuple[OtherRun, ...] = ()
     away: Mapping[str, HostError] = {}
-    """The hosts without an answer that counts."""
+    """Hosts that gave no usable answer."""
     locked: str = ""
-    """The host of which another call has the lock."""
+    """The host whose lock another call holds."""
 
 
 class HostLocks:
-    """The locks of the hosts of a run that is starting."""
+    """Locks of the hosts of a run that is starting."""
 
     def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool) -> None:
         self._hosts, self._run, self._pool = hosts, run, pool
         self._processes: list[tuple[StdinQueue, Future[Ended]]] = []
         self.hiding: tuple[str, ...] = ()
-        """The hosts that do not show the runs of other accounts."""
+        """Hosts that do not show the runs of other accounts."""
         self.has_waited = False
-        """Whether the hosts were not free at first: what was known of them before is old."""
+        """The hosts were not free at first: what was known of them before is old."""
 
     def take(self) -> Obstacles:
         """Take all locks if no other run is there."""
@@ -133,7 +133,7 @@ class HostLocks:
         return False
 
     def leave(self, rundir: str) -> None:
-        """The run has started: hold each host until its programs are there, or have been."""
+        """The run has started: hold each host until its programs are running, or have run."""
         for stdin, _ in self._processes:
             stdin.send(os.fsencode(rundir) + b"\n")
         self.release()
@@ -145,7 +145,6 @@ class HostLocks:
 
 
 def look_at_runs(hosts: Sequence[Host], pool: SessionPool) -> Iterator[Outcome[Host, Look]]:
-    """The runs that are alive on each host."""
     return pool.each(hosts, lambda _, session: _look_at(session, pool.cancel))
 
 
@@ -160,7 +159,7 @@ def _look_at(session: Session, cancel: Cancel) -> Look:
 def lock_hosts(
     hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
 ) -> HostLocks:
-    """Take the locks of the hosts, and wait so many seconds for that. Raises a StartError.
+    """Take the locks of the hosts, waiting up to `seconds`. Raises a StartError.
 
     `on_step` gets what the call waits for, at once and whenever that changes.
     """
@@ -195,7 +194,7 @@ def lock_hosts(
 
 
 def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:
-    """Why a run that is to have its hosts for itself does not start, after a wait of so many seconds."""
+    """Why an exclusive run does not start, after waiting `seconds`."""
     if not found.others and not found.locked:
         return StartFailure.of_host(*next(iter(found.away.items())))
     names = tuple(dict.fromkeys(host for other in found.others for host in other.hosts)) or (found.locked,)
@@ -210,6 +209,6 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
 
 
 def _describe(found: Obstacles, now: float) -> str:
-    # The holder has just ended, or is of an account whose processes are hidden.
+    # The holder has just ended, or belongs to an account with hidden processes.
     unseen = f"another call, which is not seen, is starting a run on {found.locked}"
     return describe_all(found.others, now) if found.others else unseen

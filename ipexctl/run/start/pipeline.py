@@ -1,14 +1,13 @@
 """Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
 
-In: the hosts, a checked `RunSpec`, the project's place and a pool of sessions. Out: a `StartedRun`, which continues
-without this program, or the `StartFailure` that says why nothing runs. `start_run` has the steps in their order; what
-takes long is begun early and in the background, and the step that needs it waits for it:
+A `StartedRun` continues without this program; a `StartFailure` says why nothing runs. `start_run` has the steps in
+order; slow ones begin early in the background, and the step that needs them waits:
 
-    project is read ──► hosts are asked for their copies of it ───────────┐
-    facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
+project is read ──► hosts are asked for their copies of it ───────────┐
+facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
 
-Two rules. No file of the project is uploaded before preflight has passed. A run that does not start leaves nothing:
-each step that leaves something behind adds to `_Undo` how that is removed.
+No file of the project is uploaded before preflight has passed. A run that does not start leaves nothing: each step that
+leaves something behind adds its removal to `_Undo`.
 """
 
 from __future__ import annotations
@@ -101,9 +100,9 @@ class _Start:
     call: RunCall
     pool: SessionPool
     on_step: Callable[[str], None]
-    """Gets each step that the user sees."""
+    """Called with each step to show."""
     on_note: Callable[[str], None]
-    """Gets advice, with the options of the call in each command to type."""
+    """Called with advice; each command to type in it has the options of the call."""
 
     @classmethod
     def of(
@@ -118,7 +117,7 @@ class _Undo(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.unreached = set[str]()
-        """The hosts on which that failed."""
+        """Hosts where that failed."""
 
     def on_hosts(self, clean: Callable[[], frozenset[str]]) -> None:
         """`clean` returns the hosts that it could not reach."""
@@ -136,7 +135,7 @@ def plan_run(
 ) -> PlannedRun | StartFailure:
     """The steps of `start_run` up to the first that changes something, for --dry-run and export.
 
-    Without `checks_logins`, ranks are planned for an mpirun also where node0 cannot log in to the other hosts.
+    Without `checks_logins`, ranks are planned for an mpirun even if node0 cannot log in to the other hosts.
     """
     spec, project = call.spec, call.project
     try:
@@ -167,9 +166,8 @@ def start_run(
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
-    Steps are told to `on_step`, advice to `on_note`. `reading`: the project, if `start_reading` was called before.
-    `probed`: the facts, if they were gathered just before. Where the logins that trust has set up fail, and the ranks
-    need none, it starts once more, without them.
+    `reading`: the project, if `start_reading` was called before. `probed`: the facts, if they were just gathered. If
+    the logins that trust set up fail, and the ranks need none, it starts once more, without them.
     """
     shown = set[str]()
 
@@ -191,7 +189,7 @@ def start_run(
 
 
 class _UnneededLogin(NoLogin):
-    """A login that `trust` has set up fails, and the ranks can be started directly."""
+    """A login that `trust` set up fails, and the ranks can be started directly."""
 
     def __init__(self, failure: StartFailure, reading: Future[Project] | None) -> None:
         super().__init__(failure)
@@ -201,7 +199,7 @@ class _UnneededLogin(NoLogin):
 def _start_once(
     start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts], *, no_logins: str = ""
 ) -> StartedRun:
-    """Raises a StartError; nothing of the run is left then. `no_logins`: why node0 cannot log in to the others."""
+    """Raises a StartError; then nothing of the run is left. `no_logins`: why node0 cannot log in to the others."""
     call, pool, on_step = start.call, start.pool, start.on_step
     hosts, spec, project = call.hosts, call.spec, call.project
     registry, undo = RunRegistry(), _Undo()
@@ -273,7 +271,7 @@ def _plan(
     dry_run: bool = False,
     checks_logins: bool = True,
 ) -> tuple[Gathered, Plan, Plan]:
-    """Gather what the plan needs, and make it, with the plan of all hosts that the run may use; notes go out. Raises a
+    """Gather what the plan needs, and make it, with the plan for every host of the pool; report notes. Raises a
     StartError, and a UserError for ranks to show that do not exist."""
     call = start.call
     spec, project = call.spec, call.project
@@ -286,7 +284,7 @@ def _plan(
     if dry_run:
         if query is not None:
             query.result()  # the project is named before any note
-        while notes:  # also of a run that is refused
+        while notes:  # also for a run that is refused
             start.on_note(notes.pop(0))
     context = replace(context, earlier_memory=earlier_memory(project.root, spec.script))
     if no_logins:
@@ -308,7 +306,7 @@ def _plan(
 
 
 def _plan_of_all(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str, plan: Plan) -> Plan:
-    """The plan of all hosts that the run may use, of which some may wait. Pure. Raises a StartError."""
+    """The plan for every host of the pool, where some may wait. Pure. Raises a StartError."""
     if not spec.has_pool:
         return plan
     whole = plan
@@ -323,15 +321,15 @@ def _plan_of_all(context: Gathered, spec: RunSpec, project: ProjectLocation, run
 
 
 def needs_login_check(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
-    """Whether the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
+    """True if the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
 
-    After `trust` it most likely can, so that the check goes on beside the start, which begins again if it fails.
+    After `trust` it most likely can, so the check runs beside the start, which begins again if it fails.
     """
     return context.ssh_config is None and may_start_directly(context, plan, spec)
 
 
 def may_start_directly(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
-    """Whether the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
+    """True if the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
     if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan):
         return False
     counts = {host.name: len(host.ranks) for host in plan.hosts}
@@ -340,16 +338,16 @@ def may_start_directly(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
 
 
 def logs_in(context: Gathered, plan: Plan) -> bool:
-    """Whether node0 logs in to the other hosts of the plan. Pure."""
+    """True if node0 logs in to the other hosts of the plan. Pure."""
     starter = rank_starter_of(plan.flavor)
     return not context.starter.no_logins and (starter is None or not starter.no_logins)
 
 
 def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool) -> Gathered:
-    """Check the connections before the plan is final; returns the context with the check, or with why node0 cannot log
-    in, which is not tried again where that is known.
+    """Check the connections before the plan is final. Return the context with the check, or with the reason why node0
+    cannot log in; a known failure is not tried again.
 
-    Raises a StartError for what no other start of ranks avoids.
+    Raises a StartError for what no other way to start the ranks avoids.
     """
     nodes = nodes_of(context, plan)
     node0 = remember_failure(nodes, context)
@@ -366,7 +364,7 @@ def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool
 
 
 def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
-    """The locks of the hosts, for a run that is to have them for itself. Raises a StartError."""
+    """Locks of the hosts, for a run that wants them for itself. Raises a StartError."""
     call = start.call
     if not call.spec.is_exclusive:
         return None
@@ -381,8 +379,7 @@ def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
 
 
 def _check_other_runs(start: _Start, plan: Plan, locks: HostLocks | None) -> None:
-    """Say which runs are on the hosts. One that did not ask may have begun since they were locked: raises a
-    StartError."""
+    """Say which runs are on the hosts. A non-exclusive run may have begun after the locks: raises a StartError."""
     if locks is None:
         for text in notes_on(plan.other_runs, time.time()):
             start.on_note(text)
@@ -400,7 +397,7 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 
 
 def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
-    """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
+    """The plan of a run. Its working directory follows later, when the hosts have said which tree they have. Pure.
 
     Raises a StartError if there is no plan.
     """
@@ -439,10 +436,8 @@ def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: s
 def _accelerate_settings(
     config: AccelerateConfig, spec: RunSpec, context: Gathered
 ) -> tuple[tuple[Setting, ...], list[str]]:
-    """The variables of an accelerate config, and notes about its other fields.
-
-    They depend on the version of accelerate in the environment.
-    """
+    """The variables of an accelerate config for the environment's version of accelerate, and notes about its other
+    fields."""
     from ipexctl.launch.accelerate_config import remarks
     from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 
@@ -456,7 +451,7 @@ def _accelerate_settings(
 
 
 def _plan_in(tree: str, plan: Plan, project: ProjectLocation) -> Plan:
-    """The plan with the working directory of the ranks, which is in the tree that the hosts have."""
+    """The plan with the ranks' working directory, in the tree that the hosts have."""
     return plan._replace(cwd=str(PurePosixPath(tree) / project.subdirectory))
 
 
@@ -508,7 +503,7 @@ def _begin_launch(
 
 
 def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, undo: _Undo) -> None:
-    """Start the ranks. From then on nothing is undone, also where the run may have started."""
+    """Start the ranks. From then on nothing is undone, even if it is unclear whether the run started."""
     try:
         launch.start_mpirun(connectivity)
     except StartError as error:
@@ -535,8 +530,8 @@ def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool
 def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:
     """The hosts that may still have the job file. Pure.
 
-    Once a rank wrapper has reached the supervisor, it removes the file, also when it is cut off later: such a host is
-    not contacted again, because connecting to it may take the whole timeout. A killed wrapper leaves the file for a
+    A rank wrapper that has reached the supervisor removes the file, even when it is cut off later: such a host is not
+    contacted again, because connecting to it may take the whole timeout. A killed wrapper leaves the file for a
     restart, and so do all wrappers of an attempt that was over when the run was stopped.
     """
     if ended is None:

@@ -1,10 +1,9 @@
-"""The hosts that a run may use beside those of its first attempt, and what node0 needs to plan for fewer of them. Pure.
+"""The hosts that a run may use besides those of its first attempt, and what node0 needs to plan for fewer. Pure.
 
-In: the context, the spec, the plan of the first attempt. Out: the plan of all hosts, from which every attempt is made,
-and the `HostPool` for the supervisor; or a Refusal with what to type. `node/run/host_pool.py` makes of it an attempt
-on the hosts that are there. The rules: node0 has ranks, as the supervisor is there; where hosts wait as spares, all
-have the same number of ranks, so that each can replace each; hosts without a shared home need --checkpoint, as a lost
-one may have the only copy.
+Makes the plan for every host of the pool, and the `HostPool` from which `node/run/host_pool.py` plans an attempt on the
+hosts that answer. Node0 has ranks, because the supervisor is there. If hosts wait as spares, all have the same number
+of ranks, so that each can replace each. Hosts without a shared home need --checkpoint: a lost one may have the only
+copy.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:
 
 
 def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
-    """The spec by which all hosts are planned as those of the first attempt are."""
+    """The spec that plans all hosts like those of the first attempt."""
     counts = {host.name: len(host.ranks) for host in plan.hosts}
     if len(set(counts.values())) > 1:
         return Refusal(

@@ -1,9 +1,8 @@
 """The project on the control machine: its root, and the command of the ranks in it. No host is contacted.
 
-In come the spec and the current directory; out goes a `ProjectLocation`, or a UserError with the nearest name. The
-script must be Python and below the root (`sync/root.py`), as that is what hosts get. The ranks run in the subdirectory
-that corresponds to the current one. A script whose name begins with a dash gets `./`, since Python takes it for an
-option.
+The script must be Python and below the root (`sync/root.py`), because hosts get the project only. The ranks run in the
+subdirectory that corresponds to the current one. A script with a leading dash gets `./`, because Python would take it
+for an option.
 """
 
 from __future__ import annotations
@@ -39,22 +38,20 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ProjectLocation:
-    """The project on the control machine, and the command of the ranks in it."""
-
     root: Path
     """On the control machine."""
     subdirectory: str
-    """The working directory of the ranks, relative to the root."""
+    """The ranks' working directory, relative to the root."""
     command: tuple[str, ...]
-    """The command of the ranks; a script is relative to the working directory."""
+    """A script is relative to the working directory."""
     script: ScriptFile | None = None
     """None if nothing is known of the command."""
     hint: str = ""
-    """How the current directory becomes the project, if it holds the script, and the project has no mark."""
+    """How to make the current directory the project, if it holds the script, and the project has no mark."""
 
     @property
     def needs_mpirun(self) -> bool:
-        """Whether the script fails, or computes something else, without an mpirun."""
+        """True if the script fails, or computes something else, without an mpirun."""
         mpi = self.script.mpi_import if self.script is not None else None
         return mpi is not None and mpi.is_certain
 
@@ -66,14 +63,14 @@ class ProjectLocation:
         return os.path.normpath(cwd / self.command[0] if spec.kind == "script" else cwd)
 
     def work_path(self, spec: RunSpec) -> str:
-        """The directory of the ranks: below their tree, or the one of this machine if the project is not synced."""
+        """The ranks' directory: below their tree, or this machine's if the project is not synced."""
         return self.subdirectory if spec.sync else os.path.normpath(self.root / self.subdirectory)
 
 
 def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
     """Refuses a script that does not exist or is not Python.
 
-    `before`: the call up to the script, for the line that is to be typed instead; empty if no line can be typed.
+    `before`: the call up to the script, for the line to type instead; empty if no line can be typed.
     """
     script = Path(spec.script) if spec.kind == "script" else None
     if script is not None and (problem := path_problem(cwd / script, "file")):
@@ -117,14 +114,14 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
 
 
 def _with_own_requirements(script: ScriptFile, root: Path, cwd: Path) -> ScriptFile:
-    """With the project's file that names its packages, for the fix where a host lacks one."""
+    """Add the project's file that names its packages, for the fix if a host lacks one."""
     file = find_own_requirements(root)
     typed = file and file._replace(path=Path(os.path.relpath(file.path, cwd)))
     return replace(script, requirements=typed)
 
 
 def check_module_name(name: str, workdir: Path) -> None:
-    """Raises a UserError if the name after -m is the path of a file."""
+    """Raise a UserError if the name after -m is the path of a file."""
     if "/" not in name and not (name.endswith(".py") and (workdir / name).is_file()):
         return
     module = os.path.normpath(name).removesuffix(".py").replace("/", ".")
@@ -149,8 +146,8 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
 
 
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
-    """The call with the same name in a directory of the project above, a similar one in the script's directory, or the
-    same one below; empty if there is none."""
+    """The call with the same name in a directory of the project above, a similar name in the script's directory, or the
+    same name below; or empty."""
     found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""

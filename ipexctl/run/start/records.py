@@ -1,7 +1,6 @@
-"""The records of a start: of the registry, and for the supervisor.
+"""The records of a start: for the registry, and for the supervisor. Pure.
 
-In: the context that was gathered, the plan, the spec. Out: the values that `pipeline.py` stores and that `Launch` in
-`begin.py` sends to node0. Pure.
+`pipeline.py` stores the first; `Launch` in `begin.py` sends the others to node0.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def run_record(
     call: RunCall,
     connect: ConnectOptions,
 ) -> RunRecord:
-    """`whole`: the plan of all hosts that the run may use, which is that of its first attempt unless some wait."""
+    """`whole`: the plan for every host of the pool. Equals `plan` unless spares wait."""
     nodes = nodes_of(context, whole)
     leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
     return RunRecord(
@@ -81,7 +80,7 @@ def launch_records(
     spec: RunSpec,
     retention: RetentionLimits,
 ) -> LaunchRecords:
-    """`whole`: the plan of all hosts that the run may use."""
+    """`whole`: the plan for every host of the pool."""
     plan, stores, pool = whole, context.stores, host_pool(context, spec, whole, record.rundir)
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     words = {host.name: host.word for host in plan.hosts}

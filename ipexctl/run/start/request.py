@@ -1,11 +1,10 @@
 """The request of one call of run, its checks, and the reason why a run was not started.
 
-In come options of the command line or of a task `run`; out goes a `RunSpec`, which both share by the names of the
-options, or a UserError before any host is contacted. Secrets (`-x NAME`, lines of --env-file) have their value from the
-caller's environment or a file and are marked as such from here on; a bad line of such a file is never shown. A
-`StartFailure` says what came in the way, on which hosts, and what to type; nothing of the run is alive then, unless it
-`is_unsure`. The steps of a start raise it in a `StartError`; `plan_run`, `start_run` and `check_before_install` return
-it.
+The command line and a playbook's `run` task share the names of the options. Secrets (`-x NAME`, lines of --env-file)
+get their value from the caller's environment or a file and are marked as secret from here on; a bad line of such a file
+is never shown. A `StartFailure` says what happened, on which hosts, and what to type; nothing of the run is then alive,
+unless it `is_unsure`. The steps of a start raise it in a `StartError`; `plan_run`, `start_run` and
+`check_before_install` return it.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """Why a run was not started: a value. Nothing of it runs anywhere, unless `is_unsure`."""
+    """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`."""
 
     reason: str
     fix: str = ""
     hosts: tuple[str, ...] = ()
     exit_code: int = 1
     is_unsure: bool = False
-    """The connection was lost when the run was started: it may run."""
+    """The connection was lost while the run was starting: it may run."""
     changes_directory: bool = False
-    """The command of the fix is typed in another directory."""
+    """The command of the fix must be typed in another directory."""
     other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
-    """Those that use the hosts, if that is the reason."""
+    """The runs that use the hosts, if that is the reason."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:
@@ -64,7 +63,7 @@ class StartFailure:
         return cls(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
 
     def with_call_options(self, options: CallOptions) -> StartFailure:
-        """With the options of the call in each suggested command."""
+        """Add the options of the call to each suggested command."""
         return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
 
 
@@ -81,7 +80,7 @@ def run_spec(
 ) -> RunSpec:
     """The spec of a call; `given` has the options that the command and the playbook task `run` share, by name.
 
-    Those that it lacks have their defaults.
+    Missing ones have their defaults.
     """
     values = {name: given[name] for name in declared(RunSpec) if name in given}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -126,7 +125,7 @@ def check_request(spec: RunSpec) -> None:
 
 
 def check_packages(spec: RunSpec) -> None:
-    """Refuse packages to install where the call has its own Python."""
+    """Refuse packages to install if the call has its own Python."""
     if spec.python is not None and (spec.packages or spec.requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
 
@@ -141,7 +140,7 @@ def metric_problem(pattern: str) -> str:
 
 
 def _is_path_of_checkpoint(path: str) -> bool:
-    """Whether it is a plain path whose last part is a name; `..` may only lead upward at its beginning."""
+    """True for a plain path that ends in a name; `..` may only lead upward at its beginning."""
     parts = path.removeprefix("/").split("/")
     while parts[0] == ".." and len(parts) > 1:
         del parts[0]

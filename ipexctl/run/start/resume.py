@@ -1,10 +1,9 @@
-"""`run --resume`: what begins a run anew on the hosts that are left. Pure.
+"""`run --resume`: plans a run anew on the hosts that are left. Pure.
 
-In: the call with all hosts of the run, its record, and what a look at each host has shown: the runs that are alive
-there, or an error. Out: the call for the hosts that answer, or a Refusal with what to type. The rules: a run of which
-any host shows a process is alive, and is not begun a second time; a host that cannot be reached is left out, and any
-other error is left to the checks of the start, which name it; the ranks of a host stay as many as they were, a spare
-takes the place of a lost host, and scripts get the world size of the very first run, whose global batch they keep.
+Hosts were looked at before, for live runs or an error. A run is alive, and not begun a second time, if any host shows a
+process of it. An unreachable host is left out; any other error is left to the checks of the start, which name it. Each
+host keeps its number of ranks, a spare replaces a lost host, and scripts get the world size of the very first run,
+whose global batch they keep.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NO_ANSWER: Final = (Unreachable, TimedOut)
 
 
 def refuse_job(record: RunRecord) -> None:
-    """Raise a UserError for a run that was in a job of a scheduler."""
+    """Raise a UserError for a run that was in a scheduler's job."""
     if record.job:
         raise UserError(
             f"run {record.id} was in job {record.job} of the scheduler, which begins a job anew itself",
@@ -42,7 +41,7 @@ def refuse_job(record: RunRecord) -> None:
 
 
 def hosts_to_look_at(call: RunCall, record: RunRecord) -> tuple[Host, ...]:
-    """Those of the call, and the run's node0 if the call leaves that out."""
+    """The hosts of the call, and the run's node0 if the call leaves that out."""
     known = {host.name for host in call.hosts}
     return (*call.hosts, *(host for host in (record.node0,) if host.name not in known))
 
@@ -50,7 +49,7 @@ def hosts_to_look_at(call: RunCall, record: RunRecord) -> tuple[Host, ...]:
 def resumed_call(
     call: RunCall, record: RunRecord, looks: Mapping[str, Look | HostError | None], typed: Collection[str]
 ) -> RunCall | Refusal:
-    """`looks`: by the name of each of `hosts_to_look_at`. `typed`: the options beside --resume.
+    """`looks`: by the name of each of `hosts_to_look_at`. `typed`: the options besides --resume.
 
     Raises a UserError for options that do not fit the hosts.
     """
@@ -90,7 +89,7 @@ def resumed_call(
 
 
 def spec_for(spec: RunSpec, hosts: Sequence[Host], left: Sequence[Host], typed: Collection[str]) -> RunSpec:
-    """The spec for the hosts that are left of those of the call."""
+    """The spec for the remaining hosts of the call."""
     lost = len(hosts) - len(left)
     spares = spec.spares if "spares" in typed else max(0, spec.spares - lost)
     before, after = len(hosts) - spec.spares, len(left) - spares

@@ -1,7 +1,6 @@
 """Notes for the user before a run begins: about the job it is in or beside, restarts, and the script.
 
-In come the context, the plan and the spec; out go sentences, each with what to do. `pipeline.py` passes them on. The
-rule: a note is for what the user can act on now. Only a script that is certain to need a GPU is refused.
+A note is for what the user can act on now. Only a script that is certain to need a GPU is refused.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _NEAR_END: Final = 3600
 
 
 def job_notes(context: Gathered, *, is_followed: bool = True) -> tuple[str, ...]:
-    """Of a run in a job, the end of the job if it is near, or as near as that of the call; of one beside the jobs of a
-    scheduler, that."""
+    """The end of the run's job, if it is near, or as near as that of the call. Next to a scheduler's jobs, a note on
+    that."""
     seconds, job = context.job_seconds, context.starter.job_title(context.job)
     if seconds is not None and seconds < _NEAR_END:
         time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
@@ -66,8 +65,8 @@ def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
 
 
 def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for a script that fails on CPUs in any case. A torch for GPUs, as the user's Python may have,
-    may find one. Pure."""
+    """Raise a StartError for a script that fails on CPUs in any case. A GPU torch, as a user's Python may have, may
+    find a GPU. Pure."""
     if script is None or spec.python is not None or any(name.startswith("nvidia-") for name in packages):
         return
     if any(line.is_certain for line in script.gpu_lines):
@@ -76,7 +75,7 @@ def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[s
 
 
 def script_notes(context: Gathered, plan: Plan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
-    """What the source of the script shows for this environment and these ranks. Pure."""
+    """What the script's source shows for this environment and these ranks. Pure."""
     script = project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
     packages = context.env.packages if context.env.is_installed else {}

@@ -1,8 +1,7 @@
 """The project on its way to the hosts of a run: read, compared with the copies there, uploaded, and released.
 
-`pipeline.py` uses it for the hosts of a run, a submission for a login node. In come the place of the
-project and a pool of sessions; out go futures, as reading and asking go on while facts are gathered, and the path of
-the tree. The rule: a run that does not start leaves no lease, so that the next sync may change the tree in place.
+`pipeline.py` uses it for the hosts of a run, a submission for a login node. Reading and asking run in the background
+while facts are gathered. A run that does not start leaves no lease, so that the next sync may change the tree in place.
 """
 
 from __future__ import annotations
@@ -80,8 +79,8 @@ def begin_query(
 ) -> Future[ProjectSync] | None:
     """Ask the hosts in the background which files of the project they have; None if it is not synced.
 
-    A complete tree gets the lease of that run at once. Without one, nothing is changed anywhere. `ended`: runs that use
-    no tree any more, whatever the hosts' records say.
+    A complete tree gets the run's lease at once. Without one, nothing is changed anywhere. `ended`: runs that no longer
+    use a tree, whatever the hosts' records say.
     """
     if reading is None:
         return None
@@ -107,14 +106,14 @@ def begin_query(
 def release_tree(
     query: Future[ProjectSync], hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str
 ) -> frozenset[str]:
-    """Remove the run's leases; returns the hosts that still have them."""
+    """Remove the run's leases; return the hosts that still have them."""
     wait((query,))  # it may still ask for a lease
     home = shlex.quote(spec.home.removeprefix("~/"))  # sessions start in the home directory
     return clean_up(hosts, f"{walk_to(f'{spec.home}/code')}rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
 
 
 def _shown_before(project: Project) -> Sequence[str]:
-    """The notes on what is left out of the project, such as credentials, if an earlier run has shown the same ones."""
+    """The notes on what is left out of the project, such as credentials, if an earlier run showed the same ones."""
     text = "\n".join(project.notes)
     if _SHOWN.text_of(str(project.root)) == text:
         return project.notes
@@ -130,7 +129,7 @@ def upload_project(
     on_step: Callable[[str], None],
     preflight: Future[ConnectivityRecord | None] | None = None,
 ) -> tuple[str, float]:
-    """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree, and seconds."""
+    """Upload what the hosts lack of the project, if preflight passed. Returns the path of the tree, and seconds."""
     if query is None:
         return str(project.root), 0.0
     sync = query.result()

@@ -1,11 +1,9 @@
 """Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
 
-In: the snapshot of a run, and its first failure. Out: one Cause, or None. For a failure, `CAUSE_FINDERS` at the end of
-the file lists the places that are searched, in order; the docstring of each function names the evidence it needs. The
-rule: the last lines of the rank that failed first explain the failure, in its last attempt; other ranks' lines count
-only if that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`run/hang.py`).
-Warnings that healthy runs print, too, explain neither. What our own programs report is read as fields (`Detail`), never
-as words.
+`CAUSE_FINDERS` at the end of the file lists the places to search, in order; each function's docstring names the
+evidence it needs. The last lines of the rank that failed first explain the failure, in its last attempt; other ranks'
+lines count only if that rank lost a peer, or if no rank is to blame. Stacks explain a hang (`run/hang.py`). Warnings
+that healthy runs also print explain neither. What our own programs report is read as fields (`Detail`), never as words.
 """
 
 from __future__ import annotations
@@ -49,8 +47,8 @@ _WAITED: Final = re.compile(r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait
 
 
 def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | None:
-    """Who waited for whom, by a dump that was taken while no rank printed anything, or while `first` waited for a peer
-    until its timeout."""
+    """Who waited for whom, by a dump taken while no rank printed anything, or while `first` waited for a peer until its
+    timeout."""
     dump, silent = snapshot.current_dump, snapshot.status.silent
     if dump is None:
         return None
@@ -64,7 +62,7 @@ def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | Non
 
 def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     """The cause of a hang: ranks that resumed from different checkpoints; the stacks; if they don't show it, an
-    exception that a rank had printed, or a hint."""
+    exception that a rank printed, or a hint."""
     if (apart := _resumed_apart(snapshot)) is not None:
         return apart
     hang = find_hang(snapshot)
@@ -90,11 +88,11 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
 
 
 class CauseFinder(NamedTuple):
-    """A place where the cause may be found, and the function that looks there."""
+    """A place to search for the cause, and the function that searches it."""
 
     place: str
     find: Callable[[RunSnapshot, Failure | None], Cause | None]
-    """Returns None if the evidence is not there; the evidence it needs is in its docstring."""
+    """Returns None without the evidence that its docstring names."""
 
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -104,7 +102,7 @@ def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 
 def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a failed exchange of the checkpoint: the output of its ranks is of an earlier attempt."""
+    """Needs a failed exchange of the checkpoint: the output of its ranks is from an earlier attempt."""
     return _recorded(snapshot, first, "run.checkpoint") if first is not None and first.kind == "checkpoint" else None
 
 
@@ -170,7 +168,7 @@ def describe_full_disk(disk: FullDisk) -> str:
 
 
 def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """The best text of the rank that failed first. Its exception is better than a text that many causes print."""
+    """The best text of the rank that failed first. Its exception beats a text that many causes print."""
     if first is None or first.rank is None:
         return None
     output = snapshot.output_of(first.rank)
@@ -179,7 +177,7 @@ def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 
 def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a text of that rank which is no consequence of another rank's end."""
+    """Needs a text of that rank that is no consequence of another rank's end."""
     own = _own_text(snapshot, first)
     return own if own is not None and own.is_good else None
 
@@ -193,7 +191,7 @@ def _of_mpirun(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 
 def _of_other_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a run without a rank to blame, or a rank whose own text says that it had lost a peer."""
+    """Needs a run without a rank to blame, or a rank whose own text says that it lost a peer."""
     if first is None or first.rank is None:
         return _cause_of_others(snapshot, first)
     own = _own_text(snapshot, first)
@@ -206,7 +204,7 @@ def _of_record(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 
 def _loss(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    """Why the first failure had lost a peer, or had waited for it in vain."""
+    """Why the first failure lost a peer, or waited for it in vain."""
     if (better := _cause_of_others(snapshot, first) or _peer_that_ended(snapshot, first)) is not None:
         return better
     hang = find_hang(snapshot, first)
@@ -214,7 +212,7 @@ def _loss(snapshot: RunSnapshot, first: Failure) -> Cause | None:
 
 
 def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    """The rank that had ended well first, before the first failure lost a connection."""
+    """The first rank that ended successfully before the first failure lost a connection."""
     until = first.at if first.at is not None else float("inf")
     ended = [
         (at, row)

@@ -1,10 +1,9 @@
 """Diagnoses a run from its snapshot: what happened, its last lines, the others, the next command. Pure.
 
-In: a `RunSnapshot`. Out: a `Diagnosis`, by the state of the run: failed, lost, stopped, ended well, still running.
-`cause.py` finds the first failure and the likely cause; here it is told, with the last lines of the rank that failed
-first and one sentence for all other ranks that ended alike. A rank that failed only as it lost a peer counts as one
-that followed, so that nobody looks for the fault there. A silent run that was ended may have hung: the places of its
-ranks are shown, and the diagnosis warns that more time may not help. Fields are for programs, sentences for people.
+`cause.py` finds the first failure and the likely cause; this adds the last lines of the rank that failed first, and one
+sentence for all other ranks that ended alike. A rank that failed only because it lost a peer counts as a follower, so
+that nobody looks for the fault there. A silent run that was ended may have hung: the diagnosis shows where its ranks
+were, and warns that more time may not help. Fields are for programs, sentences for people.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10
-"""Of those, the lines kept for stdout when both streams have many."""
+"""Of those, the lines kept for stdout if both streams have many."""
 _FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _Row = RankStacks | RankStatus | SilentRank
 What = Literal["same", "failed", "lost-peer", "ended", "ok", "lost", "not-begun", "running"]
-"""`lost-peer`: it failed after the first failure, because it had lost that rank; `ended`: ipexctl ended it."""
+"""`lost-peer`: it failed because it lost the rank of the first failure; `ended`: ipexctl ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class AlikeRanks:
-    """Ranks with the same state."""
-
     what: What
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -69,7 +66,7 @@ class Diagnosis:
     cause: Cause | None = None
     lines: tuple[Line, ...] = ()
     whose: str = ""
-    """The source of the lines: a rank, mpirun, the supervisor."""
+    """Source of the lines: a rank, mpirun, the supervisor."""
     others: tuple[AlikeRanks, ...] = ()
     notes: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
@@ -82,7 +79,6 @@ class Diagnosis:
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
-    """The diagnosis for the state of the run."""
     by_state: dict[str, Callable[[RunSnapshot], Diagnosis]] = {
         "failed": _failed,
         "lost": _lost,
@@ -127,7 +123,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     ended = f"rank {first.rank} on {first.host} {describe_exit(first.exit_code, first.signal, first.oom)}"
     headline = f"{failed}: {snapshot.status.reason or ended}"
     lines, logs = last_lines(snapshot.output_of(first.rank)), f"ipexctl logs {run} -r {first.rank}"
-    if first.kind == "checkpoint":  # no rank was started: its last lines, if any, are of an earlier attempt
+    if first.kind == "checkpoint":  # no rank was started: its last lines, if any, are from an earlier attempt
         lines, logs = (), f"ipexctl logs {run}"
     return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
 
@@ -224,13 +220,13 @@ def _alike(what: What, rows: Sequence[_Row], sentence: str) -> AlikeRanks:
 
 
 def _places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
-    """The places of the ranks in the newest dump, once for all ranks at the same place."""
+    """Places of the ranks in the newest dump, once for all ranks at the same place."""
     dump = snapshot.current_dump
     return tuple(_alike("running", ranks, place) for ranks, place in (place_lines(dump) if dump is not None else ()))
 
 
 def _last_places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
-    """The places of the ranks before the end, if they are known, and their states."""
+    """The last known places of the ranks before the end, and their states."""
     states = _other_ranks(snapshot, None) if snapshot.silent_for is None else _states_of_silent(snapshot)
     return (*_places(snapshot), *states)
 
@@ -243,7 +239,7 @@ def _states_of_silent(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
 
 
 def last_lines(output: RankOutput) -> tuple[Line, ...]:
-    """Lines of stdout, then of stderr; when both have many, two thirds are of stderr."""
+    """Lines of stdout, then of stderr; if both have many, two thirds are of stderr."""
     err = _without_blanks(output.err, LINES)
     out = _without_blanks(output.out, max(LINES - len(err), _OF_STDOUT))
     err = err[max(0, len(err) - (LINES - len(out))) :]
@@ -298,7 +294,7 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
 
 
 def _lost_peer(snapshot: RunSnapshot, row: RankStatus, first: Failure) -> str:
-    """How a rank ended that had lost the first failure; empty for another one."""
+    """How a rank ended that lost the rank of the first failure; empty for any other."""
     printed = snapshot.output_of(row.rank)
     output = RankOutput(printed.rank, printed.host, printed.out, printed.err)  # a signal would be ipexctl's own
     cause = cause_of(output, snapshot.context, known_errors())

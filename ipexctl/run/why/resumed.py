@@ -1,9 +1,8 @@
 """Finds in the output of ranks from which checkpoint each of them resumed. Pure.
 
-In: the last lines of the ranks; out: who resumed from what, if ranks differ in that. A rank shows it by a line that
-says that it loads, resumes, continues or can't find something, with the name of a checkpoint: `checkpoint-60`,
-`DIR/step_60`, `epoch=3-step=60.ckpt`. The first such line counts, as a rank resumes before it saves.
-The rule: a line about a save, or about the best model, which a Trainer loads at its end, shows nothing.
+A rank shows it by a line that says that it loads, resumes, continues or can't find something, with the name of a
+checkpoint: `checkpoint-60`, `DIR/step_60`, `epoch=3-step=60.ckpt`. The first such line counts, because a rank resumes
+before it saves. A line about a save, or about the best model, which a Trainer loads at its end, shows nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class ResumedFrom(NamedTuple):
 
     name: str
     above: str
-    """Its directory as the rank printed it; empty without one."""
+    """Its directory as the rank printed it; or empty."""
 
 
 class ResumedApart(NamedTuple):
@@ -42,7 +41,7 @@ class ResumedApart(NamedTuple):
     sentence: str
     """`rank 0 resumed from checkpoint-30, ranks 1-2 from checkpoint-60`."""
     place: str
-    """The directory of the checkpoints; empty if no rank printed it."""
+    """Directory of the checkpoints; empty if no rank printed it."""
     rank: int
     """The first of them."""
 

@@ -1,8 +1,8 @@
 """The snapshot of a run: its record and the last lines of its ranks, in the types that a diagnosis reads.
 
-In: the last event and the output frames of `node/run/run_snapshot.py`, from node0 or from the local copy. Out: a frozen
-`RunSnapshot`. The rules: a part that is missing or malformed is left out, as a damaged record still explains much;
-lines of earlier attempts do not count; all times are of node0's clock.
+Read from frames of `node/run/run_snapshot.py`, sent by node0 or made from the local copy. A missing or malformed part
+is left out, because a damaged record still explains much. Lines of earlier attempts do not count. All times are of
+node0's clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FailedNotify:
     """How the command of --notify failed on node0."""
 
     exit_code: int | None
-    """None if it was ended after its time."""
+    """None if it timed out."""
     line: str
     """The last line that it printed, or why it could not be started."""
 
@@ -49,26 +49,26 @@ class RunSnapshot:
     context: FailureContext
     node0: str = ""
     now: float | None = None
-    """By the clock of node0, like all times here."""
+    """By node0's clock, like all times here."""
     boot: float | None = None
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Rank → when its command ended, in the last attempt."""
     restarts: tuple[str, ...] = ()
     """Why each attempt before the last ended."""
     events: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
-    """The events of all attempts, oldest first; of too many, the first and the last."""
+    """Events of all attempts, oldest first; of too many, the first and the last."""
     supervise: tuple[str, ...] = ()
     dump: Dump | None = None
-    """The newest stack dump, of whatever time."""
+    """The newest stack dump, however old."""
     dump_error: str = ""
     """Why no stacks could be read from a run that continues."""
     failed_notify: FailedNotify | None = None
     copied: tuple[int, ...] = ()
-    """The ranks whose lines are from the local copy, as the record lacks some of their output."""
+    """Ranks whose lines are from the local copy, because the record lacks some of their output."""
 
     @property
     def current_dump(self) -> Dump | None:
-        """The dump, if it is of the last attempt."""
+        """The dump, if it is from the last attempt."""
         begin = max((attempt.ended or 0.0 for attempt in self.status.attempts), default=0.0)
         return self.dump if self.dump is not None and self.dump.at >= begin else None
 
@@ -132,9 +132,9 @@ def _failed_notify(document: object) -> FailedNotify | None:
 
 
 def with_copied_output(snapshot: RunSnapshot, copied: RunSnapshot) -> RunSnapshot:
-    """The snapshot with the lines of a complete local copy, for ranks of which the record lacks output.
+    """Replace lines by those of a complete local copy, for ranks whose output the record lacks in part.
 
-    The record has the beginning of a stream and the copy no less of it, so other lines are more lines.
+    The record has the beginning of a stream and the copy no less of it, so differing lines mean more lines.
     """
     lost = snapshot.status.output_lost
     outputs, better = list(snapshot.context.outputs), []
@@ -185,7 +185,7 @@ def _failure_context(
 
 
 def _last_attempt(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines since the last restart, in a record of an older version, by their text.
+    """The lines since the last restart, which records of older versions only show as text.
 
     What an earlier attempt printed did not end this one.
     """

@@ -1,11 +1,10 @@
 """Asks node0 for the record of a run and diagnoses it; without an answer, reads the local copy.
 
-In: a run of the registry, and how to open its node0. Out: a `WhyResult` with the exit code of the call. Of a run that
-continues, the stacks are taken again if the newest are older than a minute: taking them stops the ranks for a moment.
-The rule for the copy: it counts only if it says how the run ended, otherwise the outcome is not known (exit code 3 if
-node0 can't be reached, else 1), as the run may go on. Commands of the diagnosis get the options of the call that
-started the run. Output that the record of node0 lacks, as its disk was full, is taken from the copy if it has more of
-it. `cause_from_copy` serves `run` and `attach`, which have just received everything.
+For a run that continues, stacks are taken again if the newest are older than a minute: taking them stops the ranks for
+a moment. The copy counts only if it says how the run ended; otherwise the outcome is unknown (exit code 3 if node0
+can't be reached, else 1), because the run may still be running. Commands of the diagnosis get the options of the call
+that started the run. Output that node0's record lacks, because its disk was full, is taken from the copy if that has
+more. `cause_from_copy` serves `run` and `attach`, which have just received everything.
 """
 
 from __future__ import annotations
@@ -67,11 +66,11 @@ class WhyResult:
     record: RunRecord
     diagnosis: Diagnosis
     exit_code: int = 0
-    """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
+    """3 if node0 can't be reached and the copy doesn't say how the run ended; 1 if node0 doesn't know."""
     failed_call: FailedCall | None = None
     """The last call of `ipexctl run`, if it was made after this run and began none."""
     snapshot: RunSnapshot | None = None
-    """The record that was diagnosed; None if there was none."""
+    """The record that was diagnosed, or None."""
     windows: RunWindows | None = None
     """None if node0 sent none."""
     slow: WindowsVerdict | None = None
@@ -113,7 +112,7 @@ def why(
 
 
 def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> RunWindows | None:
-    """The windows of the run; without an answer, the diagnosis does without."""
+    """The windows of the run, or None without an answer."""
     try:
         return fetch_windows(session, record, cancel, timeout=timeout)
     except Cancelled:
@@ -204,7 +203,7 @@ def _read_snapshot(
 
 
 def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, cancel: Cancel) -> Diagnosis:
-    """The diagnosis; what the record lacks of the ranks' output is read from the copy, if that is complete."""
+    """The diagnosis; ranks' output missing in the record is read from the copy, if that is complete."""
     if snapshot.status.output_lost is None:
         return diagnose(snapshot)
     try:

@@ -51,7 +51,7 @@ def check_before_install(
     probed: Sequence[HostFacts],
     wanted: InstallRequest,
 ) -> StartFailure | str:
-    """One round trip. Returns a note, or an empty text, if what is `wanted` may be installed."""
+    """One round trip. Returns a note, or an empty text, if `wanted` may be installed."""
     try:
         check_gpu_code(project.script, spec, {})
         unsynced = project.executed_path(spec)
@@ -68,16 +68,16 @@ def check_before_install(
         if project.script is None or not spec.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install
         if has_environment(spec.env, context.facts):
-            return ""  # the hosts get an environment that exists, with the packages that were added to it
+            return ""  # the hosts get an existing environment, with the packages that were added to it
         return check_modules(with_environment(project.script, spec, context), [host.name for host in nodes], spec)
     except StartError as error:
         return error.failure
 
 
 def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal, project: ProjectLocation) -> bool:
-    """Whether the ranks of the environment that is to be installed need an mpirun. Pure.
+    """True if the ranks of the environment to be installed need an mpirun. Pure.
 
-    Where the indexes decide whether it has oneCCL bindings, they most likely lack them, and the ranks meet over gloo.
+    Where the indexes decide whether it has oneCCL bindings, it most likely lacks them, and the ranks meet over gloo.
     """
     if spec.launcher != "auto":
         return spec.launcher == "mpirun"
@@ -97,7 +97,7 @@ def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:
 
 
 def check_modules(script: ScriptFile, hosts: Sequence[str], spec: RunSpec) -> str:
-    """Refuse a script that imports a module which no stack contains. Pure."""
+    """Refuse a script that imports a module no stack contains. Pure."""
     may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
     missing = [entry.module for entry in script.imports if entry.module not in may_exist]
     install = ["ipexctl install"]

@@ -1,9 +1,8 @@
-"""Refuses a `--checkpoint` that leads through a link of the project, and a run begun anew whose checkpoint is lost.
+"""Refuses a `--checkpoint` that leads through a link of the project, and a resumed run that has lost its checkpoint.
 
-The path and the project on the control machine come in; a UserError goes out, before any host gets a file of the run.
-The rule is that of `node/files/checkpoint_path.py`, which each host applies again when it uses the path: a project
-decides nothing about files outside of it. Of a run that `--resume` begins anew, the local copy of its record says
-whether it had a checkpoint: with none on the hosts that answer, the script would begin at its first step, unsaid.
+Both before any host gets a file of the run. `node/files/checkpoint_path.py` has the rule, and each host applies it
+again: a project decides nothing about files outside of it. For `--resume`, the local copy of the record says whether
+the run had a checkpoint; if no host that answers has it, the script would silently begin at its first step.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def check_synced_path(checkpoint: str, project: ProjectLocation, manifest: Manif
 
 
 def check_unsynced_path(checkpoint: str, project: ProjectLocation, *, is_found: bool) -> None:
-    """Refuse a path that a project's file set if it has a link. Nobody can tell there whose link it is."""
+    """Refuse a path with a link if a project's file set the path: nobody can tell there whose link it is."""
     if is_found and (link := first_link(checkpoint, project)):
         raise UserError(
             f"--checkpoint {quoted(checkpoint)}: {quoted(link)} is a link, and a file that was found, not named, set "
@@ -64,14 +63,14 @@ def check_unsynced_path(checkpoint: str, project: ProjectLocation, *, is_found: 
 
 
 def first_link(checkpoint: str, project: ProjectLocation) -> str:
-    """The first link of the project on the control machine in a relative path, synced or not; empty without one."""
+    """The first link of the project on the control machine in a relative path, synced or not; or empty."""
     return next((path for path in _parts_of(checkpoint, project) if (project.root / path).is_symlink()), "")
 
 
 def _parts_of(checkpoint: str, project: ProjectLocation) -> Iterator[str]:
-    """The path and those above it, relative to the project's root; none that is above the root.
+    """The path and those above it, relative to the project's root; only within the root.
 
-    None of an absolute path: a host knows whether it leads through its copy of the project.
+    Nothing for an absolute path: a host knows whether it leads through its copy of the project.
     """
     parts = posixpath.normpath(posixpath.join(project.subdirectory, checkpoint)).split("/")
     if checkpoint and parts[0] not in ("", ".."):
@@ -81,9 +80,9 @@ def _parts_of(checkpoint: str, project: ProjectLocation) -> Iterator[str]:
 def refuse_lost_checkpoint(
     call: RunCall, nodes: Sequence[Host], cwd: str, home: str, pool: SessionPool, registry: RunRegistry
 ) -> None:
-    """Raise a StartError if the run that is begun anew had a checkpoint, and no host that answers has a whole one.
+    """Raise a StartError if the resumed run had a checkpoint, and no host that answers has a complete one.
 
-    `cwd`: the working directory of the ranks. A host that cannot say what it has may have one.
+    `cwd`: the ranks' working directory. A host that cannot say what it has may have one.
     """
     path = call.spec.checkpoint
     records = [read_copy(registry.directory / run) for run in call.resumed]
@@ -111,9 +110,9 @@ def refuse_lost_checkpoint(
 
 
 def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:
-    """Why the run is not begun anew, with the line that begins with the first step. Pure."""
+    """Why the run is not resumed, with the line that begins at the first step. Pure."""
     options = list(typed.options)
-    for at in reversed(range(len(options))):  # the hosts that answer take the place of those in the first call
+    for at in reversed(range(len(options))):  # the hosts that answer replace those in the first call
         name = options[at].partition("=")[0]
         if name in _HOSTS or (name[:2] in _HOSTS and not name.startswith("--")):
             del options[at : at + 2 if options[at] in _HOSTS else at + 1]

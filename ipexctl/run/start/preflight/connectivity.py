@@ -1,14 +1,14 @@
 """Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions.
 
-In come the plan's hosts and the context; out goes a `ConnectivityRecord`, or None for a single host and where a host
-can't be identified. Else a `StartError` is raised. One round trip to node0, which runs `node/network/connectivity.py`;
-mpirun's own error for a blocked port comes after minutes and names neither host nor port.
+One round trip to node0, which runs `node/network/connectivity.py`: mpirun's own error for a blocked port comes after
+minutes and names neither host nor port. The `ConnectivityRecord` is None for a single host, and if a host can't be
+identified.
 
-Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest of all that a
-check depends on: a reboot or another firewall gives another digest. The record of that is a file in node0's home
-(`CONNECTIVITY_FILE`): `read_node0` reads it, a check and the start of mpirun remove it, and the supervisor writes it
-when the run has ended well. So it says nothing after a run that failed. For two hours it also has why a login failed
-where the ranks needed none (`remember_failure`); after `trust` the digest is another.
+Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest of everything a
+check depends on: a reboot or another firewall changes it. The record is a file in node0's home (`CONNECTIVITY_FILE`):
+`read_node0` reads it, a check and the start of mpirun remove it, and the supervisor writes it after a successful run.
+So there is none after a failed run. For two hours it also says why a login failed where the ranks needed none
+(`remember_failure`); `trust` changes the digest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
 
 
 def parse_node0(text: str) -> Node0Files:
-    """Any doubt about the record means that there is none. Pure."""
+    """Parse what node0 sent. A doubtful record counts as missing. Pure."""
     config, _, rest = text.partition(f"\n{_MARK}\n")
     uptime, _, document = rest.partition("\n")
     try:
@@ -89,9 +89,8 @@ def check_connectivity(
     """One round trip to node0, the first host; none for a single host. Raises a StartError, a `NoLogin` if node0 cannot
     log in to a node.
 
-    Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
-    there is no record of them; a check removes it, unless it `keeps_record`. If node0 logs in nowhere, the ports alone
-    are tried, over the open sessions.
+    Removes the record of an earlier check, unless it `keeps_record`. If node0 logs in nowhere, only the ports are
+    tried, over the open sessions.
     """
     node0, *others = hosts
     if not others:
@@ -134,9 +133,9 @@ def check_connectivity(
 
 
 def remember_failure(hosts: Sequence[Host], context: Gathered) -> Node0Files:
-    """What node0 has, with why it could not log in to one of these hosts in the last hours, if that is known. Pure.
+    """What node0 has, with why it could not log in to one of these hosts in the last hours, if known. Pure.
 
-    A failure that is none any more costs nothing: the ranks are started without logins.
+    An outdated failure costs nothing: the ranks are started without logins.
     """
     files, record = context.node0, context.node0.connectivity
     if record is None or not record.no_logins or files.uptime - record.logins_tried > LOGINS_REMEMBERED:
@@ -166,9 +165,9 @@ def _connections(hosts: Sequence[Host], context: Gathered, *, logs_in: bool) -> 
 
 
 def connectivity_key(hosts: Sequence[Host], connections: Connections, context: Gathered) -> str:
-    """A digest of everything that a check depends on, as far as it is known; empty if a host is not identified. Pure.
+    """A digest of everything that a check depends on, as far as known; empty if a host is not identified. Pure.
 
-    A host that has rebooted, or whose interfaces, addresses or firewall have changed, gives another digest.
+    A host that rebooted, or changed its interfaces, addresses or firewall, gives another digest.
     """
     machines = []
     for host in hosts:
@@ -182,7 +181,7 @@ def connectivity_key(hosts: Sequence[Host], connections: Connections, context: G
 
 
 def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, NodeResult]) -> None:
-    """Raises a StartError, for logins first: the ports of a node without a login are unknown. Pure."""
+    """Raise a StartError, for logins first: the ports of a node without a login are unknown. Pure."""
     for kind in ("login", "back", "there"):
         failed = tuple(name for name, result in results.items() if result.kind == kind)
         if not failed:

@@ -1,8 +1,7 @@
 """The shell line that copies a `--data` directory to the hosts that lack it from one that has it. Pure.
 
-In: the directory, the hosts, and which of them lack it. Out: one line for the user's shell, or None if no host has it.
-It needs tar and ssh alone, with the ssh settings of the call, makes the directory, and removes nothing. Data of the
-control machine is for `ipexctl push`.
+One line for the user's shell. It needs only tar and ssh, with the ssh settings of the call, creates the directory, and
+removes nothing. Data of the control machine is for `ipexctl push`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str]) -> str | None:
-    """`hosts` are all hosts of the call in their order."""
+    """`hosts`: all hosts of the call in order. None if no host has the directory."""
     source = next((host for host in hosts if host.name not in lacking), None)
     targets = [host for host in hosts if host.name in lacking]
     if source is None:

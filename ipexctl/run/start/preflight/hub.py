@@ -1,8 +1,7 @@
 """Asks the hosts what they have of the hub's repositories that a script names, and whether they reach the hub.
 
-In: the spec and what the script names. Out: a `Hub` for the plan, after one round trip beside the others of a gather.
-The rules: a run that uses no hub asks nothing, and one whose user has decided about the hub does not try it. A host
-that cannot answer gives no reason against the run: nothing is known of it then.
+One round trip beside the others of a gather. A run that uses no hub asks nothing, and if the user has decided about the
+hub, it is not tried. A host that cannot answer is no reason against the run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _READ: frozenset[str] = frozenset(
         "SSL_CERT_FILE",
     }
 )
-"""Variables of the call by which ranks find a cache or a hub, beside those of proxies."""
+"""Variables of the call by which ranks find a cache or a hub, besides proxies."""
 _LONGEST = 120
 """Characters of a host's text that are shown."""
 
@@ -56,7 +55,7 @@ def _is_directory(work: Path, name: str) -> bool:
 
 
 def ask_hosts(hosts: Sequence[Host], spec: RunSpec, use: HubUse, work: str, pool: SessionPool) -> Hub:
-    """One round trip, or none for a script that uses no hub. `work`: the directory of the ranks, below their tree."""
+    """One round trip, or none for a script that uses no hub. `work`: the ranks' directory, below their tree."""
     if not use.is_any:
         return Hub(use)
     given = {export.name: export.value for export in spec.exports}

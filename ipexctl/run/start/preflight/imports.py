@@ -1,10 +1,9 @@
 """Checks that a script is Python and that every host has the modules it imports.
 
-In: the script and the environment; out: nothing, a note, or a StartError with the command that installs what is
-missing. The script is read here, without running it; the environment's own Python on the hosts judges its syntax and
-looks for the modules, in one round trip. The rule: a run is refused only if it would fail. An import in an `if` or a
-`try` is optional, a module of the project counts as there, and a script that changes where Python looks, or installs
-something itself, gets a note in place of a refusal.
+The script is read here without running it; the environment's own Python on the hosts checks its syntax and looks for
+the modules, in one round trip. A run is refused only if it would fail: an import in an `if` or a `try` is optional, a
+module of the project counts as present, and a script that changes where Python looks, or installs something itself,
+gets a note.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
 _LONGEST_SCRIPT: Final = 2_000_000
-"""Characters of a script whose syntax is checked."""
+"""Characters; the syntax of a longer script is not checked."""
 _NAME: Final = re.compile(r"[^<>=!~\[; ]*")
 """The name in a requirement."""
 _STACK_OPTIONS: Final = {
@@ -87,33 +86,32 @@ class ScriptFile:
     imports: tuple[Import, ...] = ()
     """Without modules of the project, once that is known."""
     doubt: str = ""
-    """The reason why a missing module may be found when the script runs."""
+    """Why a missing module may still be found when the script runs."""
     misplaced: tuple[str, ...] = ()
-    """Imported modules that the project has in its working directory, where Python does not look for them."""
+    """Imported modules in the project's working directory, where Python does not look for them."""
     own: bool = True
-    """Whether the environment is made by ipexctl: variables of a login do not apply to it."""
+    """True if ipexctl made the environment: a login's variables do not apply to it."""
     install: str = ""
-    """The command that builds the environment again where it is damaged, and to which packages are appended."""
+    """The command that rebuilds a damaged environment; packages are appended to it."""
     install_by_run: str = ""
-    """The call that installs what the project's file names; empty where no call takes it."""
+    """The call that installs what the project's file names; empty if no call takes it."""
     packages: frozenset[str] = frozenset()
-    """The packages that the environment's record lists."""
+    """The packages in the environment's record."""
     has_trainer: bool = False
-    """Whether it uses the Trainer of transformers."""
+    """Uses the Trainer of transformers."""
     uses_trainer: bool = False
-    """Whether it uses the Trainer of transformers without a setting for several ranks."""
+    """Uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
-    """Whether its ranks meet by accelerate."""
+    """Its ranks meet by accelerate."""
     hub: HubUse = NO_USE
-    """The models and data of a hub that it names."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()
-    """Those that need a GPU."""
+    """Lines that need a GPU."""
     files: tuple[str, ...] = ()
     """Texts that look like names of files that it reads."""
     requirements: OwnRequirements | None = None
-    """The project's file that names its packages; its path is one to type."""
+    """The project's file that names its packages; its path can be typed."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
 
@@ -123,7 +121,7 @@ class ScriptFile:
 
     @property
     def source(self) -> bytes:
-        """The text whose syntax is checked."""
+        """The text to check for syntax errors."""
         text = self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else ""
         return text.encode("utf-8", "surrogateescape")
 
@@ -156,7 +154,8 @@ def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -
 def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
     """Raise a UserError if a package of the project lacks the module and has one of a similar name.
 
-    Without one, the module may be made on the nodes, or be in a package of the environment with the same name.
+    Without a similar one, the module may be made on the nodes, or be in a package of the environment with the same
+    name.
     """
     package, _, last = argv[0].rpartition(".")
     directory = cwd.joinpath(*package.split("."))
@@ -196,7 +195,7 @@ def _without_project(script: ScriptFile, import_paths: tuple[Path, ...], cwd: Pa
 
 
 def _has_module(directory: Path, module: str) -> bool:
-    """Whether Python finds the module there: as a file, a package or an extension."""
+    """True if Python finds the module there: as a file, a package or an extension."""
     return (
         (directory / module).is_dir()
         or any((directory / f"{module}{suffix}").is_file() for suffix in (".py", ".pyc", ".so"))
@@ -302,7 +301,7 @@ def _is_install(node: ast.AST) -> bool:
 
 
 def with_environment(script: ScriptFile, spec: RunSpec, context: Gathered) -> ScriptFile:
-    """With what the options and the environment say about imports."""
+    """Add what the options and the environment say about imports."""
     doubt = script.doubt
     if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports):
         doubt = doubt or "PYTHONPATH is exported"
@@ -328,7 +327,7 @@ def package_of(module: str) -> str:
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
     """One round trip to every host. Returns a note, or an empty text, if the run may start; else raises a StartError.
 
-    Raises a FileError for a syntax error that the first host has found.
+    Raises a FileError for a syntax error that the first host found.
     """
     arguments = ("own" if script.own else "other", *(entry.module for entry in script.imports))
     command = Command.argv(python, "-I", "-c", script_text("network.imports"), *arguments)
@@ -352,7 +351,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
 
 
 def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
-    """Raises a FileError, with the line and a caret, for a syntax error that a host has found."""
+    """Raise a FileError, with the line and a caret, for a syntax error that a host found."""
     number = error.integer("line")
     line = script.line(number)
     column = min(error.integer("column"), len(line) + 1)
@@ -364,7 +363,7 @@ def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
 
 
 def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> str:
-    """A note, or an empty text, if the run may start; else raises a StartError. `missing`: of each host. Pure."""
+    """A note, or an empty text, if the run may start; else raises a StartError. `missing`: by host. Pure."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
         for module in modules:
@@ -417,12 +416,12 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
 
 
 def install_command(name: str) -> str:
-    """The command that builds the environment again where it is damaged, as it was; `--with PKG` may be appended."""
+    """The command that rebuilds a damaged environment as it was; `--with PKG` may be appended."""
     return f"ipexctl install{f' --env {shlex.quote(name)}' if name != DEFAULT_ENV else ''}"
 
 
 def install_by_run(spec: RunSpec) -> str:
-    """The call again, which installs what the file of the project names; empty where it would take no such file."""
+    """The call again, which installs what the project's file names; empty if it would take no such file."""
     if spec.install or not spec.takes_own_requirements or not spec.sync or spec.kind == "command":
         return ""
     return f"ipexctl run --install {'-m ' * (spec.kind == 'module')}{shlex.join(spec.argv)}"

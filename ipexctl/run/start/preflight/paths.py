@@ -1,12 +1,10 @@
 """Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
 
-In come the spec and one script's output of each host; out go `CheckedPaths`. Else a `StartError` is raised, whose
-`StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
-one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
-communicate. A path whose directories another account can change is a note: a team may share its tree, and trusts all
-its members with what runs. So is a path among the script's arguments that the control machine has and no host: it may
-be data to be pushed, or a directory to be made. A relative one is looked for after the sync, if that leaves it out.
-Evaluation is pure (`evaluate_paths`).
+mpirun starts all ranks by one path, so a path that is missing or different on one host would fail late, in the middle
+of a start. Versions are compared, too: ranks with different torch or MPI cannot communicate. A path whose directories
+another account can change is only a note: a team may share its tree. So is a path among the script's arguments that the
+control machine has and no host: it may be data to push, or a directory to be created. A relative one is checked after
+the sync, if the sync leaves it out. `evaluate_paths` is pure.
 """
 
 from __future__ import annotations
@@ -71,14 +69,12 @@ exit 0
 
 _MOST_ARGUMENTS = 16
 _WRITTEN = re.compile(r"(^|[-_])(out|output|save|saved|logs?|logging|ckpts?|checkpoints?|results?|cache|te?mp)([-_]|$)")
-"""Words in the names of options that say where a script writes: such a directory need not be there."""
+"""Words in names of options that say where a script writes: such a directory need not exist."""
 _OF_SYSTEM = re.compile(r"/(dev|proc|sys|run)?(/.*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPython:
-    """The user's Python on one host."""
-
     version: tuple[int, int, int]
     prefix: str
     packages: Mapping[str, str] = field(hash=False)
@@ -92,7 +88,7 @@ class FoundPython:
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
-    """The paths and packages that the script found on one host."""
+    """Paths and packages found on one host."""
 
     missing: tuple[str, ...] = ()
     """Options with paths that do not exist."""
@@ -103,16 +99,16 @@ class FoundPaths:
     lacking: tuple[str, ...] = ()
     """Arguments of the script that are no path there."""
     exposed: tuple[tuple[str, str], ...] = ()
-    """An option with its path, and which directory above another account can change."""
+    """An option with its path, and the directory above that another account can change."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalData:
-    """A `--data` directory that the control machine has."""
+    """A `--data` directory on the control machine."""
 
     source: str
     target: str
-    """A path on the hosts for `push`: the option's own, or one of the user's, since push keeps out of the tree."""
+    """A path on the hosts for `push`: the option's own, or one of the user's, because push keeps out of the tree."""
     is_in_project: bool = False
 
 
@@ -135,7 +131,7 @@ class CheckedPaths:
     mpi: Mpi | None = None
     """The MPI of `--mpi PATH`."""
     setvars: str | None = None
-    """The setvars.sh of the bindings that this MPI is inside."""
+    """The setvars.sh of the bindings that contain this MPI."""
     notes: tuple[str, ...] = ()
 
 
@@ -207,7 +203,7 @@ def check_paths(
 
 
 def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The paths that a script may read: not those of the system, or of options for what it writes. Pure."""
+    """Paths that a script may read: not the system's, nor of options for what it writes. Pure."""
     found, option = dict[str, None](), ""
     for argument in arguments:
         name, equals, value = argument.partition("=") if argument.startswith("-") else (option, "", argument)
@@ -221,7 +217,7 @@ def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 def unsynced_arguments(
     spec: RunSpec, project: ProjectLocation, synced: Manifest, tree: str
 ) -> dict[str, LocalArgument]:
-    """The relative paths among the script's arguments that the control machine has and a sync leaves out."""
+    """Relative paths among the script's arguments that the control machine has and a sync leaves out."""
     work = project.root / project.subdirectory
     words = [word for word in data_arguments(spec.argv[1:]) if not word.startswith("/")]
     relative = [word for word in words if os.path.exists(work / word)]  # noqa: PTH110 - also for a text of any length
@@ -248,7 +244,7 @@ def check_data(
     pool: SessionPool,
     arguments: Mapping[str, LocalArgument],
 ) -> tuple[str, ...]:
-    """Check relative --data directories, which are below the project's tree on the hosts; returns notes on the
+    """Check relative --data directories, which are below the project's tree on the hosts; return notes on the
     arguments. Raises a StartError.
 
     `root`: the project on the control machine.
@@ -268,7 +264,7 @@ def check_data(
 
 
 def parse_paths(output: str) -> FoundPaths:
-    """Read what the script printed on one host; raises MalformedReply. Pure."""
+    """Parse the script's output on one host; raises MalformedReply. Pure."""
     found = FoundPaths()
     for line in output.splitlines():
         word, _, rest = line.partition(" ")
@@ -378,7 +374,7 @@ def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: L
             return "no host has it, nor has this machine: name a directory that every host has, or take --data out"
         return f"--data is not synced; to copy it: {copied}"
     target = local.target
-    # To a path of its own it goes on all hosts, of which some may have it in their trees.
+    # At a path of its own it goes to all hosts: some may have it in their trees.
     limit = ("-l", fold(lacking)) if target == path else ()
     fix = "--data is not synced; " if not local.is_in_project else "without --data it is synced with the project; "
     fix += f"to copy it: {shlex.join(('ipexctl', 'push', local.source, target, *limit))}"

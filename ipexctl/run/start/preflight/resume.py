@@ -1,12 +1,10 @@
 """Notes about a script that is to resume: hosts with different newest checkpoints, and a Trainer that cannot load one.
 
-In: the script's arguments, what each host has in the directories that they name or in those of the project, and the
-versions in the environment; out: notes. Without `--checkpoint`, each rank resumes from what is on its own host. If rank
-0 alone writes or deletes there, the ranks resume from different steps, and fail or wait for each other. The Trainer
-loads the optimizer to `args.device` if there are several ranks; newer accelerates have an index in that for CPUs, as
-`cpu:0`, which torch.load refuses, and older transformers do not leave it out (`ipexctl/hugging_face.py`). The rules: a
-note says what a host has, not what a script will do, and refuses no run; a host that does not answer has no part in it.
-All but `check_resumed` is pure.
+Without `--checkpoint`, each rank resumes from what is on its own host. If only rank 0 writes or deletes there, the
+ranks resume from different steps, and fail or wait for each other. The Trainer loads the optimizer to `args.device` if
+there are several ranks; newer accelerates add an index for CPUs, `cpu:0`, which torch.load refuses, and older
+transformers do not leave it out (`ipexctl/hugging_face.py`). A note says what a host has, not what a script will do,
+and refuses no run; a host that does not answer is left out. All but `check_resumed` is pure.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ done | head -n {most}
 
 
 class ResumeFlag(NamedTuple):
-    """An argument by which the script is to resume."""
+    """An argument that makes the script resume."""
 
     name: str
     path: str = ""
@@ -57,12 +55,10 @@ class ResumeFlag(NamedTuple):
 
 
 class HostCheckpoints(NamedTuple):
-    """What a host has."""
-
     names: frozenset[str] = frozenset()
     """Directories with the number of a step in their name."""
     has_path: bool = False
-    """Whether the checkpoint that the flag names is there."""
+    """True if the host has the checkpoint that the flag names."""
 
 
 def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
@@ -79,7 +75,7 @@ def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
 
 
 def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages: Mapping[str, str], ranks: int) -> str:
-    """That the Trainer of this version cannot resume with several ranks; empty for any other."""
+    """A note if the Trainer of this version cannot resume with several ranks; else empty."""
     if flag is None or not has_trainer or ranks < 2:
         return ""
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts resume
@@ -113,20 +109,19 @@ def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: Sessio
 
 
 def search_script(flag: ResumeFlag, argv: Sequence[str], cwd: str) -> str:
-    """The shell script that finds checkpoints on a host; its output is for `parse_checkpoints`."""
+    """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
     places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path)
     return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, most=_MAX_FOUND)
 
 
 def _places_in(argv: Sequence[str]) -> list[str]:
-    """The arguments that may be directories with checkpoints."""
+    """Arguments that may be directories with checkpoints."""
     values = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
     paths = [posixpath.normpath(value) for value in values if value and value.isprintable()]
     return [f"./{path}" if path.startswith("-") else path for path in dict.fromkeys(paths)][:_MAX_PLACES]
 
 
 def parse_checkpoints(output: str) -> HostCheckpoints:
-    """What the script printed on one host."""
     lines = output.splitlines()
     names = (posixpath.normpath(line[len("found ") :]) for line in lines if line.startswith("found "))
     found = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))

@@ -1,10 +1,9 @@
 """Notes about the Trainer of the installed transformers: its loss over several ranks, and `--use_ipex`. Pure.
 
-Since 4.54, TrainingArguments have average_tokens_across_devices=True: `Trainer.compute_loss` then multiplies the loss
-of each rank by the number of ranks, because the model is expected to divide it by num_items_in_batch of all ranks. A
-model that takes it, as one of its **kwargs, and ignores it gets a loss and gradients that are too large. 4.46 to 4.53
-have the same lines with False as the default. Comes in: the source of the script, its arguments, the packages of the
-environment. Goes out: a note, or an empty text, also for a script that names the setting.
+Since 4.54, TrainingArguments have average_tokens_across_devices=True: `Trainer.compute_loss` multiplies each rank's
+loss by the number of ranks, because the model is expected to divide it by num_items_in_batch of all ranks. A model that
+takes it, as one of its **kwargs, and ignores it gets a loss and gradients that are too large. 4.46 to 4.53 have the
+same lines with False as the default. A script that names the setting gets no note.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ _OF_MODEL: Final = "accepts_loss_kwargs"
 
 
 def has_trainer(tree: ast.Module) -> bool:
-    """Whether it uses a Trainer of transformers."""
+    """True if it uses a Trainer of transformers."""
     return any(map(_is_trainer, ast.walk(tree)))
 
 
 def uses_trainer(tree: ast.Module) -> bool:
-    """Whether it uses a Trainer of transformers and names neither the setting nor what the model has for it."""
+    """True if it uses a Trainer of transformers and names neither the setting nor the model's part of it."""
     return has_trainer(tree) and not any({SETTING, _OF_MODEL} & _names(node) for node in ast.walk(tree))
 
 
 def uses_accelerate(tree: ast.Module) -> bool:
-    """Whether its ranks meet by accelerate: it imports it, or a Trainer, which does."""
+    """True if its ranks meet by accelerate: it imports it, or a Trainer, which does."""
     return any(_is_trainer(node) or _imports_accelerate(node) for node in ast.walk(tree))
 
 
@@ -84,7 +83,7 @@ def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, s
 
 
 def sets_use_ipex(argv: Sequence[str]) -> bool:
-    """Whether the flag of the Trainer is in the arguments, in either spelling, and not `False`."""
+    """True if the arguments have the Trainer's flag, in either spelling, and not `False`."""
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name in ("--use_ipex", "--use-ipex"):
@@ -94,9 +93,9 @@ def sets_use_ipex(argv: Sequence[str]) -> bool:
 
 
 def use_ipex_note(packages: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """That `--use_ipex` in the script's arguments fails or does nothing, and what replaces it; empty where it works.
+    """A note if the script's `--use_ipex` fails or does nothing, with what replaces it; empty where it works.
 
-    `versions`: package → the last version for the stack of the environment that still has IPEX.
+    `versions`: package → the last version for the environment's stack that still has IPEX.
     """
     from ipexctl.launch.accelerate_env import IPEX, before, no_optimize  # slow to import, and few calls need it
 
