@@ -49,7 +49,6 @@ def _end(code: int) -> None:
 
 
 def _run() -> int:
-    """Run the CLI and return its exit code."""
     import errno
     import gc
     import threading

@@ -55,7 +55,6 @@ class CallOptions:
     """Options as text to append to a command: each begins with a blank and has a value."""
 
     hosts: str = ""
-    """For every command about hosts."""
     run: str = ""
     """For `run`: its environment, MPI and number of ranks."""
 
@@ -63,7 +62,6 @@ class CallOptions:
         return bool(self.hosts or self.run)
 
     def apply(self, text: str) -> str:
-        """Add these options to each command to type in the text."""
         return _COMMAND.sub(self._command, text) if self else text
 
     def in_report(self, report: AnyReport) -> AnyReport:
@@ -82,7 +80,6 @@ class CallOptions:
         return _replace(report, changes)
 
     def absolute(self) -> CallOptions:
-        """The same options with absolute paths."""
         return CallOptions(
             _text(
                 (name, str(Path(value).absolute()) if name in _PATHS else value) for name, value in _pairs(self.hosts)
@@ -91,7 +88,6 @@ class CallOptions:
         )
 
     def without(self, hosts: Sequence[str]) -> CallOptions:
-        """The same options without these hosts."""
         pairs = dict(_pairs(self.hosts))
         limit = ",".join((*filter(None, (pairs.pop("-l", ""),)), *(f"!{host}" for host in hosts)))
         return CallOptions(_text((*pairs.items(), *((("-l", limit),) if limit else ()))), self.run)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_ERRORS: Final = 50
-"""Errors in files shown at once."""
 
 
 class OutputError(Exception):

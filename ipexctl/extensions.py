@@ -22,8 +22,6 @@ ENTRY_POINTS: Final = "ipexctl.extras"
 
 
 class CommandEntry(NamedTuple):
-    """A command: its group and line in the help, and the module with its `NAME_command`."""
-
     name: str
     panel: str
     text: str

@@ -111,7 +111,6 @@ def _trusted() -> tuple[str, ...]:
 
 
 def _distrusts(path: str) -> list[Distrust]:
-    """Distrusts of the links on the way, then of the file."""
     found: list[Distrust] = []
 
     def judge(above: PathPart, below: PathPart | None, is_end: bool) -> None:

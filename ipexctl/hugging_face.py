@@ -20,7 +20,6 @@ PREFIXES: Final[dict[str, RepoKind]] = {"hf:": "model", "hf-dataset:": "dataset"
 DEFAULT_REVISION: Final = "main"
 
 LAST_USE_IPEX: Final = "4.56.2"
-"""The last transformers with `--use_ipex`."""
 WITHOUT_USE_IPEX: Final = "4.57"
 LAST_DDP_CCL: Final = "5.0.0"
 """The last transformers that takes `--ddp_backend ccl`; 5.1 refuses it as an invalid choice."""
@@ -31,7 +30,6 @@ RESUMES_ON_CPU: Final = "5.18"
 INDEXED_CPU: Final = "0.29"
 """The first accelerate that gives each of several CPU ranks a device with an index, which torch.load refuses."""
 LAST_ACCELERATE: Final = "1.12.0"
-"""The last accelerate with IPEX and oneCCL."""
 WITHOUT_IPEX: Final = "1.13"
 """The first accelerate without IPEX, oneCCL and `ipex_config`."""
 OPTIMIZES_BY_TORCH: Final = "1.8"
@@ -49,7 +47,6 @@ class HubRepo(NamedTuple):
 
     @property
     def word(self) -> str:
-        """As typed in a call."""
         prefix = next(prefix for prefix, kind in PREFIXES.items() if kind == self.kind)
         return prefix + self.repo_id + (f"@{self.revision}" if self.revision != DEFAULT_REVISION else "")
 
@@ -59,7 +56,6 @@ class HubRepo(NamedTuple):
 
 
 def is_repo_word(text: str) -> bool:
-    """True if the word means a repository of a hub, not a file."""
     return text.startswith(tuple(PREFIXES))
 
 
@@ -74,7 +70,6 @@ def parse_repo(text: str) -> HubRepo:
 
 
 def push_line(repos: Iterable[HubRepo]) -> str:
-    """The command that brings these repositories to the hosts."""
     return shlex.join(["ipexctl", "push", *(repo.word for repo in repos)])
 
 
@@ -86,5 +81,4 @@ def load_call(repo: HubRepo) -> str:
 
 
 def hf_home(home: str) -> str:
-    """HF_HOME of the ranks on a host, in ipexctl's home there."""
     return f"{home}/{HF_HOME}"

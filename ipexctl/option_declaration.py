@@ -28,7 +28,6 @@ class Declaration(NamedTuple):
     words: str
     """As in the help: `--export -x KEY[=VALUE]`."""
     help: str
-    """`{default}` stands for the default."""
     panel: str = ""
     """The group of options in `ipexctl run --help-all`."""
     least: float | None = None
@@ -68,7 +67,6 @@ def values_of(options: Any) -> dict[str, Any]:
 
 
 def with_default(text: str, default: Any) -> str:
-    """Replace `{default}` in the help."""
     return text.replace("{default}", f"{default:g}" if isinstance(default, float) else str(default))
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 FORKS: Final = 32
-"""Hosts to work on at the same time."""
 CONNECT_SECONDS: Final = 10.0
-"""To connect and log in to a host."""
 RECONNECT_SECONDS: Final = 300.0
 """Without a word from node0 until a call stops following a run. The run itself does not depend on the call."""
 TRANSPORT: Final = "auto"

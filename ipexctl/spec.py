@@ -35,8 +35,6 @@ _EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RankOptions:
-    """Options of the ranks and of their connections."""
-
     n: int | None = declare(
         "-n N",
         "Ranks in total, spread evenly over the hosts (default: --ppn on every host).",
@@ -322,7 +320,6 @@ class AccelerateConfig:
     ipex: bool | None = None
     """None: not in the file, so accelerate uses IPEX if it is installed."""
     ipex_enabled: bool | None = None
-    """A key of accelerate 0.19 only."""
     debug: bool = False
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
@@ -363,9 +360,7 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
     notify: str = field(default="", repr=False)
-    """Command of --notify; may contain a token."""
     is_followed: bool = True
-    """True if this call follows the run."""
     repeats_notes: bool = False
     """Show the notes on files left out of the project again."""
     hosts_from: str = ""

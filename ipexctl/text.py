@@ -49,7 +49,6 @@ def is_ascii_locale(environ: Mapping[str, str]) -> bool:
 
 
 def is_variable_name(text: str) -> bool:
-    """True for a valid name of an environment variable; such a name needs no quotes in sh."""
     return _VARIABLE.fullmatch(text) is not None
 
 
@@ -121,7 +120,6 @@ def without_colors(text: str) -> str:
 
 
 def tilde_path(path: Path) -> str:
-    """A path for a message: `~` replaces the home directory."""
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.expanduser raises without a home
     text = os.fspath(path)
     inside = home != "/" and (text == home or text.startswith(f"{home}/"))
@@ -129,7 +127,6 @@ def tilde_path(path: Path) -> str:
 
 
 def home_directory() -> Path:
-    """The account's home directory, or / if it has none."""
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises without a home
     return Path(home if home.startswith("/") else "/")
 

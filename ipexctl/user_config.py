@@ -23,7 +23,6 @@ class TomlError(ValueError):
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a text that anyone may have written. Raises a TomlError."""
     if sys.version_info >= (3, 11):  # imported here because every command looks for a config.toml
         import tomllib
     else:

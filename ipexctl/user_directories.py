@@ -25,7 +25,6 @@ def data_directory() -> Path:
 
 
 def account_name() -> str:
-    """The account's name, else its number."""
     import getpass
 
     try:

@@ -53,7 +53,6 @@ _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
 DEFAULTS: Final = ("default_config.yaml", "default_config.json")
 LARGEST: Final = 1_000_000
-"""Ranks or machines of a cluster."""
 
 
 def read_accelerate(text: str, path: str) -> AccelerateConfig:
@@ -103,7 +102,6 @@ def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
 
 
 def default_file(environ: Mapping[str, str]) -> Path | None:
-    """The default file of `accelerate launch`, if it exists."""
     cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     place = expanded(Path(environ.get("HF_HOME") or cache, "accelerate"))
     return next((file for name in DEFAULTS if (file := place / name).is_file()), None)

@@ -36,7 +36,6 @@ FIRST_REGIONAL: Final = "1.7"
 
 
 def variables_of(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[Setting, ...]:
-    """The ranks' variables for the accelerate in their environment."""
     return tuple(_settings(config, packages.get(PROJECT), has_ipex=IPEX in packages))
 
 

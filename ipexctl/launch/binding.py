@@ -28,14 +28,12 @@ class RankSlot:
 class Binding:
     slots: tuple[RankSlot, ...]
     threads: int
-    """OpenMP threads per rank."""
     formula: str
     workers: int
     """oneCCL workers per rank with their own cores; 0 if a rank has no core to spare."""
     alone: bool
     """No two ranks share a core, so each thread may be bound to one."""
     crowded: bool = False
-    """There are more ranks than cores."""
 
 
 def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bind_workers: bool = True) -> Binding:

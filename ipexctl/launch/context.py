@@ -24,9 +24,7 @@ class NodeLayout:
     facts: Facts
     address: str
     ssh_name: str
-    """Its name for mpirun."""
     first: int
-    """Its first rank."""
     cores: Cores
     binding: Binding
     iface: str | None = None
@@ -37,20 +35,16 @@ class NodeLayout:
 
 
 ChosenValue = tuple[str | None, str]
-"""A value and its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """The input of every rule for a variable."""
-
     request: LaunchRequest
     nodes: tuple[NodeLayout, ...]
     backend: Backend
     backend_reason: str
     flavor: LaunchFlavor
     workers: int
-    """oneCCL workers per rank."""
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The user's own values: rules that depend on a variable take it from here."""
     bound_by_mpi: bool = False
@@ -64,7 +58,6 @@ class LaunchContext:
 
     @property
     def omp(self) -> int | None:
-        """The user's own number of threads per rank."""
         return requested_number(self.wanted, "OMP_NUM_THREADS") or self.request.spec.omp
 
     @property

@@ -46,9 +46,7 @@ class HostHub:
     has_own_cache: bool = False
     """True if a variable of the account or the setup file names a cache."""
     in_home: frozenset[HubRepo] = frozenset()
-    """Repositories in the home's cache."""
     in_own: frozenset[HubRepo] = frozenset()
-    """Repositories in the account's cache."""
     others: int = 0
     """Repositories of the account's cache that the home's lacks."""
     prepared_in_home: frozenset[HubRepo] = frozenset()
@@ -133,7 +131,6 @@ def _is_prepared(request: LaunchRequest, host: str, repo: HubRepo) -> bool:
 
 
 def _offline(request: LaunchRequest, hosts: Sequence[str]) -> dict[str, str]:
-    """Host → why its ranks do not ask the hub."""
     if request.spec.offline_hub:
         return dict.fromkeys(hosts, "--offline-hub")
     problems = {host: found.problem for host in hosts if (found := request.found.hub.hosts.get(host)) and found.problem}
@@ -197,7 +194,6 @@ def _decided(request: LaunchRequest) -> bool | None:
 
 
 def _lacking(request: LaunchRequest, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:
-    """Named repositories with the hosts that lack them."""
     if not all(host in request.found.hub.hosts for host in hosts):
         return []
     has = {host: _has(request, host) for host in hosts}

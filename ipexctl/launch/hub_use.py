@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 LIBRARIES: Final = frozenset(
     {"datasets", "diffusers", "evaluate", "huggingface_hub", "peft", "sentence_transformers", "transformers", "trl"}
 )
-"""Libraries that look for models or data on a hub."""
 _CALLS: Final[Mapping[str, tuple[RepoKind, int, str]]] = {
     "from_pretrained": ("model", 0, "pretrained_model_name_or_path"),
     "pipeline": ("model", 1, "model"),
@@ -48,11 +47,8 @@ _WRITTEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NamedRepo:
-    """A repository, and where the script names it."""
-
     repo: HubRepo
     place: str
-    """`train.py, line 12`, `--model_name_or_path`."""
     is_certain: bool = False
     """The ranks fail without it."""
     is_loaded: bool = False
@@ -63,8 +59,6 @@ class NamedRepo:
 
 @dataclass(frozen=True, slots=True)
 class HubUse:
-    """What is known of a script and a hub before it runs."""
-
     repos: tuple[NamedRepo, ...] = ()
     imports: bool = False
     """The script imports a library that looks for models or data on a hub."""
@@ -139,7 +133,6 @@ def _certain(entry: NamedRepo, imports: bool, texts: frozenset[str]) -> NamedRep
 
 
 def imported_modules(node: ast.AST) -> Iterator[str]:
-    """The top level of each module that an import names."""
     if isinstance(node, ast.Import):
         yield from (alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level and node.module:

@@ -29,8 +29,6 @@ TORCH_START: Final = 210 << 20
 
 @dataclass(frozen=True, slots=True)
 class EarlierMemory:
-    """What the largest rank of an earlier run took."""
-
     size: int
     run: str
     ppn: int = 0

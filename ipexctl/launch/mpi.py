@@ -30,8 +30,6 @@ NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An MPI to start ranks with, or a starter that needs none."""
-
     flavor: LaunchFlavor
     path: str
     """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
@@ -49,7 +47,6 @@ class Launcher:
 
 
 def title_of(flavor: str) -> str:
-    """Name of what starts the ranks; for a plan by a newer version, the flavor."""
     starter = rank_starter_of(flavor)
     return starter.title if starter is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
 

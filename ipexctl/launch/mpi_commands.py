@@ -33,7 +33,6 @@ exec {command} "$@"
 
 
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
-    """The complete mpirun line, or a single rank's."""
     request = context.request
     rank = (request.found.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
     starter = rank_starter_of(launcher.flavor)

@@ -58,7 +58,6 @@ def check_options(spec: RunSpec) -> Refusal | None:
 
 
 def _check_restarts(spec: RunSpec) -> Refusal | None:
-    """Options about other hosts after a loss."""
     if not spec.has_pool:
         return None
     option = "--spares" if spec.min_hosts is None else "--min-hosts"
@@ -72,7 +71,6 @@ def _check_restarts(spec: RunSpec) -> Refusal | None:
 
 
 def check_limits(options: Any) -> Refusal | None:
-    """Why a value is below or above its limit; None if all are possible."""
     for name, declaration in declared(options).items():
         value = getattr(options, name)
         if value is None:
@@ -152,7 +150,6 @@ def requested_variables(request: LaunchRequest) -> dict[str, str]:
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
-    """The user's value of a variable that the rest of the plan depends on."""
     text = wanted.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
 

@@ -28,8 +28,6 @@ MAX_RANKS_PER_CORE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RankDistribution:
-    """Ranks of each host, in the order of the hosts."""
-
     counts: tuple[int, ...]
     why: str
     notes: tuple[str, ...] = ()

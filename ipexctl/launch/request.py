@@ -39,13 +39,11 @@ class RankEnv:
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     prepended: tuple[str, ...] = ()
     ccl: bool = False
-    """It has oneCCL bindings."""
     is_installed: bool = True
     """False for a plan with the environment that install would make."""
     stacks: tuple[str, ...] = ()
     """Its stack, or those that the indexes decide between; empty for a user's environment."""
     version: str = ""
-    """Its Python, such as `3.11`; empty if unknown."""
     mpi_backend: bool | None = False
     """Its torch was built with MPI; no wheel is. None: unknown."""
 
@@ -55,8 +53,6 @@ MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
 
 
 class MpiImport(NamedTuple):
-    """An import of one of `MPI_MODULES`."""
-
     module: str
     place: str
     """`train.py, line 3`."""
@@ -109,7 +105,6 @@ class Gathered:
     job: str = ""
     """Number of the scheduler's job that the hosts belong to, if known; empty outside one."""
     job_seconds: int | None = None
-    """Time left of that job; None without a limit."""
     earlier_memory: EarlierMemory | None = None
 
     @property
@@ -135,8 +130,6 @@ def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The input of `plan_launch`: what a run asks of the hosts that were found."""
-
     spec: RunSpec
     found: Gathered
     run: str
@@ -147,9 +140,7 @@ class LaunchRequest:
     stated: StatedBackend | None = None
     """The backend that the script's arguments or accelerate's file name; it decides under `auto`."""
     uses_accelerate: bool = False
-    """The script is known to join its ranks by accelerate, as the Trainer does."""
     mpi_import: MpiImport | None = None
-    """The script's first import of a module that needs mpirun."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -161,5 +152,4 @@ class LaunchRequest:
 
     @property
     def rundir(self) -> str:
-        """The run's directory, the same on every host."""
         return f"{self.found.home}/runs/{self.run}"

@@ -35,7 +35,6 @@ class StatedBackend:
     source: str
     """`--ddp_backend ccl`, `mpirun_ccl 1 of FILE`."""
     for_gloo: str
-    """What to type instead for gloo."""
     of_trainer: bool = False
     """It is an argument of the Trainer, which newer versions of transformers refuse."""
 

@@ -96,7 +96,6 @@ def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
 
 
 def missing_libraries(context: LaunchContext) -> Iterator[str]:
-    """Notes about libraries that a pasted line asks for and hosts lack."""
     options = context.request.spec
     if options.allocator in ("tcmalloc", "jemalloc"):
         package = "libgoogle-perftools4" if options.allocator == "tcmalloc" else "libjemalloc2"

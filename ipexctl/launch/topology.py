@@ -92,8 +92,6 @@ def cpus(cores: Iterable[Core]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Ranks per host and threads per rank, with the formula for the threads."""
-
     ppn: int
     omp_num_threads: int
     ccl_worker_count: int

@@ -135,7 +135,6 @@ def _completion_files() -> list[Path]:
 
 
 def _bashrc() -> list[Path]:
-    """The `.bashrc`, if it has the line of the completion."""
     path = home_directory() / ".bashrc"
     try:
         return [path] if _completion_line() in path.read_bytes().splitlines() else []

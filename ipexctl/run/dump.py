@@ -92,7 +92,6 @@ class Process:
     state: str
     """As in /proc: R, S, D …"""
     wchan: str
-    """The kernel function it waits in."""
     how: str
     threads: tuple[Thread, ...]
     why: str
@@ -133,8 +132,6 @@ class RankStacks:
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks with the same stack."""
-
     ranks: tuple[RankStacks, ...]
 
     @property
@@ -153,7 +150,6 @@ class StackGroup:
 
     @property
     def place(self) -> str:
-        """`all_reduce, called at train.py:17`."""
         inner, own_frame = self.inner, self.own
         if own_frame is None or own_frame == inner:
             return inner.function
@@ -179,7 +175,6 @@ class Dump:
 
     @property
     def mute(self) -> tuple[RankStacks, ...]:
-        """Ranks without a stack."""
         return tuple(rank for rank in self.ranks if not rank.frames)
 
     @property
@@ -196,7 +191,6 @@ class DumpReceiver:
         self._world_size = world_size
         self._rows: list[object] = []
         self.document: dict[str, Any] = {}
-        """The last dump, as it was sent."""
 
     def add(self, message: Mapping[str, object]) -> Dump | None:
         """The dump, if this was its last part. Raises a FrameError for more ranks than the run has."""

@@ -147,7 +147,6 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
 class PathOnHosts(NamedTuple):
     having: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Hosts that could not be asked."""
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:

@@ -71,11 +71,9 @@ class NotReachedAgain(Unreachable):
     def __init__(self, reason: str, advice: str, last: Unreachable) -> None:
         super().__init__(reason, advice)
         self.last = last
-        """The last attempt to reach it."""
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise a UserError for an invalid regular expression."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -96,7 +94,6 @@ class LineChoice:
     tail: int | None = None
     """Only the last lines in order of time; with `follow`, of those that exist at the beginning."""
     pattern: str = ""
-    """Only lines that match this regular expression."""
     exact: bool = False
     """Each line with its own time, however many there are."""
 
@@ -134,7 +131,6 @@ class Follower:
         self.offsets: dict[str, int] = {}
         self.status: RunStatus | None = None
         self.document: Mapping[str, Any] = {}
-        """The status, as node0 keeps it."""
         self._record = record
         self._open_session = open_session
         self._watch = watch
@@ -159,7 +155,6 @@ class Follower:
         self._silence_limit = silence_limit(reconnect)
         self._is_queued = False
         self._silent_since: float | None = None
-        """Start of the silence that was last reported."""
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Report events until the run has ended, or all output so far; return the last event, which was also reported.

@@ -51,7 +51,6 @@ _PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
 _WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
 """Parts of names of kernel functions in which a rank waits for its own thread or the network."""
 _MOST: Final = 3
-"""Places that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,6 @@ class HangPlace:
     """With `line`: the innermost place in the script, if there is one."""
     line: int | None = None
     is_caller: bool = False
-    """True if that place only calls the function."""
     why: str = ""
 
     @property
@@ -94,12 +92,10 @@ class Hang:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks to look at first."""
         return tuple(rank for place in self.causes or self.waiting[-1:] for rank in place.ranks)
 
     @property
     def sentence(self) -> str:
-        """What the stacks show."""
         verb = "wait" if self.is_sure else "sleep"
         waits = join_words([f"{place.names} {_verb(place, verb)} in {place.place}" for place in self.waiting[:_MOST]])
         if self.kind == "mismatch":

@@ -162,15 +162,12 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class ReadCopy:
-    """A copy of an earlier call."""
-
     status: RunStatus
     seen: float
     """When its status was written, in seconds since the epoch."""
 
     @property
     def is_complete(self) -> bool:
-        """True if it has all output of the run, and its final status."""
         return self.status.state in FINAL
 
 
@@ -193,7 +190,6 @@ def save_final_status(directory: Path, status: RunStatus) -> None:
 
 
 def read_final_status(directory: Path) -> RunStatus | None:
-    """How a run ended, as far as this machine knows."""
     for name in ("status.json", "ended.json"):
         status = read_status(read_json(str(directory / name)))
         if status.state in FINAL:
@@ -202,6 +198,5 @@ def read_final_status(directory: Path) -> RunStatus | None:
 
 
 def remove_copy(runs: Path, run: str) -> None:
-    """`runs` is the registry's directory."""
     shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
     shutil.rmtree(runs / run, ignore_errors=True)

@@ -65,9 +65,7 @@ def lasting_failures(before: Sequence[FileFailure], latest: Sequence[FileFailure
 class _Mirrored:
     request: FetchRequest
     result: FetchResult | None = None
-    """Of all passes."""
     failures: tuple[FileFailure, ...] = ()
-    """Of the latest pass."""
     is_away: bool = False
     noted: set[str] = field(default_factory=set)
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 def options_of(
     record: RunRecord, *, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
 ) -> ConnectOptions:
-    """The connection options of the run's start."""
     policy: Any = record.host_keys
     options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.starter)
     return options._replace(job=record.job, shared=record.rundir) if record.job else options

@@ -58,7 +58,6 @@ def query_runs(
     cancel: Cancel,
     timeout: float = PS_ANSWER,
 ) -> list[KnownRun]:
-    """Every run with its state, in the order of the records."""
     places: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
         places.setdefault((record.node0, record.home), []).append(record)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A sentence, and what to type."""
-
     reason: str
     fix: str = ""
 

@@ -68,7 +68,6 @@ def _range(item: str, text: str) -> range:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """Text that `parse_ranks` reads, such as `0-3,8`."""
     return number_ranges(sorted(set(ranks)))
 
 

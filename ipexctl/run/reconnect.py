@@ -37,7 +37,6 @@ class Absence:
         """First frame of the present connection; None before it."""
         self._last_at: float | None = None
         self._minutes = 0
-        """Full minutes away that were reported."""
 
     def on_frame(self, now: float) -> None:
         if self._first_at is None:
@@ -60,14 +59,12 @@ class Absence:
         return "lost" if is_first else "away" if is_new_minute else "again"
 
     def away(self, now: float) -> float:
-        """Total seconds without a frame."""
         return self._before + (0.0 if self._last_at is None or self._first_at is not None else now - self._last_at)
 
     def left(self, now: float) -> float:
         return max(0.0, self.limit - self.away(now))
 
     def notice(self, step: Step, name: str, reason: str, now: float) -> str:
-        """Text for a loss of the node0 with that name; empty if none is due."""
         left = rough_duration(self.left(now))
         if step == "lost":
             return f"{name}: {reason}; connecting again, for up to {left} (--reconnect)"

@@ -46,9 +46,7 @@ class RunRecord:
     id: str
     node0: Host
     home: str
-    """ipexctl's home there, absolute."""
     python: str
-    """The Python for the agent there."""
     script: str = ""
     env: str = ""
     started: float = 0.0
@@ -73,7 +71,6 @@ class RunRecord:
     job: str = ""
     """Number of the scheduler's job in which it runs; empty outside one."""
     project: str = ""
-    """The project's directory on the control machine."""
     typed_options: tuple[str, ...] = ()
     """The words of its `ipexctl run` up to the script, for --resume."""
     typed_words: tuple[str, ...] = ()
@@ -296,8 +293,6 @@ _FAILED_CALL: Final = "failed-call"
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """The last call of `ipexctl run` that began no run."""
-
     at: float
     script: str
     reason: str = ""
@@ -365,7 +360,6 @@ def abandoned_runs(directory: Path) -> tuple[str, ...]:
 
 
 def starting_runs(directory: Path) -> tuple[str, ...]:
-    """Runs that another call is starting now."""
     with contextlib.suppress(OSError):
         markers = sorted(directory.glob(f"*{_SUFFIX}"))
         return tuple(path.name.removesuffix(_SUFFIX) for path in markers if not _is_abandoned(path))

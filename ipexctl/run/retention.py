@@ -80,8 +80,6 @@ def background_prune(keep: RetentionLimits, home: str, python: str, run: str) ->
 
 @dataclass(frozen=True, slots=True)
 class PruneResult(HostResult):
-    """One host: the old runs that were pruned, or would be."""
-
     gone: tuple[PrunedRun, ...] = ()
     kept: int = 0
     size: int = 0

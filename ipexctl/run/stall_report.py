@@ -40,13 +40,11 @@ _KERNEL_FUNCTIONS: Final = (
     ("rpc_", "for NFS"),
 )
 _MAX_GROUPS: Final = 8
-"""Groups of ranks that are listed."""
 _WIDTH: Final = 100
 _MAX_SENTENCE: Final = 600
 
 
 def silence_lines(run: str, silence: Silence) -> list[str]:
-    """The command to type, then the state of the ranks."""
     head = f"no rank has printed anything for {_minutes(silence.after)}: ipexctl why {run} --stacks shows where each is"
     return [head, *_indented(sentence for _, sentence in describe_silent(silence))]
 

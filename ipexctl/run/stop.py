@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """The status of a run after it was stopped, and its state before."""
-
     status: RunStatus
     was: State
 

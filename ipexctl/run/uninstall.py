@@ -39,7 +39,6 @@ class UninstallOptions:
     with_results: bool = False
     timeout: float | None = None
     selection: str = ""
-    """The options that select the same hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class UninstallReport(Report[UninstallResult]):
     control: UninstallResult
     with_results: bool = False
     is_survey: bool = True
-    """Nothing was removed yet."""
     obstacles: Mapping[str, HostError] = field(default_factory=dict)
     """Of a dry run: host → why the call without --dry-run would remove nothing now."""
 
@@ -195,7 +193,6 @@ class _Uninstall:
         return found
 
     def refuse(self, obstacles: Mapping[str, HostError]) -> UninstallReport:
-        """Fail every host and the control machine."""
         for result in self.working():
             name = result.host.name
             self.update(result.host, obstacles.get(name) or HostError(f"not done, because of {fold(obstacles)}"))

@@ -33,7 +33,6 @@ _MOST_DIRECTORIES: Final = 50
 
 
 def named_files(tree: ast.Module) -> tuple[str, ...]:
-    """Texts of a script that look like names of files that it reads."""
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     names = (text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS))
     return tuple(dict.fromkeys(names))[:_MOST_NAMES]

@@ -37,13 +37,9 @@ _FIGURES_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class WaitResult:
-    """What is known of a run when the wait for it ends."""
-
     record: RunRecord
     status: RunStatus | None
-    """The last status that was seen."""
     reason: str = ""
-    """Why the run's end was not seen."""
     fix: str = ""
     is_unreachable: bool = False
 
@@ -81,7 +77,6 @@ class RunWait:
         self._note = note
         self._status: RunStatus | None = None
         self._absence: Unreachable | None = None
-        """Why node0 can't be reached now."""
 
     def wait(self) -> WaitResult:
         """Return once the run is over, node0 has no record of it, or the wait was cancelled."""

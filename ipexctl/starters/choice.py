@@ -28,7 +28,6 @@ _SRUN: Final = "srun"
 
 
 def starter_of(name: str) -> Starter:
-    """The starter with that name in a record."""
     if name == _SRUN:
         from ipexctl.starters.srun import OVER_SRUN
 

@@ -68,7 +68,6 @@ class SrunStep:
         return (*options, "--overcommit") if is_crowded else options
 
     def hostfile(self, counts: Mapping[str, int]) -> str:
-        """The host of each rank, by line."""
         return "".join(f"{name}\n" * count for name, count in counts.items())
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FIRST_MPIRUN: Final = "0.28"
 _MARK: Final = "mpirun-host:"
-"""Before each line of the hostfile in the header."""
 CCL_BY_RANKS: Final = "1.8"
 """Before this version, mpirun_ccl was ignored on a single machine."""
 

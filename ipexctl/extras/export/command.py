@@ -168,8 +168,6 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
 
 
 class _Resources(TypedDict):
-    """What a pod with one host's ranks asks for."""
-
     threads_per_core: int
     memory: int | None
 
@@ -193,7 +191,6 @@ def _job_name(call: RunCall) -> str:
 
 
 def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
-    """Notes about everything in the plan that the other launcher cannot do."""
     lost = _lost_options(ctx, call)
     if plan.allreduce.mode == "shared":
         lost.append("ranks of one host add gradients up over gloo: the files for shared memory are those of a run")

@@ -52,8 +52,6 @@ WHY_TURNS: Final = "# threads of a rank with one core take turns, where the mach
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A text for stdout, and notes for stderr."""
-
     text: str
     notes: tuple[str, ...] = ()
 
@@ -73,7 +71,6 @@ def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting
 
 
 def differing_settings(plan: Plan) -> dict[str, tuple[Setting, ...]]:
-    """Variable → its settings, for variables that differ between hosts or ranks."""
     by_name: dict[str, list[Setting]] = {}
     for setting in plan.settings:
         if setting.name not in _OF_RANK and not setting.secret:
@@ -100,7 +97,6 @@ NO_RANKS: Final = (
 
 
 def require_process_group(plan: Plan, purpose: str) -> None:
-    """Raise a UserError for independent copies, which this export can't express."""
     if plan.backend == "none":
         raise UserError(
             f"{purpose} can't express independent copies, without a process group",
@@ -109,7 +105,6 @@ def require_process_group(plan: Plan, purpose: str) -> None:
 
 
 def secrets_of(plan: Plan) -> tuple[str, ...]:
-    """Names of secret variables. Exports never hold their values; the user sets them in the environment."""
     return tuple(dict.fromkeys(variable_in_sh(setting.name) for setting in plan.settings if setting.secret))
 
 
@@ -153,7 +148,6 @@ def fold_line(parts: Sequence[str]) -> list[str]:
 
 
 def require_mpirun(plan: Plan, purpose: str) -> None:
-    """Raise a UserError for ranks that are planned without an mpirun."""
     if plan.has_starters:
         fix = "--mpi intel, openmpi or mpich, or the path of an mpirun"
         ranks = "this single rank is" if plan.world_size == 1 else "these ranks are"

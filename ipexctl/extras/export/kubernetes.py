@@ -50,7 +50,6 @@ def to_give(limits: dict[str, int | str]) -> str:
 
 
 def pod_variables(plan: Plan, *, without: Sequence[str] = ()) -> dict[str, str]:
-    """The ranks' variables that are the same in each pod."""
     settings = common_settings(plan, without=(*HOST_SETTINGS, *without))
     return {
         setting.name: setting.value

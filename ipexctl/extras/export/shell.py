@@ -47,7 +47,6 @@ ADDED: Final = (
 _WILDCARD: Final = re.compile(r"[][*?\\]")
 _ESCAPED: Final = r"\\\g<0>"
 QUOTE: Final = r"""quote() { sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }"""
-"""A shell function that quotes its stdin as one word of sh."""
 EXCLUDED: Final = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", "node_modules")
 FREE_PORT: Final = """\
 import socket
@@ -58,7 +57,6 @@ STOP: Final = (
     "pid=\\$(cat '$place/mpirun.pid') && kill \\$pid && "
     "for try in \\$(seq 50); do kill -0 \\$pid || break; sleep 0.2; done"
 )
-"""Stops mpirun and waits until it has ended its ranks."""
 
 
 def to_shell(
@@ -142,14 +140,12 @@ def _project(secret_files: Collection[str]) -> list[str]:
 
 
 def _remote_command(host: Host) -> str:
-    """The command that runs "$*" on the host."""
     if host.name == "localhost" and host.address == "localhost":
         return 'sh -c "$*"'
     return f'{shlex.join(["ssh", "-T", "-o", "BatchMode=yes", *ssh_options(host), host.address])} "$*"'
 
 
 def _rank(plan: Plan, setup: str | None) -> list[str]:
-    """The script that starts each rank."""
     lines = [f"#!/bin/{_shell(setup)}"]
     if plan.has_starters:
         lines += ["rank=0"]

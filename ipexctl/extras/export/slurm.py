@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.plan import Plan, Setting
 
 Launcher = Literal["auto", "srun", "mpirun"]
-"""The program that starts the ranks in the allocation."""
 
 SLURM_VARIABLES: Final = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
 """Read by the rank function before it unsets them."""

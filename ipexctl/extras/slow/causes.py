@@ -34,7 +34,6 @@ class Evidence:
     own: float
     """In parts of a step."""
     usual_own: float
-    """The median of the other ranks."""
     cpu_more: float | None = None
     queue_more: float | None = None
     data_more: float | None = None
@@ -77,12 +76,10 @@ class Signature(NamedTuple):
 
 
 def find_cause(evidence: Evidence) -> SlowCause:
-    """The cause of the first signature that fits."""
     return next((signature.cause for signature in SIGNATURES if signature.fits(evidence)), _UNKNOWN)
 
 
 def needs_look(cause: SlowCause) -> bool:
-    """True if a look at the rank's host can say more."""
     return cause == _CONTENTION
 
 

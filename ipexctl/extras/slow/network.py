@@ -33,8 +33,6 @@ Window = TypeVar("Window")
 
 @dataclass(frozen=True, slots=True)
 class LinkFinding:
-    """Links that make all ranks wait."""
-
     hosts: tuple[str, ...]
     start: float
     end: float

@@ -43,14 +43,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SlowResult:
-    """The verdict on a run, and the exit code of the call."""
-
     record: RunRecord
     verdict: SlowVerdict
     state: str = "unknown"
     exit_code: int = 0
     error: HostError | None = None
-    """Why node0 did not answer."""
     from_copy: bool = False
     look_error: str = ""
     """Why the look at the suspect's host failed; begins with the host."""

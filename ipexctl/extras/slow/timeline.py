@@ -74,8 +74,6 @@ def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -
 
 
 class _Record(Protocol[RatesOut]):
-    """The windows of one rank or host, as in its file."""
-
     @property
     def started(self) -> float: ...
     @property
@@ -131,5 +129,4 @@ def _joined(row: Iterable[_Slot]) -> Iterator[JudgedWindow]:
 
 
 def mean_rates(parts: Sequence[Mapping[Any, Rates]]) -> dict[Any, Rates]:
-    """Mean figures of each one that all parts have."""
     return {key: merge([part[key] for part in parts]) for key in parts[0] if all(key in part for part in parts)}

@@ -37,10 +37,7 @@ Unjudged = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
-    """What must be known of a run to judge its windows."""
-
     hosts: Mapping[int, str] = field(hash=False)
-    """The host of each rank."""
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
     """As the supervisor measured it."""
@@ -55,7 +52,6 @@ class SlowFinding:
     cost_percent: float
     """Upper limit: how much less time steps would take without it."""
     cost_seconds: float
-    """The same, for the windows in which it was slow."""
     cause: SlowCause
     evidence: Evidence
     start: float
@@ -71,7 +67,6 @@ class SlowVerdict:
     """Current ones first, then by cost."""
     links: tuple[LinkFinding, ...] = ()
     windows: int = 0
-    """Windows that were judged."""
     seconds: float = 0.0
     """Of these windows."""
     waiting: Waiting = "sleeps"
@@ -241,8 +236,6 @@ def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, look: Suspect
 
 
 class _Compared(NamedTuple):
-    """The mean figure of one in some windows, and the median of the others' means."""
-
     value: float | None
     usual: float | None
 

@@ -65,7 +65,6 @@ _FIX_WHEN_OVER: Final = {
     "no-own-time": "its throughput: ipexctl why {run}",
     "one-rank": "its throughput: ipexctl why {run}",
 }
-"""What to type instead once the run is over."""
 _SPINS: Final = (
     "ranks that wait under oneCCL and MPI use their processor, too: of a slow rank only the wait for a processor and "
     "for data is seen, and not more work or a slow processor"
@@ -145,7 +144,6 @@ def cost_of(found: SlowFinding) -> str:
 
 
 def reason_of(found: SlowFinding) -> str:
-    """What explains it, with the figures behind it."""
     evidence, look = found.evidence, found.evidence.look
     who = "ranks" if _is_of_run(look) else "programs"
     queue = f"its main thread waited {_percent(evidence.queue_more)} of the time longer for a processor"
@@ -214,7 +212,6 @@ def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
 
 
 def _again(record: RunRecord, option: str) -> str:
-    """The command that starts the run anew with this option, or the option alone."""
     return f"{record.resume_command} {option}" if record.resume_command else option
 
 
@@ -258,7 +255,6 @@ def lines_of(result: SlowResult, columns: int = 0, *, colors: bool = False) -> I
 
 
 def _closing(result: SlowResult) -> Iterator[str]:
-    """What was judged, and what could not be."""
     record, verdict = result.record, result.verdict
     if result.error is not None:
         source = "this is from the copy on the control machine" if result.from_copy else "nothing is known here"
@@ -298,7 +294,6 @@ class SlowEntry(NamedTuple):
 class SlowSection(NamedTuple):
     entries: tuple[SlowEntry, ...]
     closing: tuple[str, ...]
-    """What was judged, and what could not be."""
 
 
 def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> SlowSection:

@@ -35,7 +35,6 @@ _ONLY_FOR_SHELL: Final = re.compile(r"[;&|()<>\n$`~*?{#]")
 
 
 def find_launcher(words: Sequence[str]) -> str:
-    """Name of the launcher that the command would start in each rank; or empty."""
     try:
         found = own_line(words)
     except UserError:

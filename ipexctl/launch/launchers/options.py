@@ -46,7 +46,6 @@ class PastedLine:
     """Its launchers, from the outer to the inner one."""
     kind: CommandKind
     argv: tuple[str, ...]
-    """What each rank runs."""
     values: Mapping[str, TakenValue]
     """By the field of the option, or by `$NAME` for a variable."""
     accelerate: Mapping[str, str] | None
@@ -97,7 +96,6 @@ class _Reader:
         self._words, self._environ = words, environ
         self._launchers: list[LauncherRow] = []
         self._targets: dict[str, int] = {}
-        """Positions of the options for each target."""
         self._values: dict[str, TakenValue] = {}
         self._accelerate: dict[str, str] = {}
         self._packages: list[str] = []

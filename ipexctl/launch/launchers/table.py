@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NUMBERS: Final = ("n", "ppn", "nodes", "omp", "ccl_workers", "master_port", "max_restarts")
-"""Targets that are numbers."""
 FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}
 """Targets of options without a value that set one of ipexctl."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
-"""Targets without an option of ipexctl, and their values."""
 ACCELERATE: Final = {
     "main_process_ip": "main_ip", "main_process_port": "main_port", "mixed_precision": "mixed_precision",
     "mpirun_ccl": "ccl_workers", "mpirun_hostfile": "hostfile", "num_machines": "machines",
@@ -39,7 +37,6 @@ class LauncherRow:
     meanings: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What to type instead of options that are not taken over."""
     runs_commands: bool = False
-    """A word after its options is a command; else it is a Python script."""
     module: str = ""
     """The module that it runs, instead of one on the line."""
     has_options_anywhere: bool = False
@@ -51,7 +48,6 @@ class LauncherRow:
     of_accelerate: bool = False
     """It reads accelerate's configuration. It may follow mpirun, whose ranks it does not multiply."""
     local_rank: str = ""
-    """The option that tells each rank its local rank."""
     starts_copies: bool = False
     """It starts independent copies, unless an option makes it distributed."""
     advice: str = ""

@@ -41,8 +41,6 @@ _SAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class UnwrappedCall:
-    """The call without another launcher."""
-
     spec: RunSpec
     config: AccelerateConfig | None = None
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
@@ -143,7 +141,6 @@ def _accelerate(
 
 
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
-    """One note for the complete line."""
     names = line.names or (first,)
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     reason = f"{pronoun} would launch a second time" if line.names else "ipexctl starts Python itself"
@@ -175,7 +172,6 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
 
 
 def _shown(name: str, taken: TakenValue) -> str:
-    """As it would be typed."""
     value = taken.value
     if isinstance(value, Export):
         return f"-x {value.name}" if value.secret else f"-x {value.name}={shlex.quote(value.value)}"

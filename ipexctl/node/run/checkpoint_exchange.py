@@ -51,12 +51,10 @@ class CheckpointExchange(AuthenticatingServer):
         """`addresses`: of the hosts, where known. Raises an OSError if nothing can listen there."""
         super().__init__(bind, token, CHECKPOINT_EXCHANGE, len(hosts), addresses)
         self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """Lines for the user."""
         self.is_over = False
         self.failure = ""
         """Why it failed; empty until it is over."""
         self.failed_host = ""
-        """The host that could not do its part."""
         self._path, self._hosts, self._is_restart = path, dict(hosts), is_restart
         self._conns: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
@@ -245,7 +243,6 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
 
 
 def _directories_of(name: str) -> Iterator[str]:
-    """The file and the directories above it."""
     while name:
         yield name
         name = name.rpartition("/")[0]

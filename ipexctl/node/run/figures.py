@@ -35,7 +35,6 @@ class RankFigures:
 
 class RunFigures:
     def __init__(self, hosts: Mapping[int, str], plan: Json) -> None:
-        """`hosts`: rank → host; `plan`: the document of plan.json."""
         self._plan, self._is_wire_possible = plan_fields(plan), is_wire_possible(plan)
         self._throughput: dict[int, RankThroughput] = {}
         self.begin_attempt(hosts)

@@ -72,7 +72,6 @@ LONGEST_RANK_INTERVAL = 1.0
 
 class FollowRequest(RunReference):
     copy: bool
-    """True for a directory that is an earlier copy from node0."""
     offsets: Mapping[str, int]
     """`0.out` → bytes that the caller already has."""
     ranks: Sequence[int] | None
@@ -151,8 +150,6 @@ class FollowedFile:
 
 
 class OutputReader:
-    """The output of the chosen ranks, in order of time."""
-
     def __init__(
         self,
         files: dict[OutputKey, FollowedFile],
@@ -253,14 +250,10 @@ class StatusWatcher:
         self._modified, self._modified_at = 0, 0.0
         self._stored: StoredStatus | None = None
         self._is_new = False
-        """The file changed after the last status that was sent."""
         self._sent: tuple[object, object] = (None, None)
-        """The state of the run, and those of the ranks."""
         self.due_at = math.inf
-        """When to send a status that is held back."""
 
     def poll(self, now: float) -> tuple[StoredStatus, bool]:
-        """The status, and True if it is to be sent."""
         try:
             changed = os.stat(self._path).st_mtime_ns
         except OSError:
@@ -286,8 +279,6 @@ class StatusWatcher:
 
 
 class OutputSender:
-    """Sends new output that the filter chooses, with its times."""
-
     def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
         """All output found by the last check is sent."""
@@ -314,7 +305,6 @@ class OutputSender:
         return size > 0 or was_resumed
 
     def send_all(self, *, is_final: bool) -> None:
-        """Send all output that exists now."""
         while not self.is_caught_up:
             self.send_some()
         self.send_last_lines(is_final=is_final)

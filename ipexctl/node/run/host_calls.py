@@ -50,8 +50,6 @@ class HostAnswer(NamedTuple):
 
 
 class HostCalls:
-    """Calls of one question to several hosts."""
-
     def __init__(self, shell: Sequence[str], environ: Mapping[str, str]) -> None:
         self._shell, self._environ = tuple(shell), dict(environ)
         self._answers: queue.SimpleQueue[HostAnswer] = queue.SimpleQueue()
@@ -85,7 +83,6 @@ class HostCalls:
         self.begin(host, word, line, job.encode(), HOST_JOB)
 
     def take(self) -> list[HostAnswer]:
-        """Answers since the last call."""
         answers = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -39,7 +39,6 @@ class Moments:
     def __init__(self, path: str, now: float) -> None:
         self._path = path
         self.at = now + WINDOW - LOOKING if path else float("inf")
-        """Time of the next sample."""
         self._begun = self.at
         self._before: tuple[float, int] | None = None
         self._peak: float | None = None
@@ -75,7 +74,6 @@ class HostProbe:
         self._at = now
         self._is_first = True
         self._before: float | None = None
-        """Bytes sent at that time."""
         self._moments = Moments(f"{root}/sys/class/net/{self.iface}/statistics/tx_bytes" if self.iface else "", now)
 
     @property

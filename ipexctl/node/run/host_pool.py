@@ -31,7 +31,6 @@ def choose_hosts(pool: HostPool, present: Collection[str], last: Sequence[str]) 
 
 
 def start_with(start: StartRequest, hosts: Collection[str], attempt: int) -> StartRequest:
-    """The request for these hosts of its pool."""
     assert start.pool is not None
     chosen = [host for host in start.pool.hosts if host.host in hosts]
     of_ranks = [host for host in chosen for _ in range(host.ranks)]
@@ -53,7 +52,6 @@ def _with_numbers(argv: Sequence[str], hosts: int, ranks: int) -> list[str]:
 
 
 def hostfile_of(pool: HostPool, hosts: Collection[str]) -> str:
-    """The hostfile of the launcher."""
     return "".join(host.line for host in pool.hosts if host.host in hosts)
 
 

@@ -41,7 +41,6 @@ class HostStarter:
         self.wrappers = RankWrappers()
         self.state = machine.HostStarterState(rejoins=request.rejoins)
         self.ends: list[Json] = []
-        """Messages about wrappers of this attempt that have ended."""
         self.log, self._log_end = os.pipe()
         """Receives output of the wrappers themselves."""
         for number in (self.log, self._log_end):
@@ -112,7 +111,6 @@ class HostStarter:
             self.client.send_message("wrapper-ended", **end)
 
     def read_log(self) -> str:
-        """Output of wrappers since the last call."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self.log, MAX_TEXT).decode(errors="replace")
         return ""

@@ -54,9 +54,7 @@ Step = Tuple["HostStarterState", Tuple[Command, ...]]
 
 class HostStarterState(NamedTuple):
     attempt: int | None = None
-    """The last attempt whose wrappers were started."""
     has_met: bool = False
-    """The supervisor welcomed it."""
     is_lost: bool = False
     """The supervisor no longer answers: the wrappers are told to end."""
     is_over: bool = False

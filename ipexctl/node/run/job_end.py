@@ -42,8 +42,6 @@ def is_step_cancelled(log: str) -> bool:
 
 
 class RunEnd(NamedTuple):
-    """How an attempt ended, as its supervisor knows it."""
-
     state: State
     code: int
     reason: str
@@ -108,7 +106,6 @@ def should_requeue(end: RunEnd, word: str) -> bool:
 
 
 def _losses(attempts: tuple[Attempt, ...]) -> int:
-    """How many of the last attempts in a row lost a node."""
     count = 0
     for attempt in reversed(attempts):
         if _detail_of(attempt.first_failure) not in _LOST_NODE:
@@ -133,7 +130,6 @@ def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["
 
 
 def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
-    """`begins_again`: the job has another start. Pure."""
     verdict = JobVerdict(end.state, end.code, end.reason, end.first, word)
     if word and end.is_by_signal:
         verdict = verdict._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)

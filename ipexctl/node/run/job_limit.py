@@ -23,7 +23,6 @@ class JobLimit(NamedTuple):
     """What is known of the time limit of one job."""
 
     is_asked: bool = False
-    """True while an answer of Slurm is pending."""
     ask_at: float = 0.0
     ends_at: float | None = None
     interval: float = FIRST_INTERVAL

@@ -73,8 +73,6 @@ def now() -> m.Moment:
 
 
 class SupervisorLoop:
-    """One run, from the start of mpirun to the exit of the last process."""
-
     def __init__(self, request: SupervisorRequest, start: StartRequest, listeners: list[socket.socket]) -> None:
         self.request, self.rundir = request, request.rundir
         self.job = RunJob(request.rundir) if node_starter(start).in_job else None
@@ -100,9 +98,7 @@ class SupervisorLoop:
         self.jobs: Mapping[str, str] = {}
         """Store → text of its job in this attempt, for a run with a pool of hosts."""
         self.process: AttemptProcesses | None = None
-        """Processes of the last attempt."""
         self.exchange: CheckpointExchange | None = None
-        """Runs before the commands of an attempt start."""
         self.has_checkpoint = False
         self.fix = ""
         """What to do about an mpirun that can't be started."""
@@ -148,7 +144,6 @@ class SupervisorLoop:
     # Events
 
     def start(self) -> Json:
-        """Start mpirun; return the reply to the StartRequest."""
         self.on_event(m.Begin())
         self.record.save(time.monotonic())
         status = self.state.status
@@ -359,7 +354,6 @@ class SupervisorLoop:
     # mpirun
 
     def start_attempt(self, command: m.StartAttempt) -> None:
-        """Start mpirun, after cleaning up the last attempt."""
         self.leave_attempt()
         if command.after:
             status = self.state.status
@@ -448,7 +442,6 @@ class SupervisorLoop:
             self.figures.begin_attempt(self.hosts_of_ranks())
 
     def place_ranks(self) -> None:
-        """Give each rank of the attempt its host."""
         for rank, host in self.hosts_of_ranks().items():
             if rank not in self.connections.all:
                 self.connections.add(RankConnection(rank, self.record.sinks(rank, host), self.record.windows(rank)))
@@ -456,7 +449,6 @@ class SupervisorLoop:
         self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
 
     def starter_orders(self) -> dict[str, Json]:
-        """The message that makes each host's starter start its ranks."""
         orders: dict[str, Json] = {}
         stores = {placement.host: placement.store for placement in self.state.plan.ranks}
         for host, ranks in m.ranks_of_starters(self.state).items():
@@ -655,8 +647,6 @@ def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
 
 
 class MpirunFailure(NamedTuple):
-    """Why mpirun could not be started (for the record), and what to do about it (for the caller)."""
-
     reason: str
     fix: str
     detail: Detail | None = None

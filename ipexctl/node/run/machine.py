@@ -52,7 +52,6 @@ SUSPENDED = 5.0
 MAX_MALFORMED = 3
 """Malformed messages from a rank before it counts as lost."""
 DISK_CHECK_INTERVAL = 1.0
-"""Seconds between checks of a full disk for free space."""
 CATCH_UP_TIME = 5.0
 """Seconds for held-back output to arrive once a full disk has space again."""
 MPIRUN_LATE = 1.0
@@ -60,18 +59,15 @@ MPIRUN_LATE = 1.0
 MPIRUN_AFTER_RANKS = 0.3
 """Seconds for mpirun to exit after the ranks of a run that failed or was stopped."""
 MPIRUN_KILLED = 2.0
-"""Seconds between SIGTERM and SIGKILL for mpirun."""
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
-    """The state after an event, and the commands for it, in order."""
     t = m.Transition(state, now)
     EVENTS[type(event)](t, event)
     return t.state, t.commands
 
 
 def check_interval(state: SupervisorState) -> float:
-    """Seconds until the next `Tick` if no event comes."""
     return RUNNING_INTERVAL if is_running_well(state) else CHECK_INTERVAL
 
 
@@ -334,7 +330,6 @@ def check_suspension(t: Transition) -> None:
 
 
 def seconds_silent(t: Transition, tick: m.Tick) -> dict[int, float]:
-    """Seconds since each rank last sent something."""
     now, resumed_at = t.now.clock, t.state.resumed_at
     return {
         peer.rank: now - (max(tick.received.get(peer.rank, now), resumed_at) if peer.is_connected else peer.received_at)
@@ -496,7 +491,6 @@ def on_stacks(t: Transition, peer: RankState, message: messages.Stacks) -> None:
 
 
 def check_dumps(t: Transition) -> None:
-    """Write the dumps whose ranks have all replied, or whose time is up."""
     over = [dump for dump in t.state.dumps if t.now.clock > dump.until or not dump.waiting]
     t.set(dumps=tuple(dump for dump in t.state.dumps if dump not in over))
     late = {"why": f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"}

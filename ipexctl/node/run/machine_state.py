@@ -32,8 +32,6 @@ class Moment(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How the attempt or the run ends."""
-
     state: State
     code: int
     at: float = 0.0
@@ -41,14 +39,11 @@ class Ending(NamedTuple):
 
 
 class RankState(NamedTuple):
-    """One rank in this attempt."""
-
     rank: int
     host: str
     store: str
     status: RankStatus
     instance: str | None = None
-    """Id of its wrapper, once connected."""
     is_connected: bool = False
     received_at: float = 0.0
     """When it last sent something before its connection broke."""
@@ -61,16 +56,12 @@ class RankState(NamedTuple):
     outside_signal: int | None = None
     """A signal that its wrapper received and the supervisor did not send."""
     is_start_failure_noted: bool = False
-    """Its output has the note that its command could not be started."""
     exit: Exit | None = None
     malformed: int = 0
-    """Unreadable messages so far."""
     is_over: bool = False
     """Its exit is known and all its output has arrived, or it is lost."""
     is_released: bool = False
-    """It was told that it may exit."""
     wrapper_code: int | None = None
-    """Exit code of its wrapper, without an mpirun."""
     wrapper_ended_at: float | None = None
 
     @property
@@ -83,12 +74,9 @@ class RankState(NamedTuple):
 
 
 class MpirunState(NamedTuple):
-    """The launcher's program, in this attempt."""
-
     started_at: float
     ended_at: float | None = None
     code: int | None = None
-    """As `Popen.returncode`: -N when signal N ended it."""
     ranks_ended_at: float | None = None
     was_told_to_end: bool = False
     """By the supervisor, while it ran."""
@@ -107,12 +95,9 @@ class MpirunState(NamedTuple):
 
 
 class StarterState(NamedTuple):
-    """The starter of a host other than node0, without an mpirun."""
-
     is_connected: bool = False
     away_since: float = 0.0
     called_at: float = float("-inf")
-    """When node0 last tried to begin it again."""
 
 
 class HostSearch(NamedTuple):
@@ -120,10 +105,8 @@ class HostSearch(NamedTuple):
 
     began_at: float
     waiting: frozenset[str]
-    """Hosts that have not answered yet."""
     present: frozenset[str] = frozenset()
     absent: Mapping[str, str] = {}
-    """Unreachable host → why."""
 
 
 class DiskState(NamedTuple):
@@ -148,11 +131,8 @@ class JobState(NamedTuple):
 
 
 class PendingDump(NamedTuple):
-    """A stack dump still waiting for ranks."""
-
     id: str
     is_own: bool
-    """Taken because the run hangs."""
     until: float
     rows: Mapping[int, Json]
     waiting: frozenset[int]
@@ -169,7 +149,6 @@ class SupervisorState(NamedTuple):
     ranks: Mapping[int, RankState]
     created_at: float
     checked_at: float
-    """Time of the last `Tick`."""
     resumed_at: float = 0.0
     """When this process resumed after a suspension; earlier times of a rank count as this one."""
     mpirun: MpirunState | None = None
@@ -244,7 +223,6 @@ def first_ranks(plan: StartRequest) -> dict[int, RankState]:
 
 
 def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:
-    """Hosts that have a starter, with their ranks."""
     ranks = state.ranks.values()
     return {host: frozenset(peer.rank for peer in ranks if peer.host == host) for host in state.starters}
 
@@ -261,14 +239,10 @@ class Begin(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time to check everything, with what only polling shows."""
-
     received: Mapping[int, float] = {}
-    """When each connected rank last sent something."""
     printed_at: float = 0.0
     """When any rank last printed something in this attempt."""
     written_at: float = 0.0
-    """When output was last written."""
     mpirun_log: tuple[str, ...] = ()
     """Last lines of mpirun, if a rank is not connected or mpirun has exited."""
     starters: Mapping[str, float] = {}
@@ -301,7 +275,6 @@ class StartFailed(NamedTuple):
 
 class MpirunEnded(NamedTuple):
     code: int
-    """As `Popen.returncode`."""
 
 
 class WrapperExited(NamedTuple):
@@ -309,7 +282,6 @@ class WrapperExited(NamedTuple):
 
     rank: int
     code: int
-    """As `Popen.returncode`."""
     attempt: int
 
 
@@ -322,8 +294,6 @@ class StarterLost(NamedTuple):
 
 
 class HostAnswered(NamedTuple):
-    """Answer to `FindHosts`: the host can be reached, or why not."""
-
     host: str
     problem: str = ""
 
@@ -356,8 +326,6 @@ class DiskHasRoom(NamedTuple):
 
 
 class SilenceSeen(NamedTuple):
-    """Answer to `LookAtSilence`."""
-
     since: float
     ranks: tuple[SilentRank, ...]
 
@@ -372,11 +340,8 @@ class DumpAsked(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """Answer to `AskTimeLeft`."""
-
     asked_at: float
     is_answer: bool
-    """The queue answered in time."""
     seconds: int | None = None
     """None: the job has no limit."""
 
@@ -389,8 +354,6 @@ class Closed(NamedTuple):
 
 
 class Requeued(NamedTuple):
-    """Answer to `Requeue`."""
-
     is_done: bool
 
 
@@ -425,7 +388,6 @@ class StartAttempt(NamedTuple):
     """End what is left of the last attempt, and start mpirun; AttemptStarted or StartFailed follows."""
 
     after: str = ""
-    """Why the last attempt ended."""
 
 
 class FindHosts(NamedTuple):
@@ -467,8 +429,6 @@ class Rewind(NamedTuple):
 
 
 class EndOutput(NamedTuple):
-    """Give up output that a rank still holds."""
-
     rank: int
 
 
@@ -488,8 +448,6 @@ class LogEvent(NamedTuple):
 
 
 class AddNote(NamedTuple):
-    """Write a note into a rank's stderr."""
-
     rank: int
     kind: str
     fields: Mapping[str, Any]
@@ -500,8 +458,6 @@ class LookAtDisk(NamedTuple):
 
 
 class LookAtSilence(NamedTuple):
-    """Find out what these ranks printed last; SilenceSeen follows."""
-
     since: float
     ranks: tuple[int, ...]
 
@@ -544,8 +500,6 @@ class Close(NamedTuple):
 
 
 class EndJob(NamedTuple):
-    """Leave the job's files as its script and other calls need them."""
-
     state: State
 
 
@@ -553,7 +507,6 @@ class Finish(NamedTuple):
     """Write the last status; then the supervisor exits."""
 
     notifies: bool
-    """Start the command of `--notify`."""
 
 
 Action = Union[

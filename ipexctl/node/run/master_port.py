@@ -15,15 +15,12 @@ from ipexctl.node.common.processes import read_text
 
 
 class PortError(OSError):
-    """`strerror` is the reason."""
-
     def __init__(self, reason: str, fix: str) -> None:
         super().__init__(0, reason)
         self.fix = fix
 
 
 def check_master_port(address: str, port: int) -> None:
-    """Raise a PortError if rank 0 can't listen there."""
     problem = bind_problem(port)
     if problem is None:
         return

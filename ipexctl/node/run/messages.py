@@ -42,7 +42,6 @@ Ends = Dict[str, int]
 """`out` and `err` → the bytes printed so far."""
 Signal = int
 Code = int
-"""As `Popen.returncode`: -N when signal N ended the process."""
 Value = TypeVar("Value")
 
 
@@ -71,7 +70,6 @@ class Connected(NamedTuple):
     node: str
     instance: str
     wrapper: int | None = None
-    """Process id of the rank wrapper."""
 
 
 class Malformed(NamedTuple):
@@ -99,8 +97,6 @@ class Started(NamedTuple):
 
 
 class NotStarted(NamedTuple):
-    """The command could not be started; its exit follows."""
-
     reason: str
 
 
@@ -115,8 +111,6 @@ class Noticed(NamedTuple):
 
 
 class OutsideSignal(NamedTuple):
-    """The rank wrapper received a signal that the supervisor did not send."""
-
     signal: Signal
 
 
@@ -127,7 +121,6 @@ class Exit(NamedTuple):
     signal: Signal | None = None
     oom: OutOfMemory | None = None
     problem: Detail | None = None
-    """Why the command could not be started."""
     disk: FullDisk | None = None
     """A disk of the host that was full at that time."""
 

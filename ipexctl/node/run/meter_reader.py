@@ -101,7 +101,6 @@ class MeterReader:
 
 
 def _create_memfd() -> int:
-    """A descriptor, or -1."""
     call = _MEMFD_CREATE.get(os.uname().machine)
     if call is None:
         return -1

@@ -35,7 +35,6 @@ class NodeStarter(NamedTuple):
     program: str
     """The program or the rank, as the subject of a sentence."""
     failure: str
-    """Kind of failure if it can't be started."""
     fix: str
     in_job: bool
     """True if a scheduler starts ranks on other nodes: it needs the job's variables, and ends with the job."""
@@ -61,11 +60,8 @@ MAX_LOG = 1 << 18
 
 
 class AttemptProcesses(Protocol):
-    """What starts the ranks of an attempt."""
-
     pid: int
     log_begin: int
-    """Where its part of the log begins."""
 
     def read_log(self) -> str:
         """Its output; the same file also has an earlier attempt's."""
@@ -198,7 +194,6 @@ class LaunchLog:
 
 
 def shell_environment(start: StartRequest) -> dict[str, str]:
-    """Environment for node0's calls to other hosts."""
     environ = minimal_environment()
     if node_starter(start).in_job:
         environ = {**environ, **environment_of_srun(variables_of_job(os.environ)), **account_variables()}

@@ -50,7 +50,7 @@ class _Window(NamedTuple):
 
 class NetworkWatch:
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
-        """`hosts`: rank → host. `is_wire_possible`: and not in use. `shared`: a host adds its own gradients up first."""
+        """`hosts`: rank → host. `is_wire_possible`: and not in use. `shared`: hosts add their own gradients up first."""
         self._hosts = hosts
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"

@@ -41,7 +41,6 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 
 
 def begin_search(t: Transition) -> None:
-    """Ask the hosts as soon as another attempt is possible."""
     pool = t.state.plan.pool
     if pool is None or t.state.search is not None or not verdict.may_restart(t.state):
         return
@@ -79,7 +78,6 @@ def is_known(state: SupervisorState, now: float) -> bool:
 
 
 def lost_hosts(state: SupervisorState) -> frozenset[str]:
-    """Hosts that lost every rank."""
     ranks = state.ranks.values()
     return frozenset(hosts_of(state)) - {peer.host for peer in ranks if peer.exit is not None or not peer.is_over}
 

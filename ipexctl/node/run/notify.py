@@ -38,7 +38,6 @@ class NotifyEnd(NamedTuple):
     exit_code: int | None = None
     """As in a shell; None if it timed out."""
     error: str = ""
-    """Why sh could not be started."""
 
     @property
     def is_good(self) -> bool:
@@ -51,7 +50,6 @@ class NotifyRequest(NamedTuple):
     rundir: str
     command: str
     summary: str
-    """The text of the document."""
     claim_after: float
     """Seconds for a call to claim the command first."""
     timeout: float
@@ -114,7 +112,6 @@ def start_notify(request: NotifyRequest) -> None:
 
 
 def notify(request: NotifyRequest) -> None:
-    """Run the command unless a call claims it in time, and record how it ended."""
     path = os.path.join(request.rundir, FILE)
     wait_until(lambda: os.path.exists(path), request.claim_after, _INTERVAL)
     if not claim(request.rundir, "node0"):

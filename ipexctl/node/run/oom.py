@@ -31,7 +31,6 @@ Cgroup = Tuple[int, str, str]
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
-    """Visible cgroups that count the memory of a process."""
     try:
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
             paths = [line.rstrip("\n").split(":", 2) for line in file]
@@ -90,7 +89,6 @@ def kills_of_machine(proc: str = "/proc") -> int | None:
 
 
 def limit_of(cgroup: Cgroup) -> int | None:
-    """The smallest limit of the cgroup and its parents; None without one."""
     version, directory, top = cgroup
     limits = []
     if version == 1:
@@ -113,7 +111,6 @@ class OutOfMemoryWatch:
         self._reached: dict[Cgroup, int | None] = {}
         """How often a limit had been reached when the cgroup was first seen."""
         self._machine: list[tuple[float, int]] = []
-        """Times and numbers of kills of any process."""
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
         self.update(now)
@@ -148,7 +145,6 @@ class OutOfMemoryWatch:
 
 
 def _add(seen: list[tuple[float, int]], now: float, kills: int | None) -> None:
-    """Add a number, and forget old ones except the last."""
     if kills is not None:
         seen.append((now, kills))
     while len(seen) > 1 and seen[1][0] < now - RECENT:
@@ -171,7 +167,6 @@ def _is_initial_pid_namespace() -> bool:
 
 
 def kernel_log(now: float) -> bytes:
-    """Recent kernel messages that this account may read."""
     try:
         output = subprocess.run(["dmesg"], capture_output=True, timeout=LOG_TIME, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

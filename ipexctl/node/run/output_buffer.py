@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MEMORY = 4 << 20
 MAX_UNACKNOWLEDGED = 2 << 20
-"""Bytes sent and not yet acknowledged."""
 CHUNK_SIZE = 1 << 16
 _CHUNK_OVERHEAD = 128
 
@@ -46,7 +45,6 @@ class OutputBuffer:
             self._to_memory(chunk)
 
     def take(self) -> Iterator[Chunk]:
-        """Chunks that may be sent now, each once."""
         while self._unacknowledged_size < MAX_UNACKNOWLEDGED:
             if not self._waiting:
                 self._from_disk()

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from ipexctl.node.run.output_times import OutputKey
 
 MAX_SEARCHED = 16 << 10
-"""Bytes of a line that are searched."""
 MAX_LINE = 1 << 20
 """Bytes; a longer line is split into pieces."""
 MAX_TAIL = 64 << 20
-"""Bytes of the last lines that are kept."""
 BLOCK = 64 << 10
 
 
@@ -38,7 +36,6 @@ class OutputFilter:
         self._last: deque[OutputPart] | None = None if tail is None else deque(maxlen=tail)
 
     def feed(self, part: OutputPart) -> Iterable[OutputPart]:
-        """The chosen lines that this part completes; none while the last lines are being collected."""
         if self._pattern is None and self._last is None:
             return [part]
         lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._whole_lines(part))
@@ -128,12 +125,10 @@ def _on_alarm(*_: object) -> NoReturn:
 
 
 def joined(parts: list[Chunk]) -> Chunk:
-    """Join consecutive parts; the time is the last one's."""
     return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
 
 
 def merged(lines: list[OutputPart]) -> list[OutputPart]:
-    """The same output in fewer chunks."""
     found: list[OutputPart | list[Chunk]] = []
     for line in lines:
         if isinstance(line, Note):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 READ_SIZE = 1 << 20
-"""Bytes of entries read at once."""
 _SENTENCES = {
     "restart": "restart {attempt} of {restarts} after: {reason}",
     "checkpoint": "{text}",
@@ -66,7 +65,6 @@ class NotesWriter:
         self.write_refused()
 
     def write_refused(self) -> None:
-        """Write the entries that a full disk refused."""
         with contextlib.suppress(OSError):
             while self._refused:
                 self._before = os.fstat(self._number).st_size
@@ -114,7 +112,6 @@ class NotesReader:
                     notes.sort(key=_offset_of)  # an entry that was refused at first comes late
 
     def find_next(self, rank: int, stream: StreamName, offset: int) -> Note | None:
-        """The first note at or after that offset of a file."""
         notes = self._notes.get((rank, stream))
         while notes and notes[0].offset < offset:
             notes.pop(0)

@@ -79,7 +79,6 @@ class TimesReader:
         """
         self._on_read = on_read
         self.last: float | None = None
-        """Time of the last entry read."""
         self._number = -1
         self._offset = 0
         with contextlib.suppress(OSError):

@@ -29,7 +29,6 @@ REPLY_TIME = 2.0
 SETTLE_TIME = 0.5
 """A dump counts as complete after this many seconds without new data."""
 PY_SPY_TIME = 4.0
-"""Seconds for one call of py-spy."""
 MAX_PROCESS_TEXT = 1 << 17
 MAX_RANK_TEXT = 1 << 20
 """Maximum characters of the stacks of one process, and of one rank."""
@@ -106,7 +105,6 @@ class ProcessStacks:
         return False
 
     def dump(self, id: str) -> None:  # noqa: A002
-        """Request the stacks of all Python processes of the command; `poll` returns them."""
         self._requests.append(id)
         self._start_dump()
 
@@ -192,7 +190,6 @@ def find_descriptor(pid: int, name: str) -> str:
 
 
 def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
-    """py-spy's output as JSON, or the reason why there is none."""
     argv = [spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PY_SPY_TIME, check=False)
@@ -208,8 +205,6 @@ def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
 
 
 class SignalDump:
-    """A process that was sent the signal, and the size of its output so far."""
-
     def __init__(self, entry: Json, path: str) -> None:
         self.entry, self.path = entry, path
         self.start = self.size = os.stat(path).st_size

@@ -127,7 +127,6 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
 
 
 def waiting_in(pid: int) -> str:
-    """The kernel function in which a process waits, or empty."""
     wchan = read_text(f"/proc/{pid}/wchan").strip()
     return "" if wchan == "0" else wchan
 
@@ -160,7 +159,6 @@ def has_children(except_pid: int) -> bool:
 
 
 def signal_descendants(number: int, except_pid: int) -> list[int]:
-    """Send a signal to all descendants of this process but one; return their pids."""
     victims = [stat.pid for stat in descendants(os.getpid(), except_pid)]
     for pid in victims:
         with contextlib.suppress(OSError):
@@ -182,7 +180,6 @@ def signal_handlers(pid: int, number: int) -> bool:
 
 
 def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
-    """End all descendants of this process: SIGTERM, then SIGKILL; return their pids."""
     if not has_children(except_pid):  # reading all processes of a node with many ranks takes long
         return []
     whole, is_term = Countdown(grace + 1.0), Countdown(grace)
@@ -212,11 +209,8 @@ def reap() -> Iterator[tuple[int, int, int]]:
 
 
 class Usage:
-    """CPU and memory of a process and its descendants."""
-
     def __init__(self, pid: int) -> None:
         self.pids = {pid}
-        """The processes measured last."""
         self._pid = pid
         self._seconds = 0.0
         self._since = Stopwatch()

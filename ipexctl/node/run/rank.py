@@ -46,8 +46,6 @@ NOT_STARTED = 111
 
 
 class CommandWatch:
-    """Observes the processes of a running command: their figures, their files, and whether memory ran out."""
-
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._usage = processes.Usage(pid)
@@ -83,8 +81,6 @@ class CommandWatch:
 
 
 class Rank:
-    """The loop of one rank."""
-
     def __init__(self, job: JobRecord, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.job, self.path, self.rank = job, path, rank
         self.plan = job.ranks[rank]

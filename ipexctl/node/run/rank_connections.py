@@ -38,16 +38,13 @@ class RankConnection:
         self.reset()
 
     def place(self, host: str) -> None:
-        """Set the rank's host for the attempt that begins."""
         self.host = host
         for sink in self.sinks.values():
             sink.host = host
 
     def reset(self) -> None:
-        """Reset for an attempt."""
         self.link: Link | None = None
         self.printed_at: dict[str, float] = {}
-        """When each stream last had output."""
         self.has_exited = False
         self.ends: messages.Ends = {}
         """As last reported."""
@@ -60,7 +57,6 @@ class RankConnection:
 
     @property
     def is_refused(self) -> bool:
-        """True if some of its output found no room."""
         return any(sink.full for sink in self.sinks.values())
 
     def accept_output(self) -> None:
@@ -90,17 +86,13 @@ class ConnectionOwner(StarterOwner, Protocol):
 
     def may_connect(self, hello: messages.Hello) -> bool: ...
 
-    def welcome(self) -> Json:
-        """What a rank has to know of the run."""
-        ...
+    def welcome(self) -> Json: ...
 
     @property
     def is_disk_full(self) -> bool: ...
 
 
 class RankConnections:
-    """All ranks of a run."""
-
     def __init__(
         self,
         token: str,
@@ -113,7 +105,6 @@ class RankConnections:
         self.starters = StarterConnections(starters, owner)
         self.listener = Listener(listeners, token, RANKS, self._on_client)
         self.written_at = 0.0
-        """When output was last written."""
         self._owner = owner
         self._now = 0.0
         self._peers: dict[Link, RankConnection] = {}
@@ -133,7 +124,6 @@ class RankConnections:
         return [link for link in self._peers if link.pending]
 
     def handle_ready(self, readable: Sequence[Pollable], now: float) -> bool:
-        """Handle readable connections; True if output arrived."""
         self._now = now
         for reader in readable:
             if isinstance(reader, Link) and reader in self._peers:
@@ -159,17 +149,14 @@ class RankConnections:
         return True
 
     def acknowledge(self, peer: RankConnection) -> None:
-        """Tell the rank how much of its output is written."""
         offsets = peer.offsets()
         peer.acknowledged = sum(offsets.values())
         self.send_message(peer, "ack", **offsets)
 
     def received(self) -> dict[int, float]:
-        """When each connected rank last sent something."""
         return {peer.rank: link.last_received for link, peer in self._peers.items()}
 
     def printed_at(self) -> float:
-        """When any rank last printed something in this attempt."""
         return max((at for peer in self.all.values() for at in peer.printed_at.values()), default=0.0)
 
     def rewind(self, peer: RankConnection) -> None:
@@ -188,7 +175,6 @@ class RankConnections:
             self._forget(link)
 
     def dismiss(self) -> None:
-        """Tell the connected ranks to exit, and close all connections."""
         for peer in self.all.values():
             if self.send_message(peer, "remove-job") and self.send_message(peer, "release") and peer.link is not None:
                 self._drop_on_error(peer.link, Link.flush)

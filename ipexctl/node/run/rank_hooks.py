@@ -88,7 +88,6 @@ def is_asleep(thread: str) -> bool:
 
 
 def read_bytes(path: str) -> bytes:
-    """Content of a small file; empty if it is gone."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -127,7 +126,6 @@ def install_stack_dumps() -> None:
 
 
 def unnamed_file() -> int:
-    """A file that the kernel deletes when the last descriptor is closed."""
     try:
         return os.memfd_create(NAME)
     except (AttributeError, OSError):  # Pythons built for an old glibc have no memfd_create
@@ -144,7 +142,6 @@ def unnamed_file() -> int:
 
 
 def move_descriptor(number: int) -> int:
-    """Move a descriptor to a number that no library uses."""
     for target in NUMBERS:
         try:
             os.fstat(target)
@@ -219,7 +216,6 @@ def start_meter(module: Any) -> None:
 
 
 def call_after_import(name: str, action: Any) -> None:
-    """Call `action` with that module once it is imported."""
     if not _actions:
         sys.meta_path.insert(0, ModuleFinder)
     _actions[name] = action

@@ -56,7 +56,6 @@ PHASES = {
     Phase.EXITED: (Phase.DONE,),
     Phase.DONE: (),
 }
-"""What may follow each phase."""
 
 
 class Bond(Enum):
@@ -76,8 +75,6 @@ BONDS = {
 
 
 class Act(Enum):
-    """A command without fields."""
-
     START_COMMAND = "start the command, and report that by `on_started` or `on_not_started`"
     START_EXCHANGE = "start the process that exchanges checkpoints"
     END_EXCHANGE = "end it, if it runs"
@@ -112,7 +109,6 @@ class PassOn(NamedTuple):
 
     signals: tuple[int, ...]
     is_notice: bool = False
-    """Tell the supervisor which one it was."""
 
 
 class ExplainExit(NamedTuple):
@@ -121,7 +117,6 @@ class ExplainExit(NamedTuple):
     may_be_memory: bool
     may_be_disk: bool
     memory: int
-    """The command's peak, in bytes."""
 
 
 Command = Union[Act, SendReport, Resume, PassOn, ExplainExit]
@@ -129,17 +124,11 @@ Step = Tuple["WrapperState", Tuple[Command, ...]]
 
 
 class Turn(NamedTuple):
-    """What the loop sees at a turn."""
-
     contact: Contact
     window_end: float = NEVER
-    """When a window of the meter ends."""
     look_at: float = NEVER
-    """When to sample the host's interface."""
     is_read: bool = False
-    """The command's output is read to the end."""
     is_dumping: bool = False
-    """Its stacks are being read."""
 
 
 class WrapperState(NamedTuple):
@@ -158,9 +147,7 @@ class WrapperState(NamedTuple):
     pid: int | None = None
     mismatches: tuple[str, ...] = ()
     not_started: str = ""
-    """Why the command could not be started."""
     raised: ProcessIdentity | None = None
-    """A process of the command that an uncaught exception is ending."""
     raised_at: float = NEVER
     raised_code: int = 0
     raised_text: str = ""
@@ -175,9 +162,7 @@ class WrapperState(NamedTuple):
     memory_at: float = NEVER
     memory_interval: float = FIRST_MEMORY_INTERVAL
     has_killed: bool = False
-    """The wrapper has sent SIGKILL."""
     end_sent: bool = False
-    """The supervisor was told over this connection that all output is sent."""
     is_signalled: bool = False
     """mpirun, or another process than the supervisor, sent a signal."""
     outside_signal: int | None = None
@@ -189,7 +174,6 @@ class WrapperState(NamedTuple):
 
     @property
     def may_run(self) -> bool:
-        """True if the command runs, or may still be started."""
         return self.phase in (Phase.CONNECTING, Phase.WAITING, Phase.RUNNING)
 
     @property
@@ -238,7 +222,6 @@ class WrapperState(NamedTuple):
         return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
 
     def on_message(self, t: str, now: float) -> Step:
-        """Handle a message with a decision of the supervisor."""
         if t == "stop":
             return self._stop(now)
         if t == "begin":
@@ -326,7 +309,6 @@ class WrapperState(NamedTuple):
         return state, (*on_loss, *to_begin, *beat, *figures, *check, *kill, *clean_up)
 
     def next_turn(self, turn: Turn, now: float) -> float:
-        """When the loop needs a turn, if nothing happens before."""
         if self.attempt is None:
             return now + CONNECT_TURN
         if self.phase is Phase.EXITED and turn.is_read:
@@ -418,13 +400,11 @@ class WrapperState(NamedTuple):
         return self.enter(Phase.STOPPING)._replace(kill_at=now + TERM_GRACE), (Act.TERMINATE,)
 
     def _end_without_command(self, now: float) -> Step:
-        """End before the command was started."""
         state = self if self.phase is Phase.STOPPING else self.enter(Phase.STOPPING)
         state, commands = state._end(128 + signal.SIGTERM, signal.SIGTERM, now)
         return state.enter(Phase.DONE)._replace(kill_at=NEVER, drain_until=NEVER), (Act.END_EXCHANGE, *commands)
 
     def _end(self, code: int, by: int | None, now: float, *, memory: int = 0, problem: Detail | None = None) -> Step:
-        """The command has exited, or there is none."""
         if self.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stuck["code"], None
         was_stopped = self.phase is Phase.STOPPING

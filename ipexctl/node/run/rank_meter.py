@@ -28,8 +28,6 @@ Window = Union[StepWindow, HostNotes]
 
 
 class MeteredHost(NamedTuple):
-    """The part of the plan that a host's notes need."""
-
     cores: Sequence[int]
     """Of all its ranks."""
     iface: str
@@ -65,7 +63,6 @@ def _as_number(text: str | None) -> float | None:
 
 class RankMeter:
     def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
-        """`host` is for the rank that makes its host's notes."""
         self._is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
@@ -92,7 +89,6 @@ class RankMeter:
             self._host_probe.look(now)
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
-        """The environment by which the command's hooks find the ring."""
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}
 
     def start(self, now: float) -> None:
@@ -149,7 +145,6 @@ class RankMeter:
                 self._unsent.append(HostNotes(window.number, window.seconds, rates, self._host_probe.iface))
 
     def take(self) -> list[tuple[str, Json]]:
-        """Messages to send now: type and fields."""
         windows = list(self._unsent)
         self._unsent.clear()
         self._sent.extend(windows)

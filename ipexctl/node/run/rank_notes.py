@@ -54,8 +54,6 @@ class _Reading(NamedTuple):
 
 
 class RankProbe:
-    """Reads the processes of one command."""
-
     def __init__(self, now: float, proc: str = "/proc") -> None:
         self._proc = proc
         self._looks: dict[tuple[int, int], int] = {}
@@ -65,7 +63,6 @@ class RankProbe:
         self._latest = self._edge
 
     def update(self, pids: Collection[int], thread: int, now: float) -> None:
-        """Read what the processes have used until now."""
         processes = {pid: values for pid in pids if (values := self._process(pid))}
         main = next(((pid, thread) for pid in processes if thread and self._has_thread(pid, thread)), None)
         # Mostly it is the first thread: what it used before the first step belongs to no later window.
@@ -125,7 +122,6 @@ class RankProbe:
         return os.path.exists(f"{self._proc}/{pid}/task/{thread}")
 
     def _find_threads(self, pids: Collection[int]) -> None:
-        """Find the threads of backward and of transfers by their names."""
         there = set(self._threads(pids))
         self._backward &= there
         self._transfer &= there

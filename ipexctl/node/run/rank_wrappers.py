@@ -77,7 +77,6 @@ class RankWrappers:
                 os.killpg(pid, number)
 
     def kill(self) -> None:
-        """Kill those that still run, with everything in their sessions."""
         if self.is_empty:
             return
         kill_sessions(set(self.pids))

@@ -75,8 +75,6 @@ def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> R
 
 
 class OutputFile:
-    """One stream of one rank, and its file."""
-
     def __init__(
         self,
         path: str,
@@ -101,15 +99,12 @@ class OutputFile:
         self.lines = 0
         self.lost = 0
         self.full = False
-        """Neither the disk nor the memory has room."""
         self.held: deque[Held] = deque()
-        """Chunks in memory, which follow the file."""
         self._size = 0
         """Includes what is held."""
         self._ends_line = True
         """True if what is written or held ends with a complete line."""
         self.host = host
-        """Of the rank, in this attempt."""
         self._on_grown = on_grown
         self._hold = hold
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -210,8 +205,6 @@ class OutputFile:
 
 
 class WindowFiles:
-    """The windows of one rank, and of its host if this rank makes the host's notes."""
-
     def __init__(self, path: str) -> None:
         self.of_rank = WindowWriter(f"{path}{RANK_SUFFIX}", RankRates)
         self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HostRates)
@@ -235,7 +228,6 @@ class Recorder:
         self.status = status
         self.complete: Callable[[RunStatus], RunStatus] = lambda status: status
         self.is_unsaved = True
-        """A figure changed since the last write."""
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -329,7 +321,6 @@ class Recorder:
         )
 
     def _put(self, path: str, data: bytes) -> bool:
-        """Overwrite that file, and rename it to the status."""
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(number, "wb") as file:
@@ -341,7 +332,6 @@ class Recorder:
         return True
 
     def has_room(self) -> bool:
-        """True if a disk that was full has free space again."""
         path = self.path("ranks", "room.part")
         try:
             with open(path, "wb", opener=open_private) as file:
@@ -355,6 +345,5 @@ class Recorder:
         return True
 
     def tail(self, name: str, lines: int = 20, begin: int = 0) -> list[str]:
-        """The last lines of a file of the run from `begin` on, as a terminal would show them."""
         found = last_lines(self.path(name), 16384, lines, begin)
         return [last_state(line).decode(errors="replace").rstrip() for line in found]

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 
 class PrunedRun(NamedTuple):
-    """A run that was pruned, or would be."""
-
     id: str
     size: int
     why: str
@@ -30,7 +28,6 @@ class ProcessShare(NamedTuple):
     share: float
     """Of one processor."""
     is_of_run: bool = False
-    """True if it belongs to another rank of the same run."""
 
 
 class SuspectLook(NamedTuple):

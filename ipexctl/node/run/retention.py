@@ -53,9 +53,7 @@ SUMMARY_FIELDS = (
 class PruneRunsRequest(TypedDict):
     home: str
     days: float
-    """Older runs are pruned."""
     gb: float
-    """The oldest runs are pruned until the rest takes no more."""
     keep: int
     """Number of newest runs that stay."""
     mine: str | None
@@ -64,8 +62,6 @@ class PruneRunsRequest(TypedDict):
 
 
 class StoredRun:
-    """One directory of `runs`."""
-
     def __init__(self, runs_directory: str, name: str) -> None:
         self.name = name
         self.path = runs_directory + "/" + name
@@ -173,7 +169,6 @@ def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
 
 
 def clean_up(runs_directory: GuardedDirectory) -> None:
-    """Delete what an interrupted call left, and shorten the list of pruned runs."""
     for name in runs_directory.names():
         if REMOVED_RUN.fullmatch(os.fsdecode(name)):
             runs_directory.remove_tree(name, ignore_errors=True)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import State
 
 ANSWER = 10.0
-"""Seconds for an answer, while the run continues."""
 
 ORPHAN_CHECK = 15.0
 """Seconds between two questions about a job whose node0 may be gone."""
@@ -39,8 +38,6 @@ def is_in_job() -> bool:
 
 
 class RunJob:
-    """The job of this process."""
-
     def __init__(self, rundir: str) -> None:
         self._rundir = rundir
         may_requeue = os.path.exists(os.path.join(rundir, REQUEUE_FILE))
@@ -48,7 +45,6 @@ class RunJob:
         self._job_query: subprocess.Popen[bytes] | None = None
         self._time_query: subprocess.Popen[bytes] | None = None
         self._asked_at: float | None = None
-        """When the remaining time was requested."""
 
     def begin_query(self) -> None:
         """Ask Slurm about the job while the ranks end: Slurm itself may be ending them."""
@@ -64,7 +60,6 @@ class RunJob:
         self._time_query, self._asked_at = slurm.begin_query(slurm.show_time_left(self.state.number)), now
 
     def time_left(self, now: float) -> TimeLeft | None:
-        """The answer, once; None while it is pending."""
         query, asked_at = self._time_query, self._asked_at
         if asked_at is None or (query is not None and query.poll() is None and now - asked_at <= ANSWER):
             return None
@@ -79,7 +74,6 @@ class RunJob:
         return TimeLeft(asked_at, is_answer=True, seconds=slurm.seconds_left(answer))
 
     def close(self) -> None:
-        """Stop asking for the remaining time."""
         if self._time_query is not None:
             slurm.end_query(self._time_query)
 
@@ -111,7 +105,6 @@ def end_orphaned_job(rundir: str) -> None:
 
 
 def _settle_orphaned_job(rundir: str) -> bool:
-    """True if nothing is left to do for the job."""
     number, restarts, membership = slurm.own_job(), slurm.own_restarts(), None
     shown = slurm.ask(slurm.show_job(number))
     job = slurm.read_job(shown)

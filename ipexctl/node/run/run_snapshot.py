@@ -35,13 +35,10 @@ if TYPE_CHECKING:
 FAILED_RANK_BYTES = 8 << 20
 """Bytes read of a failed rank: one line may be a megabyte."""
 RANK_BYTES = 256 << 10
-"""Maximum bytes read of any other rank."""
 ALL_RANKS_BYTES = 32 << 20
-"""Maximum bytes read of all other ranks together."""
 MIN_RANK_BYTES = 4 << 10
 LINES, FEW_LINES = 400, 120
 MAX_LINE = 2000
-"""Maximum bytes of a line."""
 MAX_EVENTS = 400
 PLAN_FIELDS = (
     *("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install", "packages", "master_port"),

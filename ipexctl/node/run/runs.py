@@ -31,18 +31,15 @@ from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 class ListRequest(TypedDict):
     home: str
     ids: Sequence[str] | None
-    """None for all runs there."""
 
 
 class StopRequest(RunReference):
     wait: float
-    """Seconds for the supervisor to exit."""
     signal: int
 
 
 class DumpRequest(RunReference):
     ranks: Sequence[int] | None
-    """None for all."""
     wait: float
 
 
@@ -165,7 +162,6 @@ def signal_on_node(request: RunReference, status: RunStatus, number: int) -> Non
 
 
 def signal_supervisor(request: StopRequest) -> Json:
-    """Signal the supervisor of a running run, on its own machine."""
     stored = read_status_file(rundir_of(request))
     if not stored.status.is_over:
         send_signal(stored.status.supervisor, request["signal"])

@@ -22,7 +22,6 @@ from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.node.run.status_file import read_status_file
 
 LOOK = 1.0
-"""Seconds between the two readings."""
 MOST_OTHERS = 5
 LEAST_SHARE = 0.05
 """Of a processor: less is no reason for a slow rank."""
@@ -82,7 +81,6 @@ def look(request: LookRequest, _: object) -> SuspectLook:
 
 
 def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
-    """A process and its descendants."""
     found, size = {pid}, 0
     while len(found) > size:
         size = len(found)
@@ -109,7 +107,6 @@ def busy_seconds(text: str, cores: Collection[int]) -> float | None:
 def _others(
     candidates: Collection[int], shares: Mapping[int, float], cores: frozenset[int], run: str
 ) -> Iterator[ProcessShare]:
-    """Other processes that ran on these cores, the busiest first."""
     for pid in list(candidates)[:MOST_CANDIDATES]:
         if shares[pid] < LEAST_SHARE:
             return
@@ -148,7 +145,6 @@ def _account(pid: int) -> str:
 
 
 def _is_of_run(pid: int, run: str) -> bool:
-    """True if it is a process of that run, as far as this account can see."""
     for name, pattern in (("environ", f"IPEXCTL_RUN={run}".encode()), ("cmdline", f"/runs/{run}/".encode())):
         try:
             with open(f"/proc/{pid}/{name}", "rb") as file:

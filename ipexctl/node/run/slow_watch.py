@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 MORE_OWN = 0.05
 """In steps: own time above the median of the other ranks from which a rank is slow."""
 MIN_STEPS = 30
-"""Of a judged window."""
 ROW = 3
-"""Judged windows in a row that must show it."""
 MOST_OPEN = 6
 """Windows that may wait for those of other ranks."""
 
 
 class SlowWatch:
-    """Watches the ranks of one attempt."""
-
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting) -> None:
         self._hosts = hosts
         self._is_on = len(hosts) > 1 and waiting != "independent"
@@ -41,7 +37,6 @@ class SlowWatch:
         """Number of the last window that all ranks have sent."""
         self._has_begun = False
         self._totals: dict[int, list[float]] = {}
-        """Own time of each rank, in the windows being joined."""
         self._steps = 0.0
         self._rows: dict[int, int] = {}
         self._missed: dict[int, int] = {}

@@ -41,7 +41,6 @@ class SpillFile:
             self._write_at += len(frame)
 
     def pop(self) -> Chunk | None:
-        """The oldest chunk; None if none can be read."""
         if self._file is None or self.is_empty:
             return None
         number = self._file.fileno()

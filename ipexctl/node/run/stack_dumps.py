@@ -31,7 +31,6 @@ def dump_path(directory: str, id: str) -> str:  # noqa: A002
 
 
 def newest_dump(directory: str) -> str:
-    """Id of the newest dump; empty without one."""
     names = dump_names(directory, "dump-")
     return names[-1][len("dump-") : -len(".json")] if names else ""
 

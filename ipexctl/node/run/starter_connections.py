@@ -22,18 +22,12 @@ if TYPE_CHECKING:
 class StarterOwner(Protocol):
     def on_event(self, event: m.Event) -> None: ...
 
-    def welcome_starter(self, host: str) -> Json:
-        """What the starter of that host has to know of the run."""
-        ...
+    def welcome_starter(self, host: str) -> Json: ...
 
-    def log_of_wrappers(self, text: str) -> None:
-        """Keep the wrappers' own output."""
-        ...
+    def log_of_wrappers(self, text: str) -> None: ...
 
 
 class StarterConnections:
-    """One for each host that has a starter."""
-
     def __init__(self, ranks: Mapping[str, frozenset[int]], owner: StarterOwner) -> None:
         """`ranks`: host with a starter → its ranks; `set_ranks` changes them."""
         self._ranks, self._owner = ranks, owner
@@ -50,7 +44,6 @@ class StarterConnections:
         return host in self._ranks
 
     def set_ranks(self, ranks: Mapping[str, frozenset[int]]) -> None:
-        """For the next attempt."""
         self._ranks = ranks
         self._had = {host: self._had[host] | numbers for host, numbers in ranks.items()}
 
@@ -61,7 +54,6 @@ class StarterConnections:
         return [link for link in self._hosts if link.pending]
 
     def received(self) -> dict[str, float]:
-        """When each connected starter last sent something."""
         return {host: link.last_received for host, link in self._links.items()}
 
     def accept(self, link: Link, handshake: ServerHandshake, hello: messages.StarterHello) -> None:
@@ -105,7 +97,6 @@ class StarterConnections:
             self._close(link)
 
     def dismiss(self) -> None:
-        """Let the connected starters exit."""
         self.send_to_all("dismiss")
         self.handle_ready([])
         for link in list(self._hosts):

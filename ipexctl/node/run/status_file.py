@@ -132,7 +132,6 @@ def as_lost(document: Json, at: float, job: QueueJob | None = None) -> Json:
 
 
 def read_pruned(runs_directory: str) -> dict[str, Json]:
-    """Pruned runs of that directory, each with time, reason and last status."""
     pruned: dict[str, Json] = {}
     with contextlib.suppress(OSError), open(os.path.join(runs_directory, ".pruned.jsonl"), "rb") as file:
         for line in file:

@@ -51,9 +51,7 @@ class StepWindow(NamedTuple):
     data_wait: float | None = None
     """The part of the steps' time in which the rank waited for data, 0 to 1; None without a step or a DataLoader."""
     reduce_wait: float | None = None
-    """The same, waiting for other ranks in the all-reduce in shared memory."""
     by_metric: bool = False
-    """The samples are from the script's output."""
     notes: RankNotes | None = None
     gradients: float = 0.0
     """Bytes of gradients of DDP models, at the end."""
@@ -66,7 +64,6 @@ class StepWindow(NamedTuple):
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
     def rates(self, waiting: Waiting) -> RankRates:
-        """`waiting`: how the ranks wait for one another."""
         samples_seconds = self.seconds if self.by_metric else self.step_seconds
         is_known = self.samples is not None and samples_seconds > 0
         notes = {} if self.notes is None else self.notes._asdict()
@@ -103,7 +100,6 @@ class WindowMaker:
         self._first = float("inf")
         """When steps began to be counted."""
         self._edge: StepRecord | None = None
-        """Last record of the windows so far."""
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
         """Lengths of the latest steps."""
@@ -115,7 +111,6 @@ class WindowMaker:
 
     @property
     def thread(self) -> int:
-        """The thread that last stepped; 0 before the first step."""
         record = self._records[-1] if self._records else self._edge
         return record.thread if record is not None else 0
 
@@ -128,11 +123,9 @@ class WindowMaker:
                 self._records.append(record)
 
     def add_metric(self, now: float, value: float) -> None:
-        """Add a value that the script printed, in samples per second."""
         self._metrics.append((now, value))
 
     def close_windows(self, now: float) -> list[StepWindow]:
-        """Windows that have ended by then."""
         count = int((now - self._start) / WINDOW)
         self._number = max(self._number, count - MOST_AT_ONCE)
         windows = []
@@ -207,7 +200,6 @@ class RankThroughput:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """The next windows are numbered from 0 again."""
         self._next = 0
         """Number of the next window; one repeated after a reconnect has a lower one."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
@@ -264,7 +256,6 @@ class _Sum:
 
 
 def run_throughput(ranks: Sequence[Throughput | None]) -> Throughput | None:
-    """The figures of a run, from those of its ranks in order."""
     measured = [rank for rank in ranks if rank is not None]
     if not measured:
         return None

@@ -35,7 +35,6 @@ def summary_fields(
 
 
 def attempts_of(status: RunStatus | None) -> list[Json]:
-    """All attempts with their hosts, including the last."""
     return [
         {
             "attempt": attempt.attempt,
@@ -49,5 +48,4 @@ def attempts_of(status: RunStatus | None) -> list[Json]:
 
 
 def summary_text(fields: Json) -> str:
-    """The document of `--summary`."""
     return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"

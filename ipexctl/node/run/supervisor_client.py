@@ -109,7 +109,6 @@ class SupervisorClient:
         self.contact = self.contact.on_break(why, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
-        """Send and receive what is possible now; return the supervisor's messages."""
         messages: list[Json] = []
         link = self._link
         if link is None:

@@ -17,7 +17,6 @@ BEAT_INTERVAL = 4.0
 SILENCE_LIMIT = 12.0
 """Seconds of silence before the rank reconnects."""
 CONNECT_LIMIT = 5.0
-"""Seconds to connect and authenticate."""
 SUSPENDED = 8.0
 """Like `machine.SUSPENDED`, for a rank, which may check the time only when it reports, every four seconds."""
 RETRY_INTERVAL = 0.5
@@ -46,10 +45,8 @@ class Contact(NamedTuple):
     last_received: float
     """When the supervisor's last message arrived, or could not be missed."""
     turned_at: float
-    """When the loop had its last turn."""
     stage: Stage = Stage.NONE
     why: str = "it has not answered"
-    """Why the last connection broke."""
     is_refused: bool = False
     """The supervisor's port is closed."""
     began_at: float = 0.0
@@ -98,7 +95,6 @@ class Contact(NamedTuple):
         return self._replace(last_received=now, turned_at=now)
 
     def on_break(self, why: str, now: float, *, is_refused: bool = False) -> Contact:
-        """The connection, or the attempt to connect, has failed."""
         was_answered = self.stage in (Stage.NONE, Stage.UP)
         return self._replace(
             stage=Stage.NONE,

@@ -44,7 +44,6 @@ class UnstoredOutput:
             self._write_header()
 
     def put(self, rank: int, stream: StreamName, offset: int, data: bytes) -> Held | None:
-        """Hold a chunk; None without room."""
         if self.number is None or self._end + len(data) > CAPACITY:
             return None
         held = Held(self._end + _RECORD.size, len(data))

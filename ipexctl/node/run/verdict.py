@@ -55,7 +55,6 @@ SILENCE_TOLERANCE = 7.0
 """Seconds by which the last messages of a node's ranks may differ."""
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
-"""Kinds of failure after which a run may be restarted."""
 ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
 """Kinds after which a run that may take other hosts may be restarted before its ranks have begun."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
@@ -73,7 +72,6 @@ _SIGNALS = {
 
 
 def end(t: Transition, state: State, code: int, reason: str) -> None:
-    """Record why the run ends, and stop its ranks; only the first reason counts."""
     if t.state.ending is not None:
         return
     t.set(ending=Ending(state, code, t.now.clock))
@@ -132,7 +130,6 @@ def fail(
 
 
 def replace_verdict(t: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
-    """Replace the cause that ended the run."""
     t.set(ending=ending)
     t.set_status(reason=reason, first_failure=first)
     t.log("verdict", exit_code=ending.code, reason=reason)

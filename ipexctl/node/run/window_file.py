@@ -64,7 +64,6 @@ class WindowWriter:
     """Writes the windows of one rank or host. The file is created with the first one."""
 
     def __init__(self, path: str, rates: Any) -> None:
-        """`rates`: the class of the figures."""
         self._path, self._rates = path, rates
         self._number = -1
         self._header = _Header(SCHEMA, 0.0, WINDOW, rates._fields)
@@ -76,14 +75,11 @@ class WindowWriter:
         self._last = -1
         """Place of the last window, before places were merged."""
         self._line = -1
-        """Place of the last line."""
         self._at = self._size = 0
         """Start and end of the last line in the file."""
         self._windows: list[RankRates | HostRates] = []
-        """Windows of the last line."""
 
     def begin_attempt(self) -> None:
-        """The next windows are numbered from 0 again."""
         self._first = None
 
     def add(self, number: int, rates: RankRates | HostRates, now: float, at: float) -> None:
@@ -175,7 +171,6 @@ class HostWindows(NamedTuple):
 
 
 def _read_header(line: bytes) -> _Header | None:
-    """None for a damaged file, or one of another version."""
     try:
         header = decode(_Header, parse_json(line), "windows")
     except ValueError:
@@ -234,7 +229,6 @@ def decode_rank_windows(data: bytes) -> RankWindows | None:
 
 
 def decode_host_windows(data: bytes) -> HostWindows | None:
-    """The same for a host."""
     content = _read(HostRates, data)
     return None if content is None else HostWindows(*content)
 

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 STDIN, STDOUT, STDERR, MESSAGE = b"I", b"O", b"E", b"J"
-"""Kinds of frames of a call."""
 GRACE = 2.0
 """Seconds between TERM and KILL for commands whose control machine has left."""
 _READ = 1 << 18
@@ -60,8 +59,6 @@ _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 
 
 class ControlPort(NamedTuple):
-    """The control machine's port, and what proves both ends."""
-
     address: str
     port: int
     token: str
@@ -146,8 +143,6 @@ def await_daemons(calls: Collection[int] = (), number: int = 0) -> None:
 
 
 class _CommandTable:
-    """Commands running in this step, by the id that the control machine gave them."""
-
     def __init__(self, target: ControlPort, variables: dict[str, str]) -> None:
         self.target = target
         self._environment = variables
@@ -165,7 +160,6 @@ class _CommandTable:
             threading.Thread(target=self._end, args=(str(message["end"]), message["grace"]), daemon=True).start()
 
     def end_all(self) -> None:
-        """End all running commands at once."""
         with self._lock:
             calls = list(self._calls.values())
         threads = [threading.Thread(target=call.end, args=(GRACE,), daemon=True) for call in calls]
@@ -175,12 +169,10 @@ class _CommandTable:
             thread.join()
 
     def pids(self) -> frozenset[int]:
-        """First process of each running command."""
         with self._lock:
             return frozenset(call.pid for call in self._calls.values() if call.pid is not None)
 
     def await_calls(self, seconds: float) -> None:
-        """Wait at most this long until no command runs."""
         wait_until(lambda: not self.pids(), seconds, _POLL)
 
     def _run(self, name: str, call: _StepCommand) -> None:
@@ -220,7 +212,6 @@ class _StepCommand:
         return self._process.pid if self._process is not None else None
 
     def run(self) -> None:
-        """Run the command until it exits; raises an OSError or a FrameError without a connection."""
         target = self._target
         try:
             conn = target.connect(self._name)
@@ -323,8 +314,6 @@ def unreached(target: ControlPort, error: OSError) -> str:
 
 
 class _FrameSource:
-    """Frames of a connection, one after the other."""
-
     def __init__(self, conn: socket.socket) -> None:
         self._conn = conn
         self._reader = FrameReader()

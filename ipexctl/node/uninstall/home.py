@@ -33,7 +33,6 @@ from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
 from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
-"""Directories of a run that hold its ranks' output."""
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
 EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
 """Directories of a home that `remove` removes from."""
@@ -51,8 +50,6 @@ class UninstallRequest(TypedDict):
 
 
 class Part(ABC):
-    """A directory of the home with files of ipexctl and files that runs wrote."""
-
     def __init__(self, path: bytes) -> None:
         self.path = path
 
@@ -61,7 +58,6 @@ class Part(ABC):
         """Files that runs wrote, without bytecode."""
 
     def files(self, *, with_results: bool) -> list[bytes]:
-        """Files to remove."""
         kept = set() if with_results else set(self.results())
         return [path for path in files_below(self.path) if path not in kept]
 
@@ -103,8 +99,6 @@ class TreePart(Part):
 
 
 class RunPart(Part):
-    """Files of a run on this host."""
-
     def __init__(self, home: str, name: str) -> None:
         self.name = name
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
@@ -192,7 +186,6 @@ class HomeContents:
         )
 
     def found(self) -> Iterator[HomeEntry]:
-        """Entries that `remove` removes."""
         envs = environments.list_environments({"home": self.home}).envs
         yield HomeEntry("environments", len(envs), sum(env.bytes or 0 for env in envs))
         for kind, parts in self.parts().items():
@@ -207,7 +200,6 @@ class HomeContents:
         return {"runs": [*self.runs], "projects": [*self.trees], "results": [*self.result_directories]}
 
     def left(self) -> Iterator[HomeEntry]:
-        """Entries that `remove` keeps."""
         for (kind, parts), name in zip(self.parts().items(), ("runs", "code", "results")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:
@@ -291,7 +283,6 @@ def remove_tree(path: bytes) -> None:
 
 
 def usage_of(path: str) -> int:
-    """Bytes on disk of a file, or of a directory with everything in it."""
     return disk_usage(path) if is_directory(os.fsencode(path)) else size_of(os.fsencode(path))
 
 

@@ -15,9 +15,7 @@ class HomeEntry(NamedTuple):
 
 class HomeReply(NamedTuple):
     logins: bool
-    """True if `trust` put files there."""
     live: tuple[str, ...]
-    """Runs that are still running."""
     starting: tuple[str, ...]
     """Runs that have files here and may still start."""
     over: tuple[str, ...]
@@ -25,6 +23,5 @@ class HomeReply(NamedTuple):
     busy: tuple[str, ...]
     """Reasons other than runs why nothing can be removed now."""
     found: tuple[HomeEntry, ...]
-    """What was there before."""
     left: tuple[HomeEntry, ...]
     """What stays; `runs`, `projects` and `results` are files that runs wrote."""

@@ -76,8 +76,6 @@ _IN_RANK_SOURCE: Final = Path(__file__).parents[2] / "inrank"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A small file for a run's directory."""
-
     name: str
     content: bytes = field(repr=False)
     mode: int = 0o600
@@ -98,14 +96,12 @@ class LaunchRecords:
     files: Sequence[File] = ()
     """For node0: the hostfile."""
     files_everywhere: Sequence[File] = ()
-    """For each host."""
     python_version: str = ""
     """Of the ranks, such as `3.11`; empty if unknown."""
     logind: Mapping[str, Logind | None] = field(default_factory=dict, hash=False)
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
     needs_in_rank: bool = False
-    """True if ranks import the package `inrank/`."""
     has_starters: bool = False
     """True if each host with ranks but node0 gets a starter."""
     ssh_words: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -128,7 +124,6 @@ class LaunchRecords:
         return f"cp {source} {target}.part 2>/dev/null && mv -f {target}.part {target} || rm -f {target}.part"
 
     def starter_ranks(self) -> dict[str, tuple[int, ...]]:
-        """Host with a starter → its ranks."""
         if not self.has_starters:
             return {}
         placements = self.start.ranks if self.start.pool is None else self.start.pool.hosts
@@ -138,7 +133,6 @@ class LaunchRecords:
 
     @property
     def _of_python(self) -> tuple[str, ...]:
-        """Directories of modules that a rank's Python imports."""
         return ("shim", IN_RANK) if self.needs_in_rank else ("shim",)
 
     def unpack(self, source: str = "") -> str:
@@ -172,12 +166,10 @@ class Launch:
         self._agent = _agent_files(records)
         self._start = records.start
         self._cancel = Cancel()
-        """Of the supervisor's call."""
         self._on_frame: Callable[[Frame], None] = _ignore
         self._listening: Future[Mapping[str, Any]] = Future()
         self._started: Future[Mapping[str, Any]] = Future()
         self._supervisor: Future[Reply] = Future()
-        """Of the supervisor's call."""
 
     def start_supervisor(self) -> None:
         """Call it first. The supervisor on node0 listens and waits for its job while the rest is made ready."""
@@ -367,7 +359,6 @@ def _program(records: LaunchRecords, name: str, host: str) -> str:
 
 
 def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:
-    """Raise a StartError for the hosts that failed."""
     failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
     if failures:
         hosts = tuple(name for failure in failures for name in failure.hosts)

@@ -32,13 +32,10 @@ class RunCall:
     spec: RunSpec
     project: ProjectLocation
     ranks: RankSet = EVERY_RANK
-    """The ranks to show."""
     options: CallOptions = NO_OPTIONS
     """The options that choose the same hosts and environment, for suggested commands."""
     notes: tuple[str, ...] = ()
-    """What the user should know about the call."""
     typed: TypedCall = NOT_TYPED
     first_world_size: int = 0
-    """Ranks of the first run, if this call resumes a run."""
     resumed: tuple[str, ...] = ()
     """The run that this call resumes, after those which that run resumed. They no longer use a tree."""

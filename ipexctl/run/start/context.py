@@ -197,7 +197,6 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
 
 
 def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
-    """True if any host has an environment of that name, even a broken one."""
     return any(name in (env.name, *env.names) for host in facts.values() for env in host.software.envs)
 
 
@@ -240,7 +239,6 @@ def planned_environment(
 
 
 def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
-    """True if every host has the environment. Pure."""
     return all(
         answer.facts is not None
         and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
 _END_SECONDS: Final = 3.0
-"""Seconds for the processes of the locks to end."""
 _HELD: Final = b"held\n"
 _WITHOUT: Final = "without --exclusive and --wait, the run starts"
 _BLIND: Final = HostError(
@@ -63,8 +62,6 @@ class Obstacles(NamedTuple):
 
 
 class HostLocks:
-    """Locks of the hosts of a run that is starting."""
-
     def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool) -> None:
         self._hosts, self._run, self._pool = hosts, run, pool
         self._processes: list[tuple[StdinQueue, Future[Ended]]] = []
@@ -74,7 +71,6 @@ class HostLocks:
         """The hosts were not free at first: what was known of them before is old."""
 
     def take(self) -> Obstacles:
-        """Take all locks if no other run is there."""
         looks, found = self._look()
         if any(found):
             return found
@@ -107,7 +103,6 @@ class HostLocks:
         return looks, Obstacles(find_other_runs(runs, self._run), away)
 
     def _lock(self, host: Host) -> bool:
-        """False if another call has the lock. Raises a HostError."""
         session, cancel = self._pool.session(host), self._pool.cancel
         stdin, output, has_answered = StdinQueue(), OutputCollector(), threading.Event()
 

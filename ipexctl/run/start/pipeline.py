@@ -74,12 +74,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run that continues on its own."""
-
     record: RunRecord
     plan: Plan
     launch: Launch
-    """To follow it or to leave it."""
     notes: tuple[str, ...] = ()
     document: str = ""
     """The text of plan.json, for the copy on the control machine."""
@@ -87,20 +84,15 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """The result of a dry run."""
-
     plan: Plan
     context: Gathered
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The input of every step."""
-
     call: RunCall
     pool: SessionPool
     on_step: Callable[[str], None]
-    """Called with each step to show."""
     on_note: Callable[[str], None]
     """Called with advice; each command to type in it has the options of the call."""
 
@@ -117,7 +109,6 @@ class _Undo(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.unreached = set[str]()
-        """Hosts where that failed."""
 
     def on_hosts(self, clean: Callable[[], frozenset[str]]) -> None:
         """`clean` returns the hosts that it could not reach."""
@@ -338,7 +329,6 @@ def may_start_directly(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
 
 
 def logs_in(context: Gathered, plan: Plan) -> bool:
-    """True if node0 logs in to the other hosts of the plan. Pure."""
     starter = rank_starter_of(plan.flavor)
     return not context.starter.no_logins and (starter is None or not starter.no_logins)
 

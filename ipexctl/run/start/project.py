@@ -39,7 +39,6 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 @dataclass(frozen=True, slots=True)
 class ProjectLocation:
     root: Path
-    """On the control machine."""
     subdirectory: str
     """The ranks' working directory, relative to the root."""
     command: tuple[str, ...]
@@ -121,7 +120,6 @@ def _with_own_requirements(script: ScriptFile, root: Path, cwd: Path) -> ScriptF
 
 
 def check_module_name(name: str, workdir: Path) -> None:
-    """Raise a UserError if the name after -m is the path of a file."""
     if "/" not in name and not (name.endswith(".py") and (workdir / name).is_file()):
         return
     module = os.path.normpath(name).removesuffix(".py").replace("/", ".")

@@ -52,7 +52,6 @@ class StartFailure:
     changes_directory: bool = False
     """The command of the fix must be typed in another directory."""
     other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
-    """The runs that use the hosts, if that is the reason."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:
@@ -63,7 +62,6 @@ class StartFailure:
         return cls(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
 
     def with_call_options(self, options: CallOptions) -> StartFailure:
-        """Add the options of the call to each suggested command."""
         return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
 
 
@@ -125,7 +123,6 @@ def check_request(spec: RunSpec) -> None:
 
 
 def check_packages(spec: RunSpec) -> None:
-    """Refuse packages to install if the call has its own Python."""
     if spec.python is not None and (spec.packages or spec.requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
 

@@ -32,7 +32,6 @@ NO_ANSWER: Final = (Unreachable, TimedOut)
 
 
 def refuse_job(record: RunRecord) -> None:
-    """Raise a UserError for a run that was in a scheduler's job."""
     if record.job:
         raise UserError(
             f"run {record.id} was in job {record.job} of the scheduler, which begins a job anew itself",
@@ -89,7 +88,6 @@ def resumed_call(
 
 
 def spec_for(spec: RunSpec, hosts: Sequence[Host], left: Sequence[Host], typed: Collection[str]) -> RunSpec:
-    """The spec for the remaining hosts of the call."""
     lost = len(hosts) - len(left)
     spares = spec.spares if "spares" in typed else max(0, spec.spares - lost)
     before, after = len(hosts) - spec.spares, len(left) - spares

@@ -75,7 +75,6 @@ def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[s
 
 
 def script_notes(context: Gathered, plan: Plan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
-    """What the script's source shows for this environment and these ranks. Pure."""
     script = project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
     packages = context.env.packages if context.env.is_installed else {}
@@ -92,7 +91,6 @@ def script_notes(context: Gathered, plan: Plan, spec: RunSpec, project: ProjectL
 
 
 def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
-    """The last transformers and accelerate for that stack."""
     from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
     return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})

@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from ipexctl.run.why.run_snapshot import RunSnapshot
 
 _MAX_RANKS: Final = 16
-"""Other ranks whose output is searched for a better cause."""
 
 
 def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
-    """The first failure, completed from the record of its rank."""
     first = snapshot.status.first_failure
     if first is None:
         return None
@@ -88,8 +86,6 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
 
 
 class CauseFinder(NamedTuple):
-    """A place to search for the cause, and the function that searches it."""
-
     place: str
     find: Callable[[RunSnapshot, Failure | None], Cause | None]
     """Returns None without the evidence that its docstring names."""

@@ -57,8 +57,6 @@ class AlikeRanks:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a run ended, or its state while it continues."""
-
     id: str
     state: str
     headline: str
@@ -70,7 +68,6 @@ class Diagnosis:
     others: tuple[AlikeRanks, ...] = ()
     notes: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
-    """Commands to type."""
     started: float | None = None
     output_lost: LostOutput | None = None
     hang: Hang | None = None
@@ -254,7 +251,6 @@ def _without_blanks(lines: Sequence[str], most: int) -> list[str]:
 
 
 def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRanks, ...]:
-    """The state of the other ranks, once for all ranks that share it."""
     groups: dict[tuple[What, str], list[RankStatus]] = {}
     chief = first.rank if first is not None else None
     meant = {chief, *(first.ranks if first is not None else ())}

@@ -28,8 +28,6 @@ _RESUMED: Final = re.compile(
 
 
 class ResumedFrom(NamedTuple):
-    """A checkpoint that a rank loaded, or tried to."""
-
     name: str
     above: str
     """Its directory as the rank printed it; or empty."""
@@ -43,11 +41,9 @@ class ResumedApart(NamedTuple):
     place: str
     """Directory of the checkpoints; empty if no rank printed it."""
     rank: int
-    """The first of them."""
 
 
 def find_resumed_apart(outputs: Iterable[RankOutput]) -> ResumedApart | None:
-    """The ranks and their checkpoints, if these differ."""
     resumed = find_resumed(outputs)
     ranks: dict[str, list[int]] = {}
     for rank, checkpoint in resumed.items():
@@ -62,7 +58,6 @@ def find_resumed_apart(outputs: Iterable[RankOutput]) -> ResumedApart | None:
 
 
 def find_resumed(outputs: Iterable[RankOutput]) -> dict[int, ResumedFrom]:
-    """Rank → the checkpoint from which it resumed."""
     found = ((output.rank, _resumed_from(output)) for output in outputs)
     return {rank: resumed for rank, resumed in found if rank is not None and resumed is not None}
 

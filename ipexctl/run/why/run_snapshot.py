@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FailedNotify:
-    """How the command of --notify failed on node0."""
-
     exit_code: int | None
     """None if it timed out."""
     line: str
@@ -43,8 +41,6 @@ class FailedNotify:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The record of a run, and the last lines of its ranks."""
-
     status: RunStatus
     context: FailureContext
     node0: str = ""
@@ -54,12 +50,10 @@ class RunSnapshot:
     ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Rank → when its command ended, in the last attempt."""
     restarts: tuple[str, ...] = ()
-    """Why each attempt before the last ended."""
     events: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     """Events of all attempts, oldest first; of too many, the first and the last."""
     supervise: tuple[str, ...] = ()
     dump: Dump | None = None
-    """The newest stack dump, however old."""
     dump_error: str = ""
     """Why no stacks could be read from a run that continues."""
     failed_notify: FailedNotify | None = None
@@ -68,7 +62,6 @@ class RunSnapshot:
 
     @property
     def current_dump(self) -> Dump | None:
-        """The dump, if it is from the last attempt."""
         begin = max((attempt.ended or 0.0 for attempt in self.status.attempts), default=0.0)
         return self.dump if self.dump is not None and self.dump.at >= begin else None
 

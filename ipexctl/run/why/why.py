@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ipexctl.run.windows import RunWindows
 
 _MAX_OUTPUT: Final = 64 << 20
-"""Bytes of all ranks' last lines and stacks."""
 
 
 class WindowsVerdict(Protocol):
@@ -61,20 +60,14 @@ class WindowsVerdict(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WhyResult:
-    """The diagnosis of a run, and the exit code of the call."""
-
     record: RunRecord
     diagnosis: Diagnosis
     exit_code: int = 0
     """3 if node0 can't be reached and the copy doesn't say how the run ended; 1 if node0 doesn't know."""
     failed_call: FailedCall | None = None
-    """The last call of `ipexctl run`, if it was made after this run and began none."""
     snapshot: RunSnapshot | None = None
-    """The record that was diagnosed, or None."""
     windows: RunWindows | None = None
-    """None if node0 sent none."""
     slow: WindowsVerdict | None = None
-    """The slow ranks by these windows."""
 
 
 def why(
@@ -112,7 +105,6 @@ def why(
 
 
 def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> RunWindows | None:
-    """The windows of the run, or None without an answer."""
     try:
         return fetch_windows(session, record, cancel, timeout=timeout)
     except Cancelled:

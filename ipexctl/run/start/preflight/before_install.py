@@ -97,7 +97,6 @@ def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:
 
 
 def check_modules(script: ScriptFile, hosts: Sequence[str], spec: RunSpec) -> str:
-    """Refuse a script that imports a module no stack contains. Pure."""
     may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
     missing = [entry.module for entry in script.imports if entry.module not in may_exist]
     install = ["ipexctl install"]

@@ -39,7 +39,6 @@ _READ: frozenset[str] = frozenset(
 )
 """Variables of the call by which ranks find a cache or a hub, besides proxies."""
 _LONGEST = 120
-"""Characters of a host's text that are shown."""
 
 
 def find_use(spec: RunSpec, project: ProjectLocation) -> HubUse:

@@ -57,7 +57,6 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters; the syntax of a longer script is not checked."""
 _NAME: Final = re.compile(r"[^<>=!~\[; ]*")
-"""The name in a requirement."""
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
@@ -68,8 +67,6 @@ _STACK_OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """A module that the script cannot start without."""
-
     module: str
     """Its top level: `torch` for `import torch.nn`."""
     line: int
@@ -77,8 +74,6 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """A script and what it needs of the Python on the hosts."""
-
     name: str
     """As the user named it."""
     text: str | None = None
@@ -98,18 +93,14 @@ class ScriptFile:
     packages: frozenset[str] = frozenset()
     """The packages in the environment's record."""
     has_trainer: bool = False
-    """Uses the Trainer of transformers."""
     uses_trainer: bool = False
     """Uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
-    """Its ranks meet by accelerate."""
     hub: HubUse = NO_USE
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
     gpu_lines: tuple[GpuLine, ...] = ()
-    """Lines that need a GPU."""
     files: tuple[str, ...] = ()
-    """Texts that look like names of files that it reads."""
     requirements: OwnRequirements | None = None
     """The project's file that names its packages; its path can be typed."""
     call_from_above: str = ""
@@ -121,7 +112,6 @@ class ScriptFile:
 
     @property
     def source(self) -> bytes:
-        """The text to check for syntax errors."""
         text = self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else ""
         return text.encode("utf-8", "surrogateescape")
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
-"""An Intel MPI inside the oneCCL bindings."""
 _SAME_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
 # Intel's mpirun looks for mpiexec.hydra on PATH. It is a script that prints errors first if its path has a space.
 _SCRIPT = """\
@@ -88,8 +87,6 @@ class FoundPython:
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
-    """Paths and packages found on one host."""
-
     missing: tuple[str, ...] = ()
     """Options with paths that do not exist."""
     mpi: Mpi | None = None
@@ -104,8 +101,6 @@ class FoundPaths:
 
 @dataclass(frozen=True, slots=True)
 class LocalData:
-    """A `--data` directory on the control machine."""
-
     source: str
     target: str
     """A path on the hosts for `push`: the option's own, or one of the user's, because push keeps out of the tree."""
@@ -119,17 +114,12 @@ class LocalArgument(NamedTuple):
     """Where the ranks look for it."""
     source: str
     target: str
-    """A place on the hosts for `push`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPaths:
-    """The paths that the user named, as all hosts have them."""
-
     env: RankEnv | None = None
-    """The environment of the user's Python."""
     mpi: Mpi | None = None
-    """The MPI of `--mpi PATH`."""
     setvars: str | None = None
     """The setvars.sh of the bindings that contain this MPI."""
     notes: tuple[str, ...] = ()

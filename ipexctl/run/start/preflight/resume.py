@@ -47,8 +47,6 @@ done | head -n {most}
 
 
 class ResumeFlag(NamedTuple):
-    """An argument that makes the script resume."""
-
     name: str
     path: str = ""
     """The checkpoint that it names; empty if the script chooses one itself."""
@@ -58,7 +56,6 @@ class HostCheckpoints(NamedTuple):
     names: frozenset[str] = frozenset()
     """Directories with the number of a step in their name."""
     has_path: bool = False
-    """True if the host has the checkpoint that the flag names."""
 
 
 def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
@@ -115,7 +112,6 @@ def search_script(flag: ResumeFlag, argv: Sequence[str], cwd: str) -> str:
 
 
 def _places_in(argv: Sequence[str]) -> list[str]:
-    """Arguments that may be directories with checkpoints."""
     values = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
     paths = [posixpath.normpath(value) for value in values if value and value.isprintable()]
     return [f"./{path}" if path.startswith("-") else path for path in dict.fromkeys(paths)][:_MAX_PLACES]

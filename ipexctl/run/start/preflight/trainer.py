@@ -23,7 +23,6 @@ _OF_MODEL: Final = "accepts_loss_kwargs"
 
 
 def has_trainer(tree: ast.Module) -> bool:
-    """True if it uses a Trainer of transformers."""
     return any(map(_is_trainer, ast.walk(tree)))
 
 
