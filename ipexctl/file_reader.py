@@ -2,8 +2,7 @@
 
 A file that was found, or that another file names, must be regular: it is opened without blocking, checked on the open
 descriptor, and read up to the limit of its kind. A pipe is allowed only where the user typed its name (`-H
-<(command)`), and is bounded too. Errors are OSErrors whose `strerror` says what is wrong; callers add the file and
-line.
+<(command)`), and is bounded too. An OSError's `strerror` says what is wrong; callers add the file and line.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Limits of the control machine that a user can feel, in seconds, side by side. The nodes' are in
-`node/common/limits.py`.
+"""Limits of the control machine that a user can feel, in seconds. `node/common/limits.py` has those of the nodes.
 
 Imports nothing, so that any module can take a limit from here. Defaults of options are in `option_defaults.py`; limits
 that no user feels stay with the only code that reads them. docs/run.md has the table for users, and a test finds each

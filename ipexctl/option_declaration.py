@@ -1,13 +1,13 @@
 """Declares an option once for the command line, ipexctl.toml, playbooks and the hosts.
 
 Such an option is a field of a frozen dataclass, made by `declare`: of `RankOptions` (what a rank gets), `SyncOptions`,
-`RunOptions`. Type and default are the field's; the rest is in its `Declaration`. These follow from it:
+`RunOptions`. From its `Declaration` follow
+
 - the command-line option, its help and its key in ipexctl.toml: `cli/options.py: grouped`
 - the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`
 - the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
-- the way to the hosts: `spec.py: asked_of`; `ProcessOptions` of `node/common/job.py` takes what the rank wrapper
-  applies.
+- the way to the hosts: `spec.py: asked_of`, `ProcessOptions` of `node/common/job.py`
 
 A default that others need too has its name from `option_defaults.py`.
 """

@@ -101,11 +101,7 @@ def printable_lines(text: str) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Output in which a terminal obeys only colors, tabs and newlines.
-
-    Other control sequences (cursor, title, clipboard …) are removed, other control characters replaced. Colors end with
-    the text.
-    """
+    """Output in which a terminal obeys only colors, tabs and newlines. Colors end with the text."""
     if text.isprintable():
         return text
     text = _SEQUENCE.sub(lambda sequence: sequence[0] if _COLOR.fullmatch(sequence[0]) else "", text)

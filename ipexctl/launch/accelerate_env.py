@@ -26,7 +26,6 @@ DYNAMO: Final[Mapping[str, str]] = {
     "use_dynamic": "False",
     "use_regional_compilation": "False",
 }
-"""With accelerate's defaults."""
 FIRST_IPEX: Final = "0.20"
 """Older ones read IPEX_ENABLED."""
 WITHOUT_XPU: Final = "1.6"

@@ -1,11 +1,10 @@
 """Decides how the ranks of a plan add gradients up, and in which format these go between hosts. Pure.
 
-All-reduce is in shared memory on each host, or the backend's own. Fewer bytes between hosts change the training a
-little, so only the user chooses that. `inrank/` is the code that adds up, in the ranks' own Python. Shared memory is
-for gloo, at least two ranks on a host, a torch that is known to have what it needs, and x86-64, whose order of stores
-it relies on. Hosts must have equally many ranks. Ranks still agree on it when they start, and stay with gloo if one of
-them can't. Under `auto`, ranks that outnumber a host's cores stay with the backend, because a waiting rank keeps its
-core for a moment. The size of /dev/shm does not matter: the memory has no file there.
+Shared memory (`inrank/`, in the ranks' own Python) is for gloo, hosts with equally many ranks, at least two on one, a
+torch that is known to have what it needs, and x86-64, whose order of stores it relies on. Ranks agree on it again when
+they start. Under `auto`, ranks that outnumber a host's cores stay with the backend: a waiting rank keeps its core for a
+moment. The size of /dev/shm does not matter: the memory has no file there. Fewer bytes between hosts change the
+training a little, so only the user chooses that.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
 def settings(context: LaunchContext) -> Iterator[Setting]:
     """The variable by which the hooks of a rank know of it; without it they leave torch alone.
 
-    Its value is that of the option: rank 0 prints what the ranks have decided only if the call asks for shared memory.
+    It has the option's value: rank 0 prints what the ranks decided only if the call asks for shared memory.
     """
     if context.allreduce.mode == "shared":
         value = "shared" if context.allreduce.reason == "asked" else "auto"

@@ -1,11 +1,10 @@
 """A hub of models and data, for the ranks of a plan: which cache they read, and whether they may ask the hub. Pure.
 
-Gives `HF_HOME` and `HF_HUB_OFFLINE` with reasons, a note for each repository that a host lacks, or a refusal. The
-user's own choice stays: a variable of `-x`, a login or a setup file. Otherwise ranks read the home's cache if a push
-has filled it, unless only the account's cache has everything that the script names: setting `HF_HOME` hides that one. A
-token stays where `hf auth login` put it. A host that does not reach the hub is set offline: the libraries try a request
-six times within 23 s, and a tokenizer is two requests. If all hosts have everything, none asks: a host that reaches the
-hub might otherwise take a newer revision than the others. A run is refused only if no host can get what it certainly
+The user's own choice stays: a variable of `-x`, a login or a setup file. Otherwise ranks read the home's cache if a
+push has filled it, unless only the account's cache has everything that the script names: setting `HF_HOME` hides that
+one. A token stays where `hf auth login` put it. A host that does not reach the hub is set offline: the libraries try a
+request six times within 23 s, and a tokenizer is two requests. If all hosts have everything, none asks: a host that
+reaches the hub might take a newer revision than the others. A run is refused only if no host can get what it certainly
 needs.
 """
 

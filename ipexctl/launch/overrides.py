@@ -101,10 +101,8 @@ def check_addresses(request: LaunchRequest) -> Refusal | None:
 def choose_backend(
     request: LaunchRequest, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
-    """The backend, with the reason for it under `auto`.
-
-    `hosts`: with ranks; `cores_per_rank`: of the ranks with the fewest.
-    """
+    """The backend and, under `auto`, the reason. `hosts`: those with ranks; `cores_per_rank`: the fewest of all
+    ranks."""
     choice, env, stated = request.spec.backend, request.found.env, request.stated
     no_workers = has_no_workers(request)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"

@@ -101,7 +101,6 @@ class Gathered:
     starter: Starter = OVER_SSH
     """The way to the hosts, and from node0 to the others."""
     hub: Hub = NO_HUB
-    """What the script needs of a hub, and what the hosts have of it."""
     job: str = ""
     """Number of the scheduler's job that the hosts belong to, if known; empty outside one."""
     job_seconds: int | None = None
@@ -138,7 +137,6 @@ class LaunchRequest:
     given: tuple[Setting, ...] = ()
     """Settings of a configuration file (accelerate's): they override planned ones, and exports override them."""
     stated: StatedBackend | None = None
-    """The backend that the script's arguments or accelerate's file name; it decides under `auto`."""
     uses_accelerate: bool = False
     mpi_import: MpiImport | None = None
 

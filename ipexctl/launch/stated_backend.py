@@ -1,10 +1,9 @@
 """The backend that the script's arguments or accelerate's file name, and what the ranks get of it. Pure.
 
 The Trainer of transformers takes `--ddp_backend ccl` (`--xpu_backend` up to 4.28), accelerate `mpirun_ccl`. This
-decides under `--backend auto`, so that cores, workers and variables are for the backend that the ranks use. It can be
-wrong for two reasons: an environment without oneCCL's bindings, or a transformers or accelerate that no longer knows
-oneCCL (accelerate then silently takes gloo, transformers refuses the argument). The plan is then for gloo, and a note
-says why and what to type.
+decides under `--backend auto`, so that cores and variables fit. The plan is still for gloo, with a note, if the
+environment lacks oneCCL's bindings, or its transformers or accelerate no longer knows oneCCL (accelerate then silently
+takes gloo, transformers refuses the argument).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Follows a run on node0: reports its output and status, and continues after a lost connection or follower.
 
-Reads the frames of `node/run/follow.py`, over sessions that the caller opens, and reports updates once and in order:
-chunks of a rank's output, notes in it, the status, notices for the user, and finally `RunEnded`. A local copy gets the
-output before the view does. The run does not know its followers, so leaving changes nothing. Each wait is bounded: for
-a frame, for a node0 that is away (`reconnect.py`), and for its program that exits again and again (`MOST_EARLY_ENDS`).
-Output of a rank that the run does not have ends the call.
+Updates come once and in order: chunks of output, notes in it, the status, notices for the user, and finally `RunEnded`.
+A local copy gets the output before the view does. The run does not know its followers, so leaving changes nothing. Each
+wait is bounded: for a frame, for a node0 that is away (`reconnect.py`), and for its program that exits again and again
+(`MOST_EARLY_ENDS`). Output of a rank that the run does not have ends the call.
 """
 
 from __future__ import annotations
@@ -149,7 +148,6 @@ class Follower:
         if self._has_begun:
             self._absence.on_frame(time.monotonic())
         self._is_away = False
-        """The connection was lost and has not been reopened."""
         self._early_ends = 0
         """Of the program on node0, in a row."""
         self._silence_limit = silence_limit(reconnect)

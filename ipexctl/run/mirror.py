@@ -1,10 +1,9 @@
 """Mirrors the files of a run while it continues: one fetch after the other, until the run is over, and one after that.
 
-Each pass asks `fetch.py` for what changed since the last one. A file that only grew is sent from its old end and grows
-in place, so that a program that holds it open, such as TensorBoard, keeps reading; any other file is replaced. A file
-that the run removes stays here. The last pass begins after the run's end, so nothing is missing. A file that changes
-while it is read is a failure only in the last pass. A node0 that is away is waited for as by `attach` (`reconnect.py`);
-another host is retried at each pass; any other error, such as a full disk here, ends the call.
+A file that only grew is sent from its old end and grows in place, so that a program that holds it open, such as
+TensorBoard, keeps reading; any other changed file is replaced. A file that the run removes stays here. A file that
+changes while it is read is a failure only in the last pass. A node0 that is away is waited for as by `attach`
+(`reconnect.py`); another host is retried at each pass; any other error, such as a full disk here, ends the call.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ class RunMirror:
         self._has_begun = False
         """Node0 answered before: a loss does not end the call at once."""
         self._losses = 0
-        """In a row."""
         self._is_first_pass = True
 
     def results(self, error: HostError | None = None) -> list[FetchResult]:

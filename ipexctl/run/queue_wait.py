@@ -43,10 +43,7 @@ def wait_for_start(
     on_reason: Callable[[str], None],
     on_known: Callable[[KnownRun], None] = lambda _: None,
 ) -> KnownRun:
-    """Wait until the run has begun, or its job is over. Raises a HostError.
-
-    Each new reason goes to `on_reason`, each answer to `on_known`.
-    """
+    """Wait until the run has begun, or its job is over. Raises a HostError."""
     latest, count = "", 0
     with closing(open_session()) as session:
         while True:

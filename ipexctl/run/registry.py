@@ -41,8 +41,6 @@ _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run, as its start recorded it."""
-
     id: str
     node0: Host
     home: str

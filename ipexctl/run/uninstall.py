@@ -1,9 +1,8 @@
 """`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine.
 
-`survey` lists and changes nothing; `uninstall` removes homes and lines of authorized_keys on the hosts, then, only if
-that worked on all of them, the files here, because the records are needed to reach the hosts again. A run, an install
-or any process that uses a home blocks the whole call. Only what carries ipexctl's marks is removed; the rest is named
-with the command for it.
+The files here go last, and only if the homes and lines of authorized_keys were removed on all hosts: the records are
+needed to reach the hosts again. A run, an install or any process that uses a home blocks the whole call. Only what
+carries ipexctl's marks is removed; the rest is named with the command for it.
 """
 
 from __future__ import annotations
@@ -125,7 +124,6 @@ class _Uninstall:
             self.results[answer.host.name] = _first_result(answer)
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
-        """Have the agent list or remove the homes of these hosts."""
         ended = [*abandoned_runs(RunRegistry().directory), *self.ended_runs()]
 
         def work(host: Host, session: Session) -> UninstallResult:

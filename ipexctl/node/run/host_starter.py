@@ -2,9 +2,8 @@
 
 The control machine begins it over its own session, as `PYTHON -IS RUNDIR/agent.zip run.host_starter`, with a
 `HostStarterRequest` on stdin. It replies with one line, detaches, and connects to the supervisor on node0 as a rank
-does (`messages.py`). So a restart needs neither the control machine nor a login between nodes. This is the loop;
-`host_starter_machine.py` decides. The wrappers report and end by themselves: a killed starter costs no rank, and only
-the next attempt needs one.
+does (`messages.py`). So a restart needs neither the control machine nor a login between nodes.
+`host_starter_machine.py` decides. The wrappers report and end by themselves: only the next attempt needs a starter.
 """
 
 from __future__ import annotations

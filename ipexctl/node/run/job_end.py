@@ -1,13 +1,11 @@
-"""Decides what a Slurm job means for the end of its run: whether Slurm stopped the run, and whether it continues.
+"""Decides what a Slurm job means for the end of its run: whether Slurm stopped the run, and whether it continues. Pure.
 
-Pure; `run_job.py` asks Slurm and requeues the job. A run submitted with --requeue ends as `queued` if its job begins
-again: after preemption, at the time limit, and if a node does not answer. Slurm notices such a node minutes later, when
-this job would be over, so the supervisor asks for the next start itself. A user's stop is final, and so is a hang;
-nodes lost again and again are no reason for another start. Slurm's signals reach any process in any order, so a failure
-by a signal is Slurm's doing if Slurm says that it ends the job.
-
-With --min-hosts, Slurm does not end the job with a node. If that node is node0, nothing of the run or the job's script
-is left to end it: the ranks on other nodes do (`orphan_state`).
+A run submitted with --requeue ends as `queued` if its job begins again: after preemption, at the time limit, and if a
+node does not answer. Slurm notices such a node minutes later, when this job would be over, so the supervisor asks for
+the next start itself. A stop or a hang is final; nodes lost again and again are no reason for another start. Slurm's
+signals reach any process in any order, so a failure by a signal is Slurm's doing if Slurm says that it ends the job.
+With --min-hosts, Slurm does not end the job with a node; if that was node0, the ranks on other nodes end it
+(`orphan_state`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Knows when Slurm ends the job of a run, and when to notify its ranks and stop the run before that. Pure.
 
-The steps are `notice`, a minute before the end, in which a rank can write a checkpoint, and `stop`, 15 s before, in
-which ranks end and their output is kept. Slurm is asked when the run begins, every ten minutes, and again when a step
-would be due, because a limit can be changed while the job runs. Without an answer, Slurm's last one counts. A job
-without a limit has no steps.
+The steps are `notice`, a minute before the end, so that a rank can write a checkpoint, and `stop`, 15 s before, so that
+ranks end and their output is kept. Slurm is asked when the run begins, every ten minutes, and before each step, because
+a limit can be changed while the job runs. Without an answer, its last one counts. A job without a limit has no steps.
 """
 
 from __future__ import annotations

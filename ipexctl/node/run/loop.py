@@ -2,8 +2,7 @@
 
 Everything that happens becomes an event of `machine_state.py`; `machine.py` decides, and `self.actions` has an action
 for each class of command. What an action finds out is an event that follows after the other actions. Output goes from
-its connection to its file without a decision. Only this module reads the clock. SIGTERM to the supervisor stops the
-run.
+its connection to its file without a decision. Only this module reads the clock. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -518,7 +517,6 @@ class SupervisorLoop:
         self.take_answers()
 
     def take_answers(self) -> None:
-        """Take other hosts' answers to each question."""
         if self.starter_calls is not None:
             for answer in self.starter_calls.take():
                 self.log("starter-called", {"host": answer.host, "problem": answer.problem})

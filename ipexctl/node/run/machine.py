@@ -1,10 +1,9 @@
 """Decides what a supervisor does: (state, event, time) → (state, commands). Pure; `loop.py` acts.
 
-Events are the ranks' messages, lost connections, signals, the end of mpirun, the queue's answers, and a `Tick` four
-times a second (once a second while all is well). `EVENTS` and `MESSAGES` say what is handled where. `verdict.py`
-decides why the run ends; this module decides when it is over, and whether it starts again. A run whose job is requeued
-is not over: the supervisor of the next start continues the same record. No rank outlives the others, no output is
-dropped while its rank can send it, each wait has an end.
+A `Tick` comes four times a second, once a second while all is well. `EVENTS` and `MESSAGES` say what is handled where.
+`verdict.py` decides why the run ends; this module decides when it is over, and whether it starts again. A run whose job
+is requeued is not over: the supervisor of the next start continues the same record. No rank outlives the others, no
+output is dropped while its rank can send it, each wait has an end.
 """
 
 from __future__ import annotations

@@ -120,12 +120,9 @@ class DiskState(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """The queue's job in which the supervisor runs."""
-
     number: str
     may_requeue: bool = False
     restarts: int = 0
-    """Earlier starts of the job."""
     is_requeued: bool = False
     """By this supervisor."""
 
@@ -538,8 +535,6 @@ Action = Union[
 
 
 class Transition:
-    """One step in progress: the state and the commands so far."""
-
     def __init__(self, state: SupervisorState, now: Moment) -> None:
         self.state, self.now = state, now
         self.commands: list[Action] = []

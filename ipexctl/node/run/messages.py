@@ -46,8 +46,6 @@ Value = TypeVar("Value")
 
 
 class Hello(NamedTuple):
-    """A rank that has proven the run's token."""
-
     rank: int
     instance: str
     """Differs for each start of a rank wrapper."""
@@ -57,8 +55,6 @@ class Hello(NamedTuple):
 
 
 class StarterHello(NamedTuple):
-    """A host's starter that has proven the run's token."""
-
     starter: str
     """The host, as named in the hostfile."""
     instance: str

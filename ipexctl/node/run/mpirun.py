@@ -177,7 +177,6 @@ class LaunchLog:
         return log
 
     def append(self, text: str) -> None:
-        """Raises an OSError."""
         log = self.open()
         try:
             os.write(log, text.encode())

@@ -1,16 +1,14 @@
 """How long ranks wait for other hosts in a step, and how much faster fewer bytes would be: for the status. Pure.
 
-Makes a `NetworkCost` from the windows of one attempt, or None where too little is known.
-
-- It is known only for several hosts whose ranks sleep while they wait (`rates.py`): the share that is nobody's own
-  time, over all windows with steps but the first.
-- Advice is given if gradients go between hosts as they are, `--wire` is possible, the share is at least ADVISED, and
-  the ranks reported the gradient bytes of a DDP model: other traffic would not shrink. A host that sends fewer bytes
-  than these already has a hook of the script, in the place of ours.
-- Part of the transfer is hidden behind backward. It is known if steps are much longer than the moments in which the
-  interface is sampled: the bytes of a step take a time at the busiest moment's rate, and the ranks wait for a part of
-  it. Fewer bytes take less time; what is hidden stays hidden first. Waiting beyond that time is round trips or threads
-  of the rank, and stays. Advice that gains less than WORTH is not given.
+- The share of a step that is nobody's own time is known only for several hosts whose ranks sleep while they wait
+  (`rates.py`), over all windows with steps but the first.
+- Advice needs gradients that go between hosts as they are, a possible `--wire`, a share of at least ADVISED, and the
+  reported gradient bytes of a DDP model: other traffic would not shrink. A host that sends fewer bytes than these
+  already has a hook of the script, in the place of ours.
+- Part of the transfer is hidden behind backward. How much is known if steps are much longer than the moments in which
+  the interface is sampled: at the busiest moment's rate, the bytes of a step take a time, and the ranks wait for a part
+  of it. With fewer bytes, what is hidden stays hidden first. Waiting beyond that time is round trips or threads of the
+  rank, and stays. Advice that gains less than WORTH is not given.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class _Window(NamedTuple):
 
 class NetworkWatch:
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
-        """`hosts`: rank → host. `is_wire_possible`: and not in use. `shared`: hosts add their own gradients up first."""
+        """`hosts`: rank → host. `is_wire_possible`: and not in use. `shared`: a host first sums its own gradients."""
         self._hosts = hosts
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"
@@ -138,10 +136,7 @@ def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) ->
 
 
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
-    """How much faster a step is with that part of its bytes.
-
-    `transfer`: seconds for the bytes at the busiest moment's rate, hidden or not; 0 if unknown.
-    """
+    """How much faster a step is with that part of its bytes. `transfer`: seconds at the busiest rate; 0 if unknown."""
     waited = share * step
     explained = min(waited, BUSIEST * transfer) if transfer else waited
     whole = min(max(explained, transfer), step)

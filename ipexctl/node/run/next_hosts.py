@@ -1,11 +1,9 @@
 """Decides on which hosts a run continues after a loss: which of its pool answer, and whether they are enough. Pure.
 
-Hosts are asked as soon as an attempt fails; `host_pool.py` plans for those that answer. Node0 needs no answer. A lost
-host is not waited for once all others have answered. A host whose ranks did not begin, or that refused its job, skips
-the next attempt and is asked again after it. A failure that other hosts would not change (a checkpoint that can't be
-brought, ranks that begin nowhere) ends the run. A host where no rank begins is asked by the pool's shell, and is lost
-if it does not answer: its ranks have no connection that breaks. A missing host that answers again joins at the next
-restart.
+Node0 needs no answer. A lost host is not waited for once all others have answered. A host whose ranks did not begin, or
+that refused its job, skips the next attempt and is asked again after it. A failure that other hosts would not change (a
+checkpoint that can't be brought, ranks that begin nowhere) ends the run. A host where no rank begins is asked by the
+pool's shell: its ranks have no connection that breaks. A missing host that answers again joins at the next restart.
 
 it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """

@@ -1,12 +1,10 @@
 """Runs the command of `run --notify` once when a run is over: by the call that watches the end, or by node0.
 
-Whoever creates `notify.json` in the run's directory runs the command. The call claims it by the action `claim` when it
-has seen the end; the supervisor starts `run.notify` when it exits, which claims it if no call did so in time. So no
-message is lost when the call was killed, has detached or sleeps with its laptop, and a message lost on its way is not
-sent again.
-
-The command may contain a token, so it is in no argument, file or variable: sh reads it from stdin. It gets the
-environment of a login, without the ranks' secrets, and a minute; how it ends changes nothing of the run.
+Whoever creates `notify.json` in the run's directory runs the command. The call claims it when it has seen the end; the
+supervisor starts `run.notify` when it exits, which claims it if no call did so in time. So no message is lost when the
+call was killed, has detached or sleeps with its laptop, and none is sent twice. The command may contain a token, so it
+is in no argument, file or variable: sh reads it from stdin. It gets the environment of a login, without the ranks'
+secrets, and a minute.
 """
 
 from __future__ import annotations

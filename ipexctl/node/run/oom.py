@@ -1,5 +1,4 @@
-"""Detects out-of-memory kills by the kernel: from counters of the cgroup (v1, v2), the kernel's log, or its kill
-counter.
+"""Detects out-of-memory kills: from counters of the cgroup (v1, v2), the kernel's log, or the kernel's kill counter.
 
 After a rank is killed by a SIGKILL that ipexctl did not send, it says by what the kill is known, and the cgroup's limit
 if that was reached. It needs no more rights than the rank: most machines show the log only to root, and a container may

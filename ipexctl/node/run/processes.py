@@ -1,9 +1,8 @@
 """The processes of a rank: binds them to cores, sets their niceness, measures them, and ends all of them and no others.
 
-Where the host does not give what was planned, a rank runs with what it gets, and a note says so. Processes are never
-found by name: they are descendants of the wrapper, which adopts orphans, or of the command's session. None outlives the
-rank: if the wrapper is killed, the kernel kills the command with it, and `Guard`, its own process, the rest of the
-session.
+A host that lacks what was planned gets a note, not a failure. Processes are never found by name: they are descendants
+of the wrapper, which adopts orphans, or of the command's session. None outlives the rank: if the wrapper is killed, the
+kernel kills the command with it, and `Guard`, its own process, the rest of the session.
 """
 
 from __future__ import annotations
@@ -144,10 +143,7 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
 
 
 def has_children(except_pid: int) -> bool:
-    """True if this process has another child than that one. Its orphaned descendants are its children, too.
-
-    Also true if the kernel has no such files.
-    """
+    """True if this process has another child, or orphaned descendant, or if the kernel has no such files."""
     children: list[str] = []
     try:
         for thread in os.listdir("/proc/self/task"):

@@ -160,7 +160,6 @@ class RankConnections:
         return max((at for peer in self.all.values() for at in peer.printed_at.values()), default=0.0)
 
     def rewind(self, peer: RankConnection) -> None:
-        """Request refused output again, if any."""
         if peer.is_refused:
             self.send_message(peer, "rewind", **peer.offsets())
 

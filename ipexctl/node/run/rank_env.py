@@ -81,10 +81,7 @@ def find_full_disk(job: JobRecord, rank: int) -> FullDisk | None:
 
 
 def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> SetupResult:
-    """mpirun's environment without other launchers' variables, plus the planned ones and changes of the setup file.
-
-    Raises an OSError if the setup file can't be sourced.
-    """
+    """mpirun's environment without other launchers' variables, with the plan's and the setup file's. Raises OSError."""
     plan = job.ranks[rank]
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in job.variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}

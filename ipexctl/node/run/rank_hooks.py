@@ -3,12 +3,12 @@
 `sitecustomize.py` imports it as `ipexctl_shim`, from a directory that is first on PYTHONPATH. It prints nothing, and
 costs a millisecond.
 
-SIGNAL               write all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
-$IPEXCTL_ALLREDUCE   `shared` or `auto`: the first DDP model imports `ipexctl_inrank` from the same directory
-$IPEXCTL_WIRE        how gradients go between hosts: likewise
-$IPEXCTL_METER       path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
-$IPEXCTL_NOTES       `NUMBER:INODE` of an inherited pipe: gets a line `PID CODE WORDS` for an uncaught exception, or a
-sys.exit with a code other than 0. Children without the pipe write none.
+SIGNAL              write all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
+$IPEXCTL_ALLREDUCE  `shared` or `auto`: the first DDP model imports `ipexctl_inrank` from the same directory
+$IPEXCTL_WIRE       how gradients go between hosts: likewise
+$IPEXCTL_METER      path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
+$IPEXCTL_NOTES      `NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught exception
+                    or a sys.exit with a code other than 0; children without the pipe write none
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Decides what a rank wrapper does: an event and the time → the next state and commands. Pure; `rank.py` acts.
 
 Two values decide most: what happens to the command (`Phase`), and whether there is still a supervisor to report to
-(`Bond`). `PHASES` and `BONDS` are all possible changes. The command exits with the wrapper, and the wrapper never
-before it. The supervisor decides when the rank may exit, unless it is lost. Every state reported to the supervisor is
-reported again after a reconnect.
+(`Bond`). The command exits with the wrapper, and the wrapper never before it. The supervisor decides when the rank may
+exit, unless it is lost. Every state reported to it is reported again after a reconnect.
 """
 
 from __future__ import annotations
@@ -201,7 +200,6 @@ class WrapperState(NamedTuple):
     # The supervisor
 
     def on_welcome(self, welcome: Json, now: float) -> Step:
-        """The supervisor can be reached, for the first time or again."""
         attempt = int(welcome.get("attempt") or 0)
         if self.attempt not in (None, attempt):
             return self._lose(Bond.REPLACED, "the run was restarted without it", now)

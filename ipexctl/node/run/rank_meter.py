@@ -68,7 +68,6 @@ class RankMeter:
         self._reader = MeterReader.create() if is_on else None
         self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
         self._windows: WindowMaker | None = None
-        """None before the command is started."""
         self._host = host
         self._probe: RankProbe | None = None
         self._host_probe: HostProbe | None = None
@@ -151,6 +150,5 @@ class RankMeter:
         return [("host" if isinstance(window, HostNotes) else "window", as_json(window)) for window in windows]
 
     def rewind(self) -> None:
-        """Send the last ones again after a lost connection."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()

@@ -60,10 +60,8 @@ def first_status(request: SupervisorRequest, start: StartRequest, now: float) ->
 
 
 def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> RunStatus:
-    """The status of a run that begins again in another start of its job: the next attempt in the same record. Pure.
-
-    `ended`: when the earlier status was last written.
-    """
+    """The status of a run that begins again in another start of its job; `ended`: last write of the earlier status.
+    Pure."""
     reason = before.reason or describe_run_end(REQUEUED)
     last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended, before.hosts, before.world_size)
     return status._replace(

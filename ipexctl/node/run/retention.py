@@ -1,11 +1,10 @@
 """Removes old runs of this host by age and size, but never a run in progress, and never the newest.
 
-`liveness.py` and this account's processes that name a run show whether it is in progress; if that can't be known, the
-run stays. One call works at a time. A run is renamed before its files are deleted, so that an interrupted removal
-leaves no half run; its summary stays as a line of `runs/.pruned.jsonl`. A directory of `runs` that is no run is neither
-counted nor removed. Token and secrets of finished runs go at once, whatever their age. Ranks may change a run's
-directory, and others what is above a home: so `runs` is opened once, everything is reached from there, and no link is
-followed.
+A run whose state can't be known stays (`liveness.py`, and this account's processes that name a run). A run is renamed
+before its files are deleted, so that an interrupted removal leaves no half run; its summary stays as a line of
+`runs/.pruned.jsonl`. A directory of `runs` that is no run is neither counted nor removed. Token and secrets of finished
+runs go at once. Ranks may change a run's directory, and others what is above a home: so `runs` is opened once,
+everything is reached from there, and no link is followed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Lists and stops the runs recorded on node0, and requests stack dumps.
 
-`stop` signals the supervisor; `dump` leaves it a request file and SIGUSR1, and the supervisor does the work. A run that
-waits in a queue has none: its job is cancelled, and its trees are released. Only the supervisor of the record is
-signalled, on its own machine: the id of an exited process may belong to another one. One damaged record does not hide
-the others.
+`stop` signals the supervisor; `dump` leaves it a request file and SIGUSR1. A run that waits in a queue has no
+supervisor: its job is cancelled, and its trees are released. Only the supervisor of the record is signalled, on its own
+machine: the id of an exited process may belong to another one. One damaged record does not hide the others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Answers `slow`: what the judgement of a run's windows needs, and a one-second look at a slow rank's host.
 
 `setup` runs on node0: the id of a run → {"status": …, "backend": …, "allreduce": …}, the last two from its plan, or
-empty. `look` runs on a rank's host: the pid of the rank's command → a `SuspectLook`, who else uses its cores, from two
-readings of /proc. A look only reads, and only for a rank that its windows show as slow, because reading all processes
-of a host costs time. Names that processes gave themselves are cut here and made printable when shown; arguments of
-other processes are not read, because they may have secrets. Processes of other accounts may be invisible:
-`unseen_share` is what the kernel counted and no visible process explains.
+empty. `look` runs on the rank's host: the pid of its command → a `SuspectLook`. It only reads /proc, twice, and only
+for a rank whose windows are slow, because reading all processes of a host costs time. Names that processes gave
+themselves are cut here and made printable when shown; arguments of other processes may have secrets and are not read.
+Processes of other accounts may be invisible: `unseen_share` is what the kernel counted and no visible process explains.
 """
 
 from __future__ import annotations

@@ -37,10 +37,8 @@ class StoredStatus(NamedTuple):
 
 
 def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
-    """Raises an AgentError. A copy can't show whether the run is alive: its status is not checked.
-
-    `unchanged_for`: seconds for which the caller saw no new status.
-    """
+    """Raises an AgentError. A copy is not checked: it can't show life. `unchanged_for`: seconds since the last
+    status."""
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
     age = seconds_since(stored.written)

@@ -1,7 +1,6 @@
 """Decides why a run ended: the first failure, and none that only follow from it. Pure.
 
-A rank that has ended may exit once no other rank would suffer from that. `first_failure` of a failed run in status.json
-is
+A rank that has ended may exit once no other rank would suffer. A failed run's status.json has `first_failure`:
 
 {"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "detail", "at": seconds since the epoch}
 
@@ -19,8 +18,6 @@ mpirun      mpirun exited or was killed while ranks ran, or could not be started
 hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
 time-limit  the run reached its time limit
 checkpoint  the checkpoint could not be brought to all hosts before the attempt
-
-`describe_exit` has the words for a rank's end, which status.json keeps as the reason of the run.
 """
 
 from __future__ import annotations
@@ -186,10 +183,7 @@ def on_not_begun(t: Transition, missing: Sequence[RankState]) -> None:
 
 
 def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mpirun_log: Sequence[str]) -> None:
-    """Handle lost ranks. A reported exit stays; without one, the loss ends the run.
-
-    `silence`: seconds since each rank sent something.
-    """
+    """Handle lost ranks (`silence`: their seconds). A reported exit stays; without one, the loss ends the run."""
     without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
     was_ending = t.state.ending is not None
     if without_exit and not was_ending:

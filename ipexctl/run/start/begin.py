@@ -1,13 +1,10 @@
 """Starts a planned run: the supervisor on node0, a job file for every host, then mpirun.
 
 The steps of a `Launch`: `start_supervisor`, `upload_jobs`, `start_mpirun`, then `follow` or `leave`; before mpirun
-starts, `abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared, and
-gets its job and the mpirun line when all else is ready.
-
-Each store gets RUNDIR/agent.zip, the run's own copy of the agent, which its supervisor and ranks run
-(`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it. The package `inrank/`
-is added to the hooks only if ranks add gradients up with it. Token and secrets travel by stdin into files of mode 0600,
-never on a command line.
+starts, `abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared. Each
+store gets RUNDIR/agent.zip, the run's own copy of the agent, or a copy with bytecode from an earlier run. The package
+`inrank/` is added to the hooks only if ranks add gradients up with it. Token and secrets travel by stdin into files of
+mode 0600, never on a command line.
 """
 
 from __future__ import annotations
@@ -396,7 +393,6 @@ def _agent_folders(start: StartRequest) -> tuple[str, ...]:
 
 
 def packed(files: Sequence[File]) -> bytes:
-    """An archive of these files, for tar in a run's directory."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for file in files:

@@ -1,11 +1,10 @@
-"""Holds the hosts of a run for one call: `run --exclusive` refuses if another run is there, `--wait S` waits for its
-end.
+"""Holds the hosts of a run for one call: `run --exclusive` refuses other runs, `--wait S` waits for their end.
 
-A call looks at its hosts. If no other run is there, it takes each host's lock in turn, and looks again. All calls take
-the locks in the order of the machines, by whatever names they know them, and stop at the first that another call holds.
-So of two calls with common hosts, one gets the first of these and the other none: exactly one starts. A lock
-(`facts/probe/host_lock.sh`) is a process that every account sees and that ends with its call's connection, so a killed
-call holds nothing. A waiting call has no lock and no place in a queue.
+If no other run is there, a call takes each host's lock in turn, and looks again. All calls take the locks in the order
+of the machines, by whatever names they know them, and stop at the first that another call holds. So of two calls with
+common hosts, one gets the first of these and the other none: exactly one starts. A lock (`facts/probe/host_lock.sh`) is
+a process that every account sees and that ends with its call's connection, so a killed call holds nothing. A waiting
+call has no lock and no place in a queue.
 """
 
 from __future__ import annotations
@@ -154,10 +153,8 @@ def _look_at(session: Session, cancel: Cancel) -> Look:
 def lock_hosts(
     hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
 ) -> HostLocks:
-    """Take the locks of the hosts, waiting up to `seconds`. Raises a StartError.
-
-    `on_step` gets what the call waits for, at once and whenever that changes.
-    """
+    """Take the locks of the hosts, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a
+    StartError."""
     began, reported = time.monotonic(), None
     try:
         while True:

@@ -387,10 +387,7 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 
 
 def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
-    """The plan of a run. Its working directory follows later, when the hosts have said which tree they have. Pure.
-
-    Raises a StartError if there is no plan.
-    """
+    """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError."""
     check_gpu_code(project.script, spec, context.env.packages)
     given, notes = tuple[Setting, ...](), list[str]()
     if spec.accelerate is not None:

@@ -1,10 +1,9 @@
 """The request of one call of run, its checks, and the reason why a run was not started.
 
 The command line and a playbook's `run` task share the names of the options. Secrets (`-x NAME`, lines of --env-file)
-get their value from the caller's environment or a file and are marked as secret from here on; a bad line of such a file
-is never shown. A `StartFailure` says what happened, on which hosts, and what to type; nothing of the run is then alive,
-unless it `is_unsure`. The steps of a start raise it in a `StartError`; `plan_run`, `start_run` and
-`check_before_install` return it.
+get their value from the caller's environment or a file; a bad line of such a file is never shown. The steps of a start
+raise a `StartFailure` in a `StartError`; `plan_run`, `start_run` and `check_before_install` return it. Nothing of the
+run is then alive, unless it `is_unsure`.
 """
 
 from __future__ import annotations
@@ -76,10 +75,8 @@ class StartError(Exception):
 def run_spec(
     kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
 ) -> RunSpec:
-    """The spec of a call; `given` has the options that the command and the playbook task `run` share, by name.
-
-    Missing ones have their defaults.
-    """
+    """The spec of a call; `given` has the options shared with the playbook task `run`, by name. Others keep
+    defaults."""
     values = {name: given[name] for name in declared(RunSpec) if name in given}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     if values.get("checkpoint") is not None:

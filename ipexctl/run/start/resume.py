@@ -1,9 +1,8 @@
 """`run --resume`: plans a run anew on the hosts that are left. Pure.
 
-Hosts were looked at before, for live runs or an error. A run is alive, and not begun a second time, if any host shows a
-process of it. An unreachable host is left out; any other error is left to the checks of the start, which name it. Each
-host keeps its number of ranks, a spare replaces a lost host, and scripts get the world size of the very first run,
-whose global batch they keep.
+A run is alive, and not begun a second time, if any host shows a process of it. An unreachable host is left out; any
+other error is left to the checks of the start, which name it. Each host keeps its number of ranks, a spare replaces a
+lost host, and scripts get the world size of the very first run, whose global batch they keep.
 """
 
 from __future__ import annotations

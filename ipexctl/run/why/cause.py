@@ -92,7 +92,6 @@ class CauseFinder(NamedTuple):
 
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """The cause by the first of `CAUSE_FINDERS` that finds one."""
     found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
     return next((cause for cause in found if cause is not None), None)
 

@@ -192,7 +192,6 @@ def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _running(snapshot: RunSnapshot) -> Diagnosis:
-    """The run continues. A silent one may hang."""
     run = snapshot.id
     status = snapshot.status
     age = f", {rough_duration(snapshot.now - status.started)}" if status.started and snapshot.now else ""

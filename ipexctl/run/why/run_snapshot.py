@@ -178,10 +178,8 @@ def _failure_context(
 
 
 def _last_attempt(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines since the last restart, which records of older versions only show as text.
-
-    What an earlier attempt printed did not end this one.
-    """
+    """The lines since the last restart, which records of older versions show only as text: earlier lines explain
+    nothing."""
     marks = [number for number, line in enumerate(lines, 1) if line.startswith(RESTART_MARK)]
     return lines[marks[-1] :] if marks else lines
 

@@ -1,9 +1,8 @@
 """Asks node0 for the record of a run and diagnoses it; without an answer, reads the local copy.
 
-For a run that continues, stacks are taken again if the newest are older than a minute: taking them stops the ranks for
-a moment. The copy counts only if it says how the run ended; otherwise the outcome is unknown (exit code 3 if node0
-can't be reached, else 1), because the run may still be running. Commands of the diagnosis get the options of the call
-that started the run. Output that node0's record lacks, because its disk was full, is taken from the copy if that has
+For a running run, stacks are taken again if the newest are older than a minute: taking them stops the ranks for a
+moment. The copy counts only if it says how the run ended; otherwise the outcome is unknown (exit code 3 if node0 can't
+be reached, else 1). Output that node0's record lacks, because its disk was full, is taken from the copy if that has
 more. `cause_from_copy` serves `run` and `attach`, which have just received everything.
 """
 
@@ -155,7 +154,6 @@ def mention_page(answer: WhyResult) -> WhyResult:
 
 
 def _with_call_options(answer: WhyResult) -> WhyResult:
-    """Commands to type next get the options of the call that started the run."""
     diagnosis, options = answer.diagnosis, answer.record.call_options
     cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
     after = tuple(map(options.apply, diagnosis.next))

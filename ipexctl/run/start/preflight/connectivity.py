@@ -165,10 +165,7 @@ def _connections(hosts: Sequence[Host], context: Gathered, *, logs_in: bool) -> 
 
 
 def connectivity_key(hosts: Sequence[Host], connections: Connections, context: Gathered) -> str:
-    """A digest of everything that a check depends on, as far as known; empty if a host is not identified. Pure.
-
-    A host that rebooted, or changed its interfaces, addresses or firewall, gives another digest.
-    """
+    """A digest of everything that a check depends on, as far as known; empty if a host is not identified. Pure."""
     machines = []
     for host in hosts:
         facts = context.facts[host.name]

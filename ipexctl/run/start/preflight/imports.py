@@ -91,7 +91,6 @@ class ScriptFile:
     install_by_run: str = ""
     """The call that installs what the project's file names; empty if no call takes it."""
     packages: frozenset[str] = frozenset()
-    """The packages in the environment's record."""
     has_trainer: bool = False
     uses_trainer: bool = False
     """Uses the Trainer of transformers without a setting for several ranks."""
@@ -291,7 +290,6 @@ def _is_install(node: ast.AST) -> bool:
 
 
 def with_environment(script: ScriptFile, spec: RunSpec, context: Gathered) -> ScriptFile:
-    """Add what the options and the environment say about imports."""
     doubt = script.doubt
     if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports):
         doubt = doubt or "PYTHONPATH is exported"
@@ -315,10 +313,8 @@ def package_of(module: str) -> str:
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
-    """One round trip to every host. Returns a note, or an empty text, if the run may start; else raises a StartError.
-
-    Raises a FileError for a syntax error that the first host found.
-    """
+    """One round trip to every host. Returns a note or an empty text; raises a StartError, or a FileError for bad
+    syntax."""
     arguments = ("own" if script.own else "other", *(entry.module for entry in script.imports))
     command = Command.argv(python, "-I", "-c", script_text("network.imports"), *arguments)
     command = command._replace(label="check the script")

@@ -1,10 +1,9 @@
 """Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
 
-mpirun starts all ranks by one path, so a path that is missing or different on one host would fail late, in the middle
-of a start. Versions are compared, too: ranks with different torch or MPI cannot communicate. A path whose directories
-another account can change is only a note: a team may share its tree. So is a path among the script's arguments that the
-control machine has and no host: it may be data to push, or a directory to be created. A relative one is checked after
-the sync, if the sync leaves it out. `evaluate_paths` is pure.
+mpirun starts all ranks by one path, so a missing or different one would fail late. Versions are compared, too: ranks
+with different torch or MPI cannot communicate. A path whose directories another account can change is only a note: a
+team may share its tree. So is a path among the script's arguments that the control machine has and no host: it may be
+data to push, or a directory to be created. A relative one is checked after the sync, if the sync leaves it out.
 """
 
 from __future__ import annotations
