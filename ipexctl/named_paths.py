@@ -46,8 +46,7 @@ def open_named_file(path: Path | str) -> int:
 
 
 def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool = False) -> str | None:
-    """Replace a file atomically; return the topmost directory or file that was created. Raises an OSError or a
-    UserError."""
+    """Replace a file atomically; return the topmost path that this created. Raises an OSError or a UserError."""
     with _enter(path, make=make, is_file=True) as place:
         if not place.name or "/" in place.name:
             number = errno.ENOENT if place.name else errno.EISDIR

@@ -64,7 +64,7 @@ def judge_network(rows: Sequence[Sequence[JudgedWindow]]) -> list[LinkFinding]:
 
 
 def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
-    """The windows of each ROW or more in a row for which `is_so`; later, a single window that is not ends nothing."""
+    """Stretches of at least ROW windows in a row for which `is_so`; after these, a single other window is skipped."""
     for row in rows:
         found: list[Window] = []
         missed = 0

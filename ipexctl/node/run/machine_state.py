@@ -101,7 +101,7 @@ class StarterState(NamedTuple):
 
 
 class HostSearch(NamedTuple):
-    """Finds which hosts of the pool can be in the next attempt."""
+    """The search for hosts of the pool that can be in the next attempt."""
 
     began_at: float
     waiting: frozenset[str]

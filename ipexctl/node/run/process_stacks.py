@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
 SHARED_NAME, WAITS_FOR = "memfd:ipexctl-allreduce", 128
-"""As in `inrank/segment.py`: the memory for all-reduce, and the offset where it has an awaited rank's number, plus 1.
-"""
+"""As in `inrank/segment.py`: the memory for all-reduce, and the offset in it of 1 + the awaited rank's number."""
 REPLY_TIME = 2.0
 SETTLE_TIME = 0.5
 """A dump counts as complete after this many seconds without new data."""

@@ -143,7 +143,7 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
 
 
 def has_children(except_pid: int) -> bool:
-    """True if this process has another child, or orphaned descendant, or if the kernel has no such files."""
+    """True if this process has another child (orphaned descendants count), or if the kernel has no such files."""
     children: list[str] = []
     try:
         for thread in os.listdir("/proc/self/task"):

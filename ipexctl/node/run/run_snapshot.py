@@ -46,7 +46,7 @@ PLAN_FIELDS = (
     *("allreduce", "wire"),
 )
 MAX_SETTINGS = 2000
-"""Of the plan; those of single ranks come last."""
+"""Settings of the plan; those of single ranks come last."""
 FAILED_STATES = ("failed", "lost")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rates import RankRates, Waiting
 
 MORE_OWN = 0.05
-"""In steps: own time above the median of the other ranks from which a rank is slow."""
+"""In parts of a step: a rank is slow if its own time is at least this much above the median of the others."""
 MIN_STEPS = 30
 ROW = 3
 MOST_OPEN = 6

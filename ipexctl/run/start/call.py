@@ -38,4 +38,4 @@ class RunCall:
     typed: TypedCall = NOT_TYPED
     first_world_size: int = 0
     resumed: tuple[str, ...] = ()
-    """The run that this call resumes, after those which that run resumed. They no longer use a tree."""
+    """The chain of resumed runs, the run of this call's --resume last. They no longer use a tree."""
