@@ -26,8 +26,11 @@ CANCEL_CLEANUP: Final = 6.0
 """For a host to end and remove what a cancelled call began. A host that is down does not clean up later."""
 
 PS_ANSWER: Final = 30.0
+"""For one node0's answer to `ps`, which asks many."""
 WHY_ANSWER: Final = 60.0
+"""For node0's answer to `why`, which reads the end of all output."""
 SLOW_ANSWER: Final = 60.0
+"""For the answers of node0 and of a suspect's host to `slow`."""
 STOP_ANSWER: Final = 60.0
 """For node0's answer to `stop` and `why --stacks`, including the time that the ranks need."""
 STOP_WAIT: Final = 20.0
@@ -81,6 +84,7 @@ TRUST_LOGIN: Final = 25
 ENV_BUILD: Final = 3600.0
 """To build an environment on a host: gigabytes onto a slow disk."""
 ENV_CHECK: Final = 120.0
+"""For a look at an environment that exists."""
 ENV_UNCHANGED_CHECK: Final = 30.0
 """For the short check that lets `install` see that nothing is to do; a slower host gets the full check."""
 ENV_STEP: Final = 300.0
@@ -105,6 +109,10 @@ TEMPLATE_REPLY: Final = 8.0
 """The same from outside, for a template that TEMPLATE_RENDERED can't interrupt: a single step of Python."""
 
 LAB_LOCK: Final = 30.0
+"""To wait for another call that works on the lab."""
 LAB_HOST_START: Final = 60.0
+"""For a host of a lab to start its sshd."""
 LAB_NODES_START: Final = 30
+"""For the nodes of a lab's queue to be idle."""
 LAB_DOWNLOAD: Final = 600.0
+"""For apt-get to download the packages of a lab's queue."""

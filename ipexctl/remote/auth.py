@@ -7,6 +7,7 @@ deadlines pause. Files whose public half the agent has offered are not opened. `
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import socket
@@ -83,14 +84,31 @@ class KeyRing:
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
     """The private key in a file, with the certificate next to it.
 
-    Both are read before paramiko does, which waits for a pipe without end and reads a device until memory is full.
+    Not by PKey.from_path, which opens both by name, waits for a pipe without end and reads a device until memory is
+    full. A check before it would be of another file once somebody renames one.
     """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
     path = path.with_name(path.name.removesuffix(_CERTIFICATE))
-    read_regular(path, KEY)
+    data, password = read_regular(path, KEY), passphrase.encode() if passphrase is not None else None
+    try:
+        loaded: object = serialization.load_ssh_private_key(data, password)
+    except ValueError:
+        loaded = serialization.load_pem_private_key(data, password)
+    classes: dict[type, type[paramiko.PKey]] = {
+        rsa.RSAPrivateKey: paramiko.RSAKey,
+        ed25519.Ed25519PrivateKey: paramiko.Ed25519Key,
+        ec.EllipticCurvePrivateKey: paramiko.ECDSAKey,
+    }
+    key_class = next((known for kind, known in classes.items() if isinstance(loaded, kind)), None)
+    if key_class is None:
+        raise ValueError("a key of another type")
+    key = key_class.from_private_key(io.StringIO(data.decode()), password)  # type: ignore[arg-type]
     with contextlib.suppress(FileNotFoundError):
-        read_regular(path.with_name(path.name + _CERTIFICATE), KEY)
-    password = passphrase.encode() if passphrase is not None else None
-    return paramiko.PKey.from_path(path, password)  # type: ignore[arg-type]  # it takes bytes alone
+        certificate = read_regular(path.with_name(path.name + _CERTIFICATE), KEY)
+        key.load_certificate(certificate.decode())
+    return key
 
 
 def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
