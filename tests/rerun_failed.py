@@ -1,10 +1,9 @@
 """Runs pytest in a clean environment, and the files of failed tests again, alone: real hosts can fail a busy machine.
 
-In: pytest's arguments, or several sets of them with `--then` between: the next begins if all tests before it passed.
-With `--once` in front, nothing is run again. The rule: the second call runs the tests of a file in their company and
-order, so a test that fails because of those before it fails again. Each test that passes then is printed as
-`flaky: NAME`. The exit code is pytest's; 0 where all passed the second time; 130 after Ctrl-C, 143 and 129 after
-SIGTERM and SIGHUP.
+In: pytest's arguments. With `--once` in front, nothing is run again. The rule: the second call runs the tests of a file
+in their company and order, so a test that fails because of those before it fails again. Each test that passes then is
+printed as `flaky: NAME`. The exit code is pytest's; 0 where all passed the second time; 130 after Ctrl-C, 143 and 129
+after SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
@@ -66,11 +65,6 @@ def selecting(args: list[str]) -> list[str]:
 def main(args: list[str]) -> int:
     if args[:1] == ["--once"]:
         return run_pytest(args[1:])
-    while "--then" in args:
-        end = args.index("--then")
-        if code := run_and_rerun(args[:end]):
-            return code
-        args = args[end + 1 :]
     return run_and_rerun(args)
 
 

@@ -14,26 +14,25 @@ else
   say "left out: the tests on real hosts (they need root on Linux with sshd and iproute2)"
 fi
 
-# Most tests wait for hosts, not for a processor: three files at a time, in order: a file of one long test would be last.
+# Most tests wait for hosts, not for a processor: three or four files at a time, in order: a long file would be last.
 # The files of tests that failed run once more, and a test that passes then is named as flaky. The tests see nothing of
 # the caller, and Ctrl-C ends them with their labs and processes: exec, so that a signal to this process arrives there too.
 pytest() { exec .venv/bin/python tests/rerun_failed.py "$@"; }
-three_at_a_time="-n 3 --dist loadfile --no-loadscope-reorder"
+at_a_time="--dist loadfile --no-loadscope-reorder -n"
 most="tests/lab tests/package tests/process tests/unit"
-real_wheels="tests/stack -n 2 --dist loadfile --durations=0"
 
 # shellcheck disable=SC2086
 set -e
 case "${1:-}" in
-  "") pytest $three_at_a_time --whole /dev/null tests/checks $most ;;
+  "") pytest $at_a_time 3 --whole /dev/null tests/checks $most ;;
   --changed)
     files=$(.venv/bin/python tests/selection.py changed)
     pytest --once -q -n 2 --dist loadfile tests/checks $files
     ;;
-  --all) pytest $three_at_a_time tests/checks $most --then $real_wheels ;;
+  --all) pytest $at_a_time 3 tests/checks tests/stack $most ;;
   --ci)
     .venv/bin/python tests/selection.py ci >.venv/whole-files
-    pytest $three_at_a_time --after-plain .venv/whole-files $most --then $real_wheels --whole .venv/whole-files
+    pytest $at_a_time 4 --after-plain .venv/whole-files tests/stack $most
     ;;
   *)
     .venv/bin/python tests/rerun_failed.py --once -q tests/checks

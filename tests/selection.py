@@ -69,8 +69,9 @@ def choose(
     seconds: Mapping[str, float],
     *,
     budget: float = BUDGET,
+    takes_changed: bool = True,
 ) -> Choice:
-    """Pure. A changed test file is always among them."""
+    """Pure. A changed test file is among them whatever it costs, if `takes_changed`."""
     reached = distances(changed, imports)
     for path in changed:
         for prefix, tests in TESTS_OF.items():
@@ -84,7 +85,7 @@ def choose(
     total = 0.0
     for file in sorted(near, key=lambda file: (near[file], seconds.get(file, UNKNOWN_SECONDS), file)):
         cost = seconds.get(file, UNKNOWN_SECONDS)
-        if file in changed or total + cost <= budget:
+        if (takes_changed and file in changed) or total + cost <= budget:
             chosen.append(file)
             total += cost
         else:
@@ -127,9 +128,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     whole = set(Path(named).read_text().split())
 
     def is_kept(item: pytest.Item) -> bool:
+        path = str(item.path.relative_to(ROOT))
         if is_core(item):
-            return not is_after_plain or item.get_closest_marker("needs") is not None
-        return str(item.path.relative_to(ROOT)) in whole
+            return not is_after_plain or path.startswith(WHEELS) or item.get_closest_marker("needs") is not None
+        return path in whole
 
     kept = [item for item in items if is_kept(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
@@ -203,7 +205,7 @@ def _print_ci() -> None:
     changed = changed_files(base)
     if not any(path.startswith(OF_WHEELS) for path in changed):
         anyway.update({file: math.inf for file in imports if file.startswith(WHEELS)})
-    near = choose(changed, imports, {**seconds, **anyway}, budget=CI_BUDGET).files
+    near = choose(changed, imports, {**seconds, **anyway}, budget=CI_BUDGET, takes_changed=False).files
     rest = [file for file in imports if is_test(file) and file.startswith(REST)]
     number = int(git_lines("rev-list", "--count", "HEAD")[0]) % SHARES
     chosen = {file for file in near if file.startswith(REST)} | set(shares(rest, seconds)[number])

@@ -1,0 +1,153 @@
+"""Real torch on real hosts: sums of ranks over shared memory and `--wire`, what the network costs, counted steps."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from training_lab import Training
+
+from cli_helpers import CommandResult
+from ipexctl import inrank
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.labs import ssh_argv
+from lab_helpers import on_host
+from lab_run_helpers import by_rank
+
+pytest_plugins = ["training_lab"]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+
+ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
+METER_CASES = Path(__file__).with_name("meter_cases.py")
+COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
+OTHER_CASES = {
+    "accumulation_of_two": {"samples": 48},
+    "amp_with_one_skipped_step": {"samples": 28},
+    "compiled_step": {"steps": 0, "samples": 0},
+    "stream_without_batches": {"samples": 0, "unknown": 4},
+    "without_loader": {"samples": 0},
+}
+"""What differs from COUNTED_CASE."""
+RANKS_OF_ONE_HOST = """\
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE={ranks} OMP_NUM_THREADS=1 PYTHONPATH=shim
+export IPEXCTL_ALLREDUCE={mode}
+cd ~/of-all-reduce
+for rank in $(seq {ranks}); do
+    RANK=$((rank - 1)) LOCAL_RANK=$((rank - 1)) timeout 300 {python} {script} >{mode}.$rank 2>&1 &
+done
+wait
+cat {mode}.*
+"""
+LEFT_TO_GLOO = {
+    *("hook", "hook later", "builtin hook", "join, other divisor", "sparse", "name missing", "subgroup", "small model")
+}
+
+
+def on_one_host(training: Training, ranks: int, script: str, mode: str = "backend") -> str:
+    """What ranks print that are started by hand, with the hooks of a run, on the first host."""
+    packed = io.BytesIO()
+    run, package = (Path(inrank.__file__).parents[depth] for depth in (1, 0))
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(run / "node/run/sitecustomize.py", "shim/sitecustomize.py")
+        archive.add(run / "node/run/rank_hooks.py", "shim/ipexctl_shim.py")
+        archive.add(package, "shim/ipexctl_inrank")
+        archive.add(ALL_REDUCE_CASES, ALL_REDUCE_CASES.name)
+    host, unpack = (
+        training.lab.hosts[0],
+        "rm -rf ~/of-all-reduce; mkdir ~/of-all-reduce && tar -C ~/of-all-reduce -xf -",
+    )
+    subprocess.run([*ssh_argv(host), unpack], input=packed.getvalue(), check=True, timeout=20)
+    words = f"{ALL_REDUCE_CASES.name} {script}"
+    return on_host(
+        host, RANKS_OF_ONE_HOST.format(ranks=ranks, mode=mode, python=training.python, script=words), timeout=310
+    )
+
+
+def run_all_reduce(training: Training, options: tuple[object, ...], *words: object) -> CommandResult:
+    (training.project / ALL_REDUCE_CASES.name).write_bytes(ALL_REDUCE_CASES.read_bytes())
+    return training.call("run", *options, ALL_REDUCE_CASES.name, *words, timeout=300)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_tensors_are_added_up_with_few_slots_and_ranks_that_pause(training: Training, ranks: int) -> None:
+    output = on_one_host(training, ranks, "pieces")
+    assert output.splitlines().count("right") == ranks, output
+
+
+def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Training) -> None:
+    """However a script trains: two ranks of one host hold the same parameters, on each rank and with either way."""
+    found: dict[str, dict[str, set[str]]] = {}
+    buckets: dict[str, int] = {}
+    for mode in ("shared", "backend"):
+        output = on_one_host(training, 2, "ddp", mode)
+        rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        assert len(rows) >= 2 * 28, output
+        for row in rows:
+            found.setdefault(row["case"], {}).setdefault(mode, set()).add(row["digest"])
+            if mode == "shared":
+                buckets[row["case"]] = row["buckets"]
+    assert {case: len(digests["shared"] | digests["backend"]) for case, digests in found.items()} == dict.fromkeys(
+        found, 1
+    )
+    assert {case for case, count in buckets.items() if not count} == LEFT_TO_GLOO
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("mode", ["bf16", "int8"])
+def test_values_between_hosts_are_near_and_equal_on_all_ranks(training: Training, mode: str, hosts: int) -> None:
+    """Undefined, tiny and wide ones, of all types; what rounding takes comes in the next steps."""
+    ran = run_all_reduce(training, ("-n", hosts, "--ppn", "1", "--wire", mode), "values")
+    assert ran.rc == 0, ran.err + ran.out
+    assert sorted(line for line in ran.out.splitlines() if "right" in line) == [f"[{r}] right" for r in range(hosts)]
+
+
+@pytest.mark.parametrize("mode", ["bf16", "int8"])
+def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Training, mode: str) -> None:
+    ran = run_all_reduce(training, ("-n", 2, "--ppn", "1", "--wire", mode), "ddp")
+    assert ran.rc == 0, ran.err + ran.out
+    rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["case"], set()).add(row["digest"])
+    assert len(rows) == 2 * len(found) >= 2 * 28, ran.out
+    assert {case: len(digests) for case, digests in found.items()} == dict.fromkeys(found, 1)
+    left = {row["case"] for row in rows if not row["buckets"]}
+    assert left == LEFT_TO_GLOO | ({"bfloat16", "float16"} if mode == "bf16" else set())
+    reported = [line for line in (ran.out + ran.err).splitlines() if f"--wire {mode} is" in line]
+    assert len(reported) == len(set(reported)), reported
+    assert f"[0] ipexctl: --wire {mode} is on" in reported
+    assert any("is off: the model has another process group" in line for line in reported), reported
+
+
+def test_a_slow_network_is_measured_and_its_advice_shown(training: Training, tmp_path: Path) -> None:
+    """That the advice comes true is measured on a machine on which nothing else runs: benchmarks, part `wire`."""
+    hosts, summary = training.lab.hosts[:2], tmp_path / "summary.json"
+    for host in hosts:
+        system.in_host(host, "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms")
+    try:
+        options = ("-n", 2, "--ppn", "1", "--omp", "1", "--summary", summary)
+        ran = run_all_reduce(training, options, "dense", 30, 64)
+    finally:
+        for host in hosts:
+            system.in_host(host, "tc qdisc del dev eth0 root")
+    assert ran.rc == 0, ran.err + ran.out
+    network = json.loads(summary.read_text())["network"]
+    assert network["share"] > 0.2
+    assert network["bytes_per_step"] == pytest.approx(26.2e6, rel=0.05)
+    assert network["advice"]["wire"] == "bf16"
+    assert f"with --wire bf16 a step would be about {network['advice']['speedup']:.1f}x as fast" in ran.err
+
+
+def test_steps_and_samples_are_counted_however_a_script_trains(training: Training) -> None:
+    (training.project / METER_CASES.name).write_bytes(METER_CASES.read_bytes())
+    ran = training.call("run", "-n", 2, "--ppn", "2", METER_CASES.name)
+    assert ran.rc == 0, ran.err + ran.out
+    for lines in by_rank(ran.out).values():
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        rows = {row.pop("case"): row for row in found}
+        assert rows == {case: {**COUNTED_CASE, **OTHER_CASES.get(case, {})} for case in rows}
+        assert len(rows) == 17
