@@ -240,6 +240,13 @@ class RunOptions(SyncOptions):
         True,
         panel=_WATCHING,
     )
+    tag: str | None = declare(
+        "--tag TEXT",
+        "Text by which ipexctl ps shows the run.",
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="ipexctl ps does not show it",
+    )
     metric: str | None = declare(
         "--metric RE",
         "Pattern over the output; its first group is samples per second, for scripts without a DataLoader.",
@@ -283,6 +290,7 @@ if TYPE_CHECKING:
         wait: float | None
         on_hang: Literal["report", "dump", "stop"]
         meter: bool
+        tag: str | None
         metric: str | None
         exclude: Sequence[str]
         include: Sequence[str]

@@ -13,7 +13,7 @@ import re
 import secrets
 import shlex
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ from ipexctl.user_directories import state_directory
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from ipexctl.node.common.answer import Json
     from ipexctl.starters.starter import Starter
 
 SCHEMA: Final = "ipexctl.record/1"
@@ -79,6 +80,8 @@ class RunRecord:
     """Ranks of the first run, if this run resumes another one; else 0."""
     resumed: tuple[str, ...] = ()
     """The runs that it resumes, the first one first."""
+    asked: Json = field(default_factory=dict, hash=False)
+    """Option → value, as in plan.json."""
 
     @property
     def call_options(self) -> CallOptions:
@@ -237,7 +240,7 @@ _HOST_PATHS: Final = ("identity", "known_hosts", "ssh_config")
 
 
 def _to_json(record: RunRecord) -> dict[str, Any]:
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
     nodes = [_host_to_json(host) for host in record.nodes]
     return {"schema": SCHEMA, **values, "node0": _host_to_json(record.node0), "nodes": nodes}
 

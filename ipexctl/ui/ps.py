@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.run.retention import PruneResult
     from ipexctl.run.stop import StopResult
 
-_LAYOUTS: Final = (
+_Layouts = tuple[tuple[str, ...], ...]
+_LAYOUTS: Final[_Layouts] = (
     ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
     ("run", "state", "ranks", "hosts", "started", "took", "ended by"),
     ("run", "state", "ranks", "hosts", "started", "took"),
@@ -35,9 +36,6 @@ _LAYOUTS: Final = (
     ("run", "state", "took"),
 )
 """Columns for ever narrower terminals. An id begins with the script, and has day and time of its start."""
-_WITH_THROUGHPUT: Final = tuple(
-    (*layout[: layout.index("took") + 1], "throughput", *layout[layout.index("took") + 1 :]) for layout in _LAYOUTS[:3]
-)
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
@@ -55,6 +53,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "id": record.id,
         "state": run.state,
         "script": record.script,
+        "tag": record.asked.get("tag"),
         "env": record.env,
         "node0": record.node0.name,
         "hosts": list(record.hosts),
@@ -84,8 +83,8 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     now = time.time()
     if runs:
         rows = [_row(run, now) for run in runs]
-        is_measured = any(row["throughput"] for row in rows)
-        layout = fitting_layout(_WITH_THROUGHPUT + _LAYOUTS if is_measured else _LAYOUTS, rows)
+        layouts = _with_column("tag", "state", _with_column("throughput", "took", _LAYOUTS, rows), rows)
+        layout = fitting_layout(layouts, rows)
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
@@ -95,8 +94,17 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         print_with_fix(printable(problem[0]), problem[1])
 
 
+def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
+    """The layouts, and before them wide ones with a column that only some runs fill."""
+    if not any(row[name] for row in rows):
+        return layouts
+    wide = ((layout, layout.index(after) + 1) for layout in layouts[:3])
+    return (*((*layout[:at], name, *layout[at:]) for layout, at in wide), *layouts)
+
+
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
     parts += [row["slow"]] if row["slow"] else []
@@ -128,6 +136,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     return {
         "run": record.id,
         "state": run.state,
+        "tag": printable(record.asked.get("tag") or ""),
         "script": record.script,
         "ranks": str(ranks),
         "hosts": folded_hosts(hosts),

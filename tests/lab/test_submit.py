@@ -39,7 +39,7 @@ def laptop(lab: Lab, tmp_path: Path) -> Iterator[Laptop]:
 
 
 def test_from_the_laptop_to_the_result(laptop: Laptop, tmp_path: Path) -> None:
-    run = laptop.submit("-N", 2, "-t", 5, "-x", "TOKEN", "train.py", 1, 0)
+    run = laptop.submit("-N", 2, "-t", 5, "-x", "TOKEN", "--tag", "lr 3", "train.py", 1, 0)
     followed = laptop.call("attach", run)
     assert followed.rc == 0, followed.err
     assert followed.lines == ["[0] rank 0 of 2 on node2 s3cret", "[1] rank 1 of 2 on node3 s3cret"]
@@ -49,6 +49,7 @@ def test_from_the_laptop_to_the_result(laptop: Laptop, tmp_path: Path) -> None:
     assert (tmp_path / "out-1").read_text() == "written"
     entry = laptop.state(run)
     assert (entry["state"], entry["hosts"], entry["world_size"]) == ("ok", ["node2", "node3"], 2)
+    assert entry["tag"] == "lr 3"
     assert laptop.call("report", run, "-o", tmp_path / "page.html").rc == 0
     left = ask(laptop.lab.hosts[0], f"cd .ipexctl/runs/{run}; grep -rl s3cret slurm; find slurm -perm /077")
     assert left.out == "", "no secret and nothing that others can read stays"

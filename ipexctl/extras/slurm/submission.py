@@ -29,11 +29,12 @@ from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import capture
-from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id
+from ipexctl.run.registry import RunRegistry, mark_pending, new_id
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.project import files_in_other_generations
+from ipexctl.run.start.records import new_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.sync.path_notes import note_secret_files
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import Gathered
     from ipexctl.remote.session import Captured
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
@@ -118,7 +120,9 @@ class Submission:
                 if not has_package:
                     self._send_package(context.home)
                 script = self._script(run, context, tree, secrets.token_hex(16))
-                record = self._record(run, context, script)
+                connect = self.pool.connector.options
+                record = new_record(run, context, self.spec, self.project, self.login_options, connect)
+                record = replace(record, cwd=script.workdir, transport=QUEUE.name)
                 registry.save(record)
                 undo.callback(registry.remove, run)
                 undo.callback(lambda: unreached.update(self._clean(f"rm -rf {shlex.quote(script.rundir)}")))
@@ -235,26 +239,6 @@ class Submission:
             words=words_of_run(self.spec, self.project.command, context.home),
             options=self.queue,
             nonce=nonce,
-        )
-
-    def _record(self, run: str, context: Gathered, script: BatchScript) -> RunRecord:
-        options = self.pool.connector.options
-        return RunRecord(
-            id=run,
-            node0=self.login,
-            home=context.home,
-            python=context.env.python,
-            script=" ".join(self.spec.argv)[:200],
-            env=context.env.name or context.env.python,
-            started=time.time(),
-            host_keys=options.host_keys,
-            connect_timeout=options.connect_timeout,
-            stores=(self.login.name,),
-            nodes=(self.login,),
-            cwd=script.workdir,
-            again=self.login_options.hosts,
-            transport=QUEUE.name,
-            project=str(self.project.root),
         )
 
     def _submit(self, script: BatchScript, record: RunRecord) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.home import find_leaders
@@ -16,14 +17,17 @@ from ipexctl.node.run.rank_wrappers import ADDRESSES
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import File, LaunchRecords, common_job
 from ipexctl.run.start.pool import host_pool
+from ipexctl.spec import asked_of
 
 if TYPE_CHECKING:
+    from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
     from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.run.retention import RetentionLimits
     from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
 
 
@@ -33,38 +37,44 @@ def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
     return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
 
 
+def new_record(
+    run: str, context: Gathered, spec: RunSpec, project: ProjectLocation, options: CallOptions, connect: ConnectOptions
+) -> RunRecord:
+    """The record of a run without a place, which a submitted run gets when it begins."""
+    return RunRecord(
+        id=run,
+        node0=context.hosts[0],
+        home=context.home,
+        python=context.env.python,
+        script=" ".join(spec.argv)[:200],
+        env=context.env.name or context.env.python,
+        started=time.time(),
+        host_keys=connect.host_keys,
+        connect_timeout=connect.connect_timeout,
+        stores=(context.hosts[0].name,),
+        nodes=context.hosts[:1],
+        again=options.hosts,
+        again_run=options.run,
+        transport=connect.starter.name,
+        job=context.job,
+        project=str(project.root),
+        asked=asked_of(spec),
+    )
+
+
 def run_record(
-    run: str,
-    context: Gathered,
-    plan: Plan,
-    whole: Plan,
-    call: RunCall,
-    connect: ConnectOptions,
+    run: str, context: Gathered, plan: Plan, whole: Plan, call: RunCall, connect: ConnectOptions
 ) -> RunRecord:
     """`whole`: the plan for every host of the pool. Equals `plan` unless spares wait."""
     nodes = nodes_of(context, whole)
     leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
-    return RunRecord(
-        id=run,
-        node0=nodes[0],
-        home=context.home,
-        python=context.env.python,
-        script=" ".join(call.spec.argv)[:200],
-        env=plan.env or plan.python,
-        started=time.time(),
+    return replace(
+        new_record(run, context, call.spec, call.project, call.options, connect),
         world_size=plan.world_size,
         hosts=tuple(host.name for host in nodes),
-        host_keys=connect.host_keys,
-        connect_timeout=connect.connect_timeout,
         stores=tuple(dict.fromkeys(leaders.values())),
         nodes=nodes,
         ranks=tuple(rank.host for rank in plan.ranks),
-        cwd=plan.cwd,
-        again=call.options.hosts,
-        again_run=call.options.run,
-        transport=connect.starter.name,
-        job=context.job,
-        project=str(call.project.root),
         typed_options=call.typed.options,
         typed_words=call.typed.words,
         typed_in=call.typed.directory,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.plan import OtherRun
+
+
+_LONGEST_TAG: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,11 @@ def check_request(spec: RunSpec) -> None:
         raise UserError(
             f"--metric {quoted(spec.metric)}: {problem}",
             fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
+        )
+    if spec.tag is not None and not (spec.tag.isprintable() and len(spec.tag) <= _LONGEST_TAG):
+        raise UserError(
+            f"--tag is one line of at most {_LONGEST_TAG} characters: {quoted(spec.tag[:_LONGEST_TAG])}",
+            fix="a shorter --tag, without control characters",
         )
     if spec.checkpoint and not _is_path_of_checkpoint(spec.checkpoint):
         raise UserError(

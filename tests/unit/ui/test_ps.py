@@ -77,6 +77,21 @@ def test_ps_shows_throughput_in_a_column_or_below_the_row(
     assert "throughput" not in capsys.readouterr().out.lower()
 
 
+@pytest.mark.parametrize("columns", [80, 140, 300])
+def test_ps_shows_the_tag_of_a_run_in_a_column_or_below_the_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    plain = known_run(1, "node{}", "train")
+    run = replace(plain, record=replace(plain.record, asked={"tag": "lr 3e-4"}))
+    show([run, plain])
+    out = capsys.readouterr().out
+    assert out.count("lr 3e-4") == 1
+    assert (" tag " in out.splitlines()[0].lower()) == (columns > 80)
+    assert max(map(len, out.splitlines())) <= columns
+    assert [each["tag"] for each in as_json([run, plain])["runs"]] == ["lr 3e-4", None]
+
+
 @pytest.mark.parametrize(("state", "is_shown"), [("running", True), ("ok", False)])
 def test_ps_names_the_rank_that_is_slow_now(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: State, is_shown: bool

@@ -143,6 +143,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "reconnect",
         "meter",
         "metric",
+        "tag",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "no_requirements", "export"}
     other |= {"env_file", "accelerate_config", "notify", "resume_run", "help_all"}

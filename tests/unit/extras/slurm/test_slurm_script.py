@@ -79,13 +79,22 @@ def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> N
         "meter": False,
         "checkpoint": "ck",
         "hang_after": 1234567.5,
+        "tag": "lr 3",
         "exclude": ("*.bin",),
     }
     words = words_of_run(request(*exports, **given), ("sub/train.py", "--epochs", "3"), "/home/me/.ipexctl")
     assert words[:2] == ("--no-config", "run")
     assert words[-3:] == ("sub/train.py", "--epochs", "3")
     text = " ".join(words)
-    for part in ("--ppn 2", "--no-meter", "--checkpoint ck", "--hang-after 1234567.5", "-x A=b c", "-x TOKEN "):
+    for part in (
+        "--ppn 2",
+        "--no-meter",
+        "--checkpoint ck",
+        "--hang-after 1234567.5",
+        "--tag lr 3",
+        "-x A=b c",
+        "-x TOKEN ",
+    ):
         assert part in text
     assert "s3cret" not in text
     assert "--exclude" not in words, "the project is synced before"
