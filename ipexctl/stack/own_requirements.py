@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from pathlib import Path  # noqa: TC003  # of a named tuple
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
