@@ -106,7 +106,7 @@ def _write(formatter: RoffFormatter, command: Any, name: str) -> None:
 
 
 def pages() -> dict[str, str]:
-    from ipexctl.cli.app import app, commands, load_command
+    from ipexctl.commands.app import app, commands, load_command
 
     names = [f"ipexctl-{name}" for name in commands()]
     root = page(get_command(app), "ipexctl", "PyTorch training on a list of machines that answer to ssh", names)

@@ -68,12 +68,12 @@ def _run() -> int:
         # Typer would import rich only to strip markup that the help does not have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
         if ":" in os.environ.get("COMP_WORDS", ""):
-            from ipexctl.cli.complete import join_words_of_bash
+            from ipexctl.commands.complete import join_words_of_bash
 
             join_words_of_bash(os.environ)
     threading.excepthook = report_in_thread
     try:
-        from ipexctl.cli.app import app
+        from ipexctl.commands.app import app
         from ipexctl.ui.safe_output import guard_stdout
 
         guard_stdout()

@@ -3,7 +3,7 @@
 Such an option is a field of a frozen dataclass, made by `declare`: of `RankOptions` (what a rank gets), `SyncOptions`,
 `RunOptions`. From its `Declaration` follow
 
-- the command-line option, its help and its key in ipexctl.toml: `cli/options.py: grouped`
+- the command-line option, its help and its key in ipexctl.toml: `commands/shared_options.py: grouped`
 - the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`
 - the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`

@@ -1,7 +1,7 @@
 """Defaults of options that several rooms need.
 
 Imports nothing, so that the options of every command can be declared without those rooms. A default that only one place
-needs is written in its option's declaration (`option_declaration.py`, `cli/options.py`).
+needs is written in its option's declaration (`option_declaration.py`, `commands/shared_options.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The user's own `config.toml`: its place, and the directories that it trusts. Also the one parser of TOML.
 
 `trusted-directories` is read only here, so that no project file can add to it, and only after a found file failed its
-check (`found_files`), which is rare. `cli/defaults.py` reports mistakes in it.
+check (`found_files`), which is rare. `commands/defaults.py` reports mistakes in it.
 """
 
 from __future__ import annotations

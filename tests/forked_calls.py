@@ -22,7 +22,7 @@ import json, os, sys
 sys.path.insert(1, sys.argv[1])
 from agent_helpers import with_code
 from ipexctl.__main__ import main
-from ipexctl.cli.app import commands, load_command
+from ipexctl.commands.app import commands, load_command
 from ipexctl.remote import node_call
 
 for name in commands():

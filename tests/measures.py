@@ -209,8 +209,8 @@ def defaults_written_again() -> list[str]:
 @cache
 def defaults_of_options() -> dict[str, set[Any]]:
     """The defaults of the options of all commands, by parameter name."""
-    from ipexctl.cli.app import commands
-    from ipexctl.cli.defaults import command_specs
+    from ipexctl.commands.app import commands
+    from ipexctl.commands.defaults import command_specs
 
     found = defaultdict(set)
     for _, spec in command_specs(*commands()):
@@ -565,7 +565,7 @@ def small_files_with_one_importer() -> list[str]:
         and not path.endswith("__init__.py")
         and len(importers[module_name(path)]) == 1
         and path.removeprefix("ipexctl/") not in _READ_ALONE
-        and importers[module_name(path)] != {path.replace("/ui/", "/cli/")}
+        and importers[module_name(path)] != {path.replace("/ui/", "/commands/").replace(".py", "_command.py")}
     ]
 
 

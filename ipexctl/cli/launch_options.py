@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, argument, flag, is_on_command_line, option
+from ipexctl.commands.defaults import ConfiguredCommand
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, flag, is_on_command_line, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.option_declaration import declared, values_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ipexctl.call_options import CallOptions
-    from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.commands.interrupt import Interrupt
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun
@@ -186,7 +186,7 @@ class LaunchLine(ScriptLine):
 
 def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
     """The spec for a script, a module or a command; `others` are fields without an option."""
-    from ipexctl.cli.hosts import check_home
+    from ipexctl.commands.target_hosts import check_home
     from ipexctl.run.start.request import read_exports, run_spec
 
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
@@ -207,7 +207,7 @@ def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: H
 def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
     """Raises a UserError for contradictions, before any host is contacted."""
     from ipexctl.call_options import CallOptions, option_text
-    from ipexctl.cli.hosts import current_directory, host_options, select
+    from ipexctl.commands.target_hosts import current_directory, host_options, select
     from ipexctl.hosts.host import private_keys
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.project import locate_project

@@ -11,10 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ipexctl.cli import complete
-from ipexctl.cli.defaults import ALTERNATIVES, CLUSTER
 from ipexctl.cli.launch_options import ScriptCommand, has_module
-from ipexctl.cli.options import option
+from ipexctl.commands import complete
+from ipexctl.commands.defaults import ALTERNATIVES, CLUSTER
+from ipexctl.commands.shared_options import option
 from ipexctl.errors import UserError
 from ipexctl.run.start.call import TypedCall
 from ipexctl.text import printable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence, Set
 
     from ipexctl.cli.launch_options import LaunchLine
-    from ipexctl.cli.options import Output
+    from ipexctl.commands.shared_options import Output
     from ipexctl.run.registry import RunRecord
     from ipexctl.run.start.call import RunCall
 
@@ -118,7 +118,7 @@ def on_hosts_left(
 ) -> RunCall:
     """The call for its hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.api.run import on_hosts_left as find
-    from ipexctl.cli.hosts import session_pool
+    from ipexctl.commands.target_hosts import session_pool
     from ipexctl.run.start.resume import hosts_to_look_at
 
     with session_pool(line.targets, hosts=hosts_to_look_at(call, record), quiet=True) as (pool, interrupt):

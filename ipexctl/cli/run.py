@@ -20,9 +20,19 @@ import typer
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher
 from ipexctl.api.run import run as run_call
 from ipexctl.cli.launch_options import HELP_ALL, LaunchLine, read_launch_call, refuse_plan
-from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.resume import RESUME, ResumingCommand, on_hosts_left
-from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
+from ipexctl.commands.shared_options import (
+    PACKAGES,
+    REQUIREMENTS,
+    SUMMARY,
+    Output,
+    PlanOutput,
+    ViewOptions,
+    command,
+    flag,
+    option,
+)
+from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.run.ranks import parse_ranks
@@ -32,7 +42,7 @@ from ipexctl.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.commands.interrupt import Interrupt
     from ipexctl.node.common.plan import OtherRun
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
@@ -170,7 +180,7 @@ class RunOfCall(RunWatcher):
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
-        from ipexctl.cli.hosts import session_pool
+        from ipexctl.commands.target_hosts import session_pool
 
         hosts, targets = self._call.hosts, self._line.targets
         if self._interrupt is not None:  # again, after the run

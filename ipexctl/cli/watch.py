@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ipexctl.api.runs import CallWatcher, call_error, follow_copy_instead
-from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals
+from ipexctl.commands.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.errors import OutputError
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
@@ -33,7 +33,7 @@ from ipexctl.ui.run.summary import left_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ipexctl.cli.options import Output, ViewOptions
+    from ipexctl.commands.shared_options import Output, ViewOptions
     from ipexctl.remote.session import Session
     from ipexctl.run.ranks import RankSet
     from ipexctl.ui.run.events import EventsView

@@ -1,8 +1,8 @@
 """The hosts of a command: the source that counts, with overrides and --limit applied.
 
 The first source wins: --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
-./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. `cli/defaults.py` (clusters and
-files of defaults) and `launch/launchers/unwrap.py` (pasted lines) pass their hosts as --hosts or -H.
+./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. `commands/defaults.py` (clusters
+and files of defaults) and `launch/launchers/unwrap.py` (pasted lines) pass their hosts as --hosts or -H.
 
 A file that was found, not named, counts only if nobody but the caller or root could have written it
 (`found_files.py`), and may not set anything that runs programs.

@@ -6,6 +6,7 @@ import ast
 import signal
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ _FOLLOWING = {("ipexctl/cli/watch.py", "ipexctl.run.stop"), ("ipexctl/cli/watch.
 def test_commands_reach_hosts_through_api_alone() -> None:
     found = {
         (str(path.relative_to(ROOT)), node.module)
-        for path in (ROOT / "ipexctl/cli").rglob("*.py")
+        for path in chain(*((ROOT / f"ipexctl/{room}").rglob("*.py") for room in ("cli", "commands")))
         for node in statements(ast.parse(path.read_text()), with_types=False)
         if isinstance(node, ast.ImportFrom) and node.module in _TOUCHING
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.cli import complete
+from ipexctl.commands import complete
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
-from ipexctl.cli.options import Output, option, subcommand
+from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.option_declaration import declaration_of
@@ -159,7 +159,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
     """Plan as a dry run does, but without checking logins between the hosts: a script names those that it needs."""
-    from ipexctl.cli.hosts import session_pool
+    from ipexctl.commands.target_hosts import session_pool
 
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):

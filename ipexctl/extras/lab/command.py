@@ -13,7 +13,7 @@ from collections import Counter
 
 import typer
 
-from ipexctl.cli.options import Output, argument, flag, option, subcommand
+from ipexctl.commands.shared_options import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import labs
 from ipexctl.extras.lab import view as ui

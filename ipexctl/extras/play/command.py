@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError, raise_all
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.text import expanded
@@ -23,7 +23,7 @@ from ipexctl.text import expanded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.commands.interrupt import Interrupt
     from ipexctl.extras.play.play_context import Options
     from ipexctl.extras.play.prepare import Prepared, TaskSelection
     from ipexctl.extras.play.report import PlayReport
@@ -72,7 +72,7 @@ def play_command(
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
-    from ipexctl.cli.hosts import check_home
+    from ipexctl.commands.target_hosts import check_home
     from ipexctl.extras.play import view
     from ipexctl.extras.play.play_context import Options
     from ipexctl.extras.play.prepare import TaskSelection
@@ -134,7 +134,7 @@ def _prepare(
     local: bool,
     is_listing: bool,
 ) -> _PreparedPlay:
-    from ipexctl.cli.hosts import current_directory
+    from ipexctl.commands.target_hosts import current_directory
     from ipexctl.extras.play.playbook_file import templates_in
     from ipexctl.extras.play.prepare import check_facts, check_projects, load_playbook, prepare, unknown_tags
     from ipexctl.extras.play.variables import read_vars_dirs
@@ -160,7 +160,7 @@ def _prepare(
 
 def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
     """All hosts, and those left by --limit. A listing needs no hosts, but named ones must be valid."""
-    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.commands.target_hosts import choose_hosts
 
     limited = choose_hosts(targets)
     if is_listing:
@@ -179,7 +179,7 @@ def _run(
     step: bool,
     quiet: bool,
 ) -> tuple[PlayReport, Interrupt]:
-    from ipexctl.cli.hosts import session_pool
+    from ipexctl.commands.target_hosts import session_pool
     from ipexctl.extras.play.play_context import PlayContext
 
     used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
@@ -210,7 +210,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
     """Where to search group_vars/ and host_vars/: next to the inventory, then next to the playbook."""
-    from ipexctl.cli.hosts import select
+    from ipexctl.commands.target_hosts import select
 
     hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]

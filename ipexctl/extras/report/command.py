@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from ipexctl.cli import complete
-from ipexctl.cli.options import RUN, TIMEOUT, TextOutput, command, option
+from ipexctl.commands import complete
+from ipexctl.commands.shared_options import RUN, TIMEOUT, TextOutput, command, option
 from ipexctl.errors import UserError
 
 
@@ -34,7 +34,7 @@ def report_command(
     Example: ipexctl report last --compare train-1120-132512-9f3a
     """
     from ipexctl.api.hosts import check_seconds
-    from ipexctl.cli.run_hosts import begun, call_about_runs, find_run
+    from ipexctl.commands.run_calls import begun, call_about_runs, find_run
     from ipexctl.extras.report.page_file import write_report
     from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.table import print_lines

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.api.runs import CallWatcher
-    from ipexctl.cli.options import Output
+    from ipexctl.commands.shared_options import Output
     from ipexctl.extras.report.report import RunReport
     from ipexctl.run.registry import RunRecord
 
@@ -39,7 +39,7 @@ class RunPageFile:
 
     def write(self, record: RunRecord, output: Output) -> bool:
         """The run's exit code matters more: a failure is only reported."""
-        from ipexctl.cli.run_hosts import call_about_runs
+        from ipexctl.commands.run_calls import call_about_runs
         from ipexctl.extras.report.html import page_html
         from ipexctl.ui.messages import print_message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import RUN, TIMEOUT, Output, command
+from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, command
 
 
 @command()
@@ -22,7 +22,7 @@ def slow_command(
     Example: ipexctl slow last
     """
     from ipexctl.api.hosts import check_seconds
-    from ipexctl.cli.run_hosts import begun, call_about_runs, find_run
+    from ipexctl.commands.run_calls import begun, call_about_runs, find_run
     from ipexctl.extras.slow.slow import slow_of_run
     from ipexctl.extras.slow.view import as_json, show
 

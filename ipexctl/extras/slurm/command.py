@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ipexctl.cli.launch_options import ScriptCommand, ScriptLine, note_on_arguments, spec_of_line
-from ipexctl.cli.options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def submit_command(
     Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py
     """
     from ipexctl.call_options import CallOptions
-    from ipexctl.cli.hosts import connect_options, host_options, open_pool
+    from ipexctl.commands.target_hosts import connect_options, host_options, open_pool
 
     targets = targets_of_login(queue.slurm, targets)
     login = _login(queue.slurm, targets)
@@ -142,7 +142,7 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
 
 def targets_of_login(name: str | None, targets: Targets) -> Targets:
     """The host of that name, if the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
-    from ipexctl.cli.hosts import select
+    from ipexctl.commands.target_hosts import select
     from ipexctl.hosts.names import quoted
     from ipexctl.hosts.select import ENVIRONMENT
 
@@ -168,7 +168,7 @@ def targets_of_login(name: str | None, targets: Targets) -> Targets:
 
 
 def _login(name: str | None, targets: Targets) -> Host:
-    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.commands.target_hosts import choose_hosts
 
     hosts = choose_hosts(targets)
     if len(hosts) != 1:
@@ -179,7 +179,7 @@ def _login(name: str | None, targets: Targets) -> Host:
 def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
 ) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
-    from ipexctl.cli.hosts import current_directory
+    from ipexctl.commands.target_hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys
     from ipexctl.run.start.pool import check_pool

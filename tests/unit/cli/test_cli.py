@@ -17,7 +17,7 @@ import typer
 
 import ipexctl
 from forked_calls import forked_call
-from ipexctl.cli.app import commands, load_command
+from ipexctl.commands.app import commands, load_command
 from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord, RunRegistry
 from message_data import missing
@@ -259,7 +259,7 @@ def test_exit_code_is_141_if_the_reader_of_stdout_is_closed(command: list[str], 
 def test_unexpected_error_prints_a_message_and_writes_a_private_log(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['ipexctl', 'exec', '--', 'echo', 'hunter2']\n"
-        "import ipexctl.cli.hosts as h\n"
+        "import ipexctl.commands.target_hosts as h\n"
         "def broken(_): raise ZeroDivisionError('surprise')\n"
         "h.choose_hosts = broken\n"
         "from ipexctl.__main__ import main; main()"
@@ -276,7 +276,7 @@ def test_unexpected_error_prints_a_message_and_writes_a_private_log(tmp_path: Pa
 
 
 @pytest.mark.signals
-@pytest.mark.parametrize("module", ["ipexctl.errors", "ipexctl.cli.app", "typer"])
+@pytest.mark.parametrize("module", ["ipexctl.errors", "ipexctl.commands.app", "typer"])
 def test_ctrl_c_during_an_import_ends_without_a_traceback(module: str) -> None:
     program = (
         "import os, runpy, signal, sys\n"

@@ -18,12 +18,12 @@ from test_complete import tab
 from typer.main import get_command
 
 from ipexctl.call_options import option_text
-from ipexctl.cli import config_file
-from ipexctl.cli.app import app, commands
-from ipexctl.cli.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
-from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.launch_options import options_of_run, read_launch_call
-from ipexctl.cli.options import Home, Targets
+from ipexctl.commands import config_file
+from ipexctl.commands.app import app, commands
+from ipexctl.commands.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
+from ipexctl.commands.shared_options import Home, Targets
+from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
 from ipexctl.spec import RankOptions, RunOptions
 

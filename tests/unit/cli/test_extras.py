@@ -15,7 +15,7 @@ import pytest
 from test_cli import run_program
 
 import ipexctl
-from ipexctl.cli.app import CORE, load_command
+from ipexctl.commands.app import CORE, load_command
 from ipexctl.extensions import commands_of_extras, extras
 
 PACKAGE = Path(ipexctl.__file__).parent

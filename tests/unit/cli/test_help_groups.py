@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from forked_calls import forked_call
-from ipexctl.cli.app import commands, groups, load_command
 from ipexctl.cli.launch_options import PANELS, ScriptCommand
+from ipexctl.commands.app import commands, groups, load_command
 
 RUN: Any = load_command("run")
 SUBMIT: Any = load_command("submit")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.cli.hosts import choose_hosts
-from ipexctl.cli.options import Targets
-from ipexctl.cli.push import _with_hosts
+from ipexctl.commands.push_command import _with_hosts
+from ipexctl.commands.shared_options import Targets
+from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import UserError
 from ipexctl.hub.environment import explain_refused_lock
 from ipexctl.refusal import Refusal

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ipexctl.cli.fetch import fetch_command
-from ipexctl.cli.wait import wait_command
+from ipexctl.commands.fetch_command import fetch_command
+from ipexctl.commands.wait_command import wait_command
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.remote.connector import Connector

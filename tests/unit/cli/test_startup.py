@@ -50,7 +50,7 @@ def test_completion_of_a_command_name_imports_no_command_module() -> None:
     imported = modules_of(call(), environ)
     assert "typer" in imported
     assert not {name.partition(".")[0] for name in imported} & set(HEAVY)
-    assert {name for name in imported if name.startswith("ipexctl.cli.")} == {"ipexctl.cli.app"}
+    assert {name for name in imported if name.startswith("ipexctl.commands.")} == {"ipexctl.commands.app"}
 
 
 def test_command_on_localhost_imports_no_ssh_library(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from test_config import VARIABLES, parse, targets_of, write_user
 
-from ipexctl.cli.config_file import config_files
-from ipexctl.cli.defaults import defaults_of, files_of
-from ipexctl.cli.hosts import host_options, select
-from ipexctl.cli.options import Home
+from ipexctl.commands.config_file import config_files
+from ipexctl.commands.defaults import defaults_of, files_of
+from ipexctl.commands.shared_options import Home
+from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.hosts.select import HostRequest, select_hosts

@@ -11,8 +11,8 @@ import pytest
 from typer.main import get_command
 
 from doc_blocks import PAGES, ROOT, blocks, our_words, spans
-from ipexctl.cli.app import app as root
-from ipexctl.cli.app import commands, load_command
+from ipexctl.commands.app import app as root
+from ipexctl.commands.app import commands, load_command
 from ipexctl.errors import UserError
 from ipexctl.launch.launchers.table import LAUNCHERS
 

@@ -9,7 +9,7 @@ import test_cli as calls
 from golden_file import Case, golden_diff
 from typer.main import get_command
 
-from ipexctl.cli.app import app
+from ipexctl.commands.app import app
 
 
 def test_cli_options() -> None:

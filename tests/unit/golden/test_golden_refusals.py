@@ -24,8 +24,8 @@ from test_unit_lab_faults import HOST
 from test_unit_lab_plan import PROGRAMS
 
 import ipexctl
-from ipexctl.cli.options import Targets
-from ipexctl.cli.push import _with_hosts
+from ipexctl.commands.push_command import _with_hosts
+from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
 from ipexctl.extras.lab.fault_injection import pick_host
 from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from ipexctl.cli.app import app
+from ipexctl.commands.app import app
 from ipexctl.errors import FileError, raise_all
 from ipexctl.extras.play.prepare import TaskSelection, check_projects, load_playbook, prepare
 from ipexctl.extras.play.templater import Templater

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ipexctl.cli.app import app
+from ipexctl.commands.app import app
 from ipexctl.errors import FileError
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks, unknown_tags
 from playbook_helpers import HOSTS, POSITION, book, play_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.cli.hosts import choose_hosts
-from ipexctl.cli.options import Targets
+from ipexctl.commands.shared_options import Targets
+from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.command import targets_of_login
 from ipexctl.hosts.host import Host

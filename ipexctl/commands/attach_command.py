@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from ipexctl.cli.options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
+from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
 from ipexctl.errors import UserError
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
@@ -33,9 +33,9 @@ def attach_command(
     \b
     Example: ipexctl attach last
     """
-    from ipexctl.cli.run_hosts import begun
-    from ipexctl.cli.summary_file import check_summary, write_summary_of_run
     from ipexctl.cli.watch import watch_run
+    from ipexctl.commands.run_calls import begun
+    from ipexctl.commands.summary_file import check_summary, write_summary_of_run
     from ipexctl.run.ranks import parse_ranks
     from ipexctl.run.registry import RunRegistry
 

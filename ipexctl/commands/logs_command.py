@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import RANKS, RECONNECT, RUN, Output, command, flag, option
+from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.records import FINAL
@@ -47,7 +47,7 @@ def logs_command(
     Example: ipexctl logs last -r 0 --tail 20 -f
     """
     from ipexctl.api.runs import logs
-    from ipexctl.cli.run_hosts import begun, call_about_runs, chosen_ranks, find_run
+    from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
     from ipexctl.run.follow import LineChoice, check_pattern
     from ipexctl.ui.messages import print_message, print_with_fix
     from ipexctl.ui.run.plain import JsonLog, PlainRun

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_t
 
 import typer
 
-from ipexctl.cli import complete
-from ipexctl.cli.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand, Defaults, defaults_of
+from ipexctl.commands import complete
+from ipexctl.commands.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declaration_of, with_default
 from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS, TRANSPORT

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli import complete
-from ipexctl.cli.options import RECONNECT, Home, Output, Targets, argument, command, flag, is_on_command_line, option
+from ipexctl.commands import complete
+from ipexctl.commands.shared_options import (
+    RECONNECT,
+    Home,
+    Output,
+    Targets,
+    argument,
+    command,
+    flag,
+    is_on_command_line,
+    option,
+)
 from ipexctl.errors import UserError
 
 
@@ -46,7 +56,7 @@ def fetch_command(
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
     if (all_hosts or results) and (rank is not None or host is not None):
         raise UserError("-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out")
-    from ipexctl.cli.fetch_call import FetchCall
+    from ipexctl.commands.fetch_call import FetchCall
     from ipexctl.files.requested import parse_source
 
     found = parse_source(source)

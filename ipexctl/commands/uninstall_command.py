@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, command, flag
+from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
 
 
@@ -30,7 +30,7 @@ def uninstall_command(
     Example: ipexctl uninstall --hosts 'node[1-4]' --dry-run
     """
     from ipexctl.api.hosts import uninstall
-    from ipexctl.cli.hosts import host_options, open_hosts
+    from ipexctl.commands.target_hosts import host_options, open_hosts
     from ipexctl.ui.uninstall import as_json, confirm, show
 
     if not dry_run and not yes and (output.json or not sys.stdin.isatty()):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.hugging_face import is_repo_word, parse_repo
 from ipexctl.option_defaults import HUB_MACHINE
@@ -59,7 +59,7 @@ def push_command(
     if is_repo_word(str(source)):
         _push_repos([str(source), *others], force, include or [], on, dry_run, targets, home, output)
     from ipexctl.api.hosts import push
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.files.push_source import parse_target
 
     source = expanded(source)
@@ -96,7 +96,7 @@ def _push_repos(
     output: Output,
 ) -> NoReturn:
     from ipexctl.api.hosts import push_repos
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
 
     if other := next((word for word in words if not is_repo_word(word)), None):
         fix = "name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
@@ -119,7 +119,7 @@ def _push_repos(
 
 def _with_hosts(targets: Targets, hosts: str) -> Targets:
     """HOSTS in the path limit the call's hosts; without a named hostfile they are hosts of their own."""
-    from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.commands.target_hosts import choose_hosts
 
     for named, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
         if value is not None and name not in targets.defaults:

@@ -11,7 +11,7 @@ from ipexctl.option_declaration import declared
 from ipexctl.spec import RankOptions, RunOptions, RunSpec
 
 if TYPE_CHECKING:
-    from ipexctl.cli.defaults import Param
+    from ipexctl.commands.defaults import Param
 
 _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
 from ipexctl.sync_options import SyncOptions
 from ipexctl.text import tilde_path
 
@@ -38,7 +38,7 @@ def sync_command(
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
     from ipexctl.api.hosts import sync
-    from ipexctl.cli.hosts import current_directory, open_hosts, select
+    from ipexctl.commands.target_hosts import current_directory, open_hosts, select
     from ipexctl.sync.root import find_root
 
     root = find_root(None, directory, current_directory())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import NAMED_RUN, TIMEOUT, TextOutput, command
+from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, TextOutput, command
 from ipexctl.errors import UserError
 
 
@@ -22,7 +22,7 @@ def stop_command(
     """
     from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import stop
-    from ipexctl.cli.run_hosts import call_about_runs
+    from ipexctl.commands.run_calls import call_about_runs
     from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.ps import show_stopped
 

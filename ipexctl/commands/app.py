@@ -80,8 +80,12 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 def load_command(name: str) -> Any:
     """The command, or group of commands, of a module of this package or of an extra."""
-    is_of_core = any(name in of_core for of_core in CORE.values())
-    module = f"ipexctl.cli.{name}" if is_of_core else commands_of_extras()[name].module
+    if name == "run":
+        module = "ipexctl.cli.run"
+    elif any(name in of_core for of_core in CORE.values()):
+        module = f"ipexctl.commands.{name}_command"
+    else:
+        module = commands_of_extras()[name].module
     return get_command(getattr(import_module(module), f"{name}_command"))
 
 

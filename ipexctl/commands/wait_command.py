@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import RUNS, SUMMARY, Output, command, option
+from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def wait_command(
     Example: ipexctl wait last && ipexctl fetch last:checkpoints/ ./out
     """
     from ipexctl.api.runs import wait
-    from ipexctl.cli.run_hosts import call_about_runs
-    from ipexctl.cli.summary_file import check_summary, write_summary
+    from ipexctl.commands.run_calls import call_about_runs
+    from ipexctl.commands.summary_file import check_summary, write_summary
     from ipexctl.run.registry import RunRegistry
     from ipexctl.run.wait import first_failure
     from ipexctl.ui.wait import as_json, show_waited

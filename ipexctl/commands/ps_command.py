@@ -6,7 +6,7 @@ from functools import partial
 
 import typer
 
-from ipexctl.cli.options import TIMEOUT, Output, command, flag, option
+from ipexctl.commands.shared_options import TIMEOUT, Output, command, flag, option
 from ipexctl.errors import UserError
 
 
@@ -32,7 +32,7 @@ def ps_command(
     from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import prune as prune_runs
     from ipexctl.api.runs import ps
-    from ipexctl.cli.run_hosts import call_about_runs
+    from ipexctl.commands.run_calls import call_about_runs
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.messages import print_user_error
     from ipexctl.ui.ps import as_json, pruned_json, show, show_pruned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, argument, subcommand
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, subcommand
 from ipexctl.errors import UserError
 
 hub_command = typer.Typer(
@@ -24,7 +24,7 @@ def list_command(*, targets: Targets, home: Home, output: Output) -> None:
     Example: ipexctl hub ls --hosts 'node[1-4]'
     """
     from ipexctl.api.hosts import list_repos
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.ui.hub import as_json, show
 
     with open_hosts(targets, home, output) as (opened, interrupt):
@@ -47,7 +47,7 @@ def remove_command(
     Example: ipexctl hub rm hf:org/model --hosts 'node[1-4]'
     """
     from ipexctl.api.hosts import remove_repos
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.hugging_face import DEFAULT_REVISION, parse_repo
     from ipexctl.ui.hub import as_json, show
 

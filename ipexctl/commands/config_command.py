@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ipexctl.cli import complete
-from ipexctl.cli.config_file import PROJECT_FILE
-from ipexctl.cli.defaults import (
+from ipexctl.commands import complete
+from ipexctl.commands.config_file import PROJECT_FILE
+from ipexctl.commands.defaults import (
     CLUSTER,
     ConfiguredCommand,
     ConfiguredValue,
@@ -29,7 +29,7 @@ from ipexctl.cli.defaults import (
     refusal,
     shared_options,
 )
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, is_on_command_line
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.text import printable, tilde_path
 from ipexctl.user_config import user_file
@@ -37,7 +37,7 @@ from ipexctl.user_config import user_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ipexctl.cli.config_file import ConfigFile
+    from ipexctl.commands.config_file import ConfigFile
     from ipexctl.doctor.finding import DoctorReport
 
 INIT: Final = "init"
@@ -48,7 +48,7 @@ class ConfigCommand(ConfiguredCommand):
     """Reports mistakes in the files for all commands; other commands report only their own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from ipexctl.cli.app import commands
+        from ipexctl.commands.app import commands
 
         try:
             return super().parse_args(ctx, args)
@@ -84,7 +84,7 @@ def config_command(
         raise typer.Exit(_init(ctx, targets, home, output, force=force))
     if force:
         raise UserError("--force is for init", fix="ipexctl config init --force")
-    from ipexctl.cli.app import commands
+    from ipexctl.commands.app import commands
     from ipexctl.ui.config import ConfigEntry, as_json, show
 
     names = [name for name in commands() if name != ctx.info_name]
@@ -129,7 +129,7 @@ def _plain(value: object) -> object:
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
     from ipexctl.api.hosts import doctor
-    from ipexctl.cli.hosts import current_directory, open_hosts
+    from ipexctl.commands.target_hosts import current_directory, open_hosts
     from ipexctl.node.common.files import write_atomically
     from ipexctl.sync.root import find_root, root_problem
     from ipexctl.ui.config import show_written

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files
+from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import check_found
@@ -221,7 +221,7 @@ class CommandSpec(NamedTuple):
     def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
         """`name` is the command, or the group of the command and its siblings."""
         if name in TABLES:
-            from ipexctl.cli.app import load_command
+            from ipexctl.commands.app import load_command
 
             siblings = (load_command(TABLES[name]),)
         return cls.in_table(TABLES.get(name, name), command, siblings)
@@ -257,7 +257,7 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
 
 def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
     """Each command of these names (`export` has several), with its options."""
-    from ipexctl.cli.app import load_command
+    from ipexctl.commands.app import load_command
 
     for name in names:
         command = load_command(name)
@@ -270,7 +270,7 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
-    from ipexctl.cli.app import load_command
+    from ipexctl.commands.app import load_command
 
     keys = _keys(load_command("trust").params)  # trust has all of them
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
@@ -345,7 +345,7 @@ class _FileReader:
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """Top-level settings that the command knows."""
-        from ipexctl.cli.app import commands, is_command
+        from ipexctl.commands.app import commands, is_command
         from ipexctl.hosts.names import did_you_mean
 
         options = {key: param for group in shared_options() for key, param in group.items()}
@@ -421,7 +421,7 @@ class _FileReader:
 
     def _check(self, key: str, param: Param, value: object, table: str) -> None:
         """Raise a UserError for a value that this table, this file or the command does not accept."""
-        from ipexctl.cli.value_checks import check_value  # few files have such values
+        from ipexctl.commands.value_checks import check_value  # few files have such values
 
         if param.name in _NO_DEFAULTS:
             raise UserError(f"{key} has no default", fix=_NO_DEFAULTS[param.name])
@@ -444,7 +444,7 @@ class _FileReader:
 
 def _options_of_others(table: str) -> dict[str, Param]:
     """Options of other commands with defaults in this table, such as submit's in [run]."""
-    from ipexctl.cli.app import load_command  # few files have them
+    from ipexctl.commands.app import load_command  # few files have them
 
     others = (load_command(name) for name, of_other in TABLES.items() if of_other == table)
     return {key: param for command in others for key, param in _keys(command.params).items()}
@@ -452,7 +452,7 @@ def _options_of_others(table: str) -> dict[str, Param]:
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error for an unknown key; its fix names the tables of commands that have the option."""
-    from ipexctl.cli.app import commands
+    from ipexctl.commands.app import commands
     from ipexctl.hosts.names import did_you_mean
 
     names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))

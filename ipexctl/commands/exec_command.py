@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def exec_command(
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
     from ipexctl.api.hosts import execute
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.remote.command import Command
     from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
 

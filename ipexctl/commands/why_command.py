@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ipexctl.cli.options import RANKS, RUN, TIMEOUT, Output, command, flag, is_on_command_line
+from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, command, flag, is_on_command_line
 from ipexctl.errors import CallError, UserError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def why_command(
     """
     from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import why
-    from ipexctl.cli.run_hosts import call_about_runs, find_run
+    from ipexctl.commands.run_calls import call_about_runs, find_run
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
@@ -50,7 +50,7 @@ def why_command(
 
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
     from ipexctl.api.runs import dump
-    from ipexctl.cli.run_hosts import begun, call_about_runs, chosen_ranks
+    from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
     from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over
     from ipexctl.ui.messages import print_with_fix

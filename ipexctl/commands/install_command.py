@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ipexctl.cli import complete
-from ipexctl.cli.options import PACKAGES, REQUIREMENTS, Home, Output, StackOptions, Targets, command, flag, option
+from ipexctl.commands import complete
+from ipexctl.commands.shared_options import (
+    PACKAGES,
+    REQUIREMENTS,
+    Home,
+    Output,
+    StackOptions,
+    Targets,
+    command,
+    flag,
+    option,
+)
 from ipexctl.option_defaults import DEFAULT_ENV
 
 
@@ -46,7 +56,7 @@ def install_command(
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
     from ipexctl.api.hosts import InstallOptions, install
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
 
     hosts = () if download_only is not None and not targets.names_hosts else None
     with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):

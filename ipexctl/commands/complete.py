@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ipexctl.cli.defaults import CLUSTER, defaults_of, files_of
+from ipexctl.commands.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
 from ipexctl.option_defaults import DEFAULT_ENV
@@ -91,7 +91,7 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def configured() -> list[str]:
-    from ipexctl.cli.app import commands
+    from ipexctl.commands.app import commands
 
     return ["init", *(name for name in commands() if name != "config")]
 

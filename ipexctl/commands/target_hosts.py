@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.api.hosts import OpenHosts, check_seconds, open_sessions
 from ipexctl.call_options import CallOptions, option_text
-from ipexctl.cli.interrupt import Interrupt, cancelling
+from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
@@ -30,7 +30,7 @@ from ipexctl.ui.messages import print_message
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.cli.options import Home, Output, Targets
+    from ipexctl.commands.shared_options import Home, Output, Targets
     from ipexctl.hosts.host import Host
     from ipexctl.remote.command import Command
     from ipexctl.remote.session_pool import SessionPool

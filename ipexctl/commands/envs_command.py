@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, command, flag, option
+from ipexctl.commands import complete
+from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.option_defaults import DEFAULT_ENV
 
@@ -33,7 +33,7 @@ def envs_command(
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
     from ipexctl.api.hosts import EnvsRequest, envs
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.ui.envs import as_json, show
 
     request = EnvsRequest(remove=tuple(remove or ()), prune=prune, verify=verify, env=env, python=python, setup=setup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.cli.options import Home, Output, Targets, command, flag
+from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 
 
 @command()
@@ -25,7 +25,7 @@ def trust_command(
     Example: ipexctl trust --hosts 'node[1-4]'
     """
     from ipexctl.api.hosts import trust
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import as_json, show
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 
 
 @command()
@@ -27,7 +27,7 @@ def doctor_command(
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
     from ipexctl.api.hosts import doctor
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
 
     with open_hosts(targets, home, output) as (opened, interrupt):
         report = doctor(opened, require=require, network=network, smoke=smoke)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.api import runs
 from ipexctl.api.runs import CallWatcher
-from ipexctl.cli.interrupt import Interrupt, cancelling
+from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
@@ -19,7 +19,7 @@ from ipexctl.ui.messages import print_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.cli.options import Output
+    from ipexctl.commands.shared_options import Output
     from ipexctl.run.registry import RunRecord
 
 
@@ -41,7 +41,7 @@ def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> 
 @contextmanager
 def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tuple[CallWatcher, Interrupt]]:
     """The first signal ends the call; -v prints remote steps."""
-    from ipexctl.cli.hosts import step_printer
+    from ipexctl.commands.target_hosts import step_printer
 
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, command
+from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
 
 if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import StackRequest
@@ -29,7 +29,7 @@ def versions_command(
     Example: ipexctl versions --torch 2.7
     """
     from ipexctl.api.hosts import versions
-    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.ui.versions import as_json, show_versions
 
@@ -46,7 +46,7 @@ def versions_command(
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
     from ipexctl.call_options import option_text
-    from ipexctl.cli.hosts import host_options
+    from ipexctl.commands.target_hosts import host_options
 
     pairs = [(f"--{name}", getattr(request, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     require = " --require-oneccl" if request.require_oneccl else ""

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ipexctl.api.fetch import fetch_files, fetch_from_all, mirror_files
-from ipexctl.cli.hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
-from ipexctl.cli.interrupt import cancelling
-from ipexctl.cli.run_hosts import begun, find_run
+from ipexctl.commands.interrupt import cancelling
+from ipexctl.commands.run_calls import begun, find_run
+from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import exit_code
@@ -39,7 +39,7 @@ from ipexctl.ui.progress_view import ProgressView
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.cli.options import Home, Output, Targets
+    from ipexctl.commands.shared_options import Home, Output, Targets
     from ipexctl.files.requested import FetchSource
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.progress import Watch
