@@ -3,7 +3,7 @@
 `Page` says what a browser did with a file: messages of its console, requests, what a script answers, a picture. It
 starts with a profile of its own, without network, and ends with the `with` block.
 
-    python tests/chromium.py run.html docs/pictures/report.png 'Throughput of all ranks' Plan
+    python tests/chromium.py run.html docs/pictures/report.png 'Loss' Plan
 
 makes a picture of a page for the docs, from the first heading to the second.
 """
