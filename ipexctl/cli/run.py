@@ -216,7 +216,7 @@ class RunOfCall(RunWatcher):
             yield view.watch
 
     def on_installed(self, report: InstallReport) -> None:
-        from ipexctl.ui.install import show
+        from ipexctl.commands.install_command import show
 
         if report.exit_code or not all(host.status == "ok" for host in report.hosts):
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output

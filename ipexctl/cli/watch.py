@@ -175,8 +175,8 @@ class _Watching:
         if self.code is not None:
             return self.code
         if ended is not None and ended.status is not None and ended.status.state == "failed":
+            from ipexctl.commands.why_command import cause_lines
             from ipexctl.run.why.why import cause_from_copy
-            from ipexctl.ui.why import cause_lines
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message("\n".join(cause_lines(run, cause)))

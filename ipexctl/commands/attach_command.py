@@ -10,7 +10,10 @@ from typing import Final
 import typer
 
 from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
+from ipexctl.commands.summary_file import check_summary, write_summary_of_run
 from ipexctl.errors import UserError
+from ipexctl.remote.cancel import Cancel
+from ipexctl.run.ranks import parse_ranks
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
 """Signals that don't stop the run: `timeout 60 ipexctl attach RUN` only watches it."""
@@ -35,8 +38,6 @@ def attach_command(
     """
     from ipexctl.cli.watch import watch_run
     from ipexctl.commands.run_calls import begun
-    from ipexctl.commands.summary_file import check_summary, write_summary_of_run
-    from ipexctl.run.ranks import parse_ranks
     from ipexctl.run.registry import RunRegistry
 
     if output.json:
@@ -48,7 +49,6 @@ def attach_command(
     chosen = parse_ranks(ranks).within(record.world_size)
     events = None
     if view.events:
-        from ipexctl.remote.cancel import Cancel
         from ipexctl.ui.run.events import EventsView
 
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)

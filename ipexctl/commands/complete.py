@@ -7,6 +7,7 @@ Errors are swallowed: a message would garble the line. bash splits `last:out` in
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from ipexctl.file_reader import check_regular
 from ipexctl.option_defaults import DEFAULT_ENV
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
-
     from ipexctl.hosts.host import Host
 
 NEWEST: Final = 200

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
 from ipexctl.commands import complete
-from ipexctl.commands.config_file import PROJECT_FILE
+from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile
 from ipexctl.commands.defaults import (
     CLUSTER,
     ConfiguredCommand,
@@ -31,14 +33,16 @@ from ipexctl.commands.defaults import (
 )
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, is_on_command_line
 from ipexctl.errors import FileError, UserError, raise_all
+from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable, tilde_path
+from ipexctl.ui.messages import print_with_fix
+from ipexctl.ui.results import print_json
+from ipexctl.ui.table import show_table
 from ipexctl.user_config import user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.commands.config_file import ConfigFile
     from ipexctl.doctor.finding import DoctorReport
+
 
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")
@@ -85,7 +89,6 @@ def config_command(
     if force:
         raise UserError("--force is for init", fix="ipexctl config init --force")
     from ipexctl.commands.app import commands
-    from ipexctl.ui.config import ConfigEntry, as_json, show
 
     names = [name for name in commands() if name != ctx.info_name]
     if what is not None and what not in names:
@@ -132,8 +135,6 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
     from ipexctl.commands.target_hosts import current_directory, open_hosts
     from ipexctl.node.common.files import write_atomically
     from ipexctl.sync.root import find_root, root_problem
-    from ipexctl.ui.config import show_written
-    from ipexctl.ui.messages import print_with_fix
 
     root = find_root(None, None, current_directory())
     path = root / PROJECT_FILE
@@ -159,7 +160,6 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 
 
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
-    from ipexctl.hosts.nodeset import fold
 
     targets, home, _ = shared_options()
     params = {**targets, **home}
@@ -193,3 +193,54 @@ def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
     lines += ['# with = ["transformers"]', "", "# [cluster.lab]  # chosen by -c lab or IPEXCTL_CLUSTER=lab"]
     lines += ['# hosts = "node[5-8]"', '# user = "me"', ""]
     return "\n".join(lines)
+
+
+_SCHEMA = "ipexctl.config/1"
+
+
+class ConfigEntry(NamedTuple):
+    command: str
+    key: str
+    value: object
+    source: str
+    line: int
+    """0 if the source is no file."""
+    table: str
+
+
+def show(values: Sequence[ConfigEntry], *, quiet: bool, no_color: bool) -> None:
+    """With --quiet only values that are not built-in."""
+    rows = [
+        (
+            value.command,
+            value.key,
+            _value_text(value.value),
+            f"{value.source}:{value.line}" if value.line else value.source,
+        )
+        for value in values
+        if not quiet or value.source != "built-in"
+    ]
+    show_table(("command", "option", "value", "from"), rows, no_color=no_color)
+
+
+def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, Any]:
+    commands: dict[str, dict[str, Any]] = {value.command: {} for value in values}
+    for value in values:
+        commands[value.command][value.key] = {
+            "value": value.value,
+            "source": printable(value.source),
+            "line": value.line or None,
+            "table": value.table or None,
+        }
+    return {"schema": _SCHEMA, "files": [printable(file) for file in files], "commands": commands}
+
+
+def show_written(path: str, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json({"schema": _SCHEMA, "status": "changed", "path": path})
+    elif not quiet:
+        sys.stdout.write(f"{path} is written; `ipexctl config run` shows what holds for a run\n")
+
+
+def _value_text(value: object) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

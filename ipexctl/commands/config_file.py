@@ -10,19 +10,16 @@ import contextlib
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
 from ipexctl.found_files import check_found, check_own
+from ipexctl.hosts.source import SourceFile
 from ipexctl.text import expanded, tilde_path
 from ipexctl.user_config import TomlError, parse_toml, user_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.hosts.source import SourceFile
 
 PROJECT_FILE: Final = "ipexctl.toml"
 WITHOUT_FILES: Final = "ipexctl --no-config leaves out all files of defaults"
@@ -100,7 +97,6 @@ def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
 
 
 def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
-    from ipexctl.hosts.source import SourceFile
 
     shown = PROJECT_FILE if origin == "project" and path.parent == Path.cwd() else tilde_path(path)
     try:

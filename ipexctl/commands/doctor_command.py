@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import typer
 
+from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
+from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings
+from ipexctl.doctor.recommend import Recommendation
+from ipexctl.facts.facts import to_json
+from ipexctl.text import counted
+from ipexctl.ui.messages import paint, wants_color
+from ipexctl.ui.paragraph import wrapped, wrapped_fix, wrapped_names
+from ipexctl.ui.results import fold_names, group_by, summary_json
+from ipexctl.ui.table import folded_hosts, output_width, print_lines, show_table
 
 
 @command()
@@ -32,7 +44,226 @@ def doctor_command(
     with open_hosts(targets, home, output) as (opened, interrupt):
         report = doctor(opened, require=require, network=network, smoke=smoke)
     interrupt.check()
-    from ipexctl.ui.doctor import as_json, show_doctor
 
     output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0, options=opened.options)
     raise typer.Exit(report.exit_code)
+
+
+_UNREACHABLE = "unreachable"
+_STATUSES = ("ok", "warn", "fail", _UNREACHABLE)
+_CALM = ("info", "ok")
+_INDENT = " " * 6
+_COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
+
+
+def show_doctor(
+    report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
+) -> None:
+    """`quiet` prints only problems, `verbose` all of level info. `options`: the call's, for commands to type next."""
+    if not quiet:
+        show_table(
+            ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
+            host_rows(report.hosts),
+            no_color=no_color,
+        )
+    has_color = wants_color(sys.stdout, no_color=no_color)
+    sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color, options=options)
+    if not quiet:
+        sections.append([*_plan_lines(report, options), _summary(report)])
+    lines = [line for section in sections if section for line in ("", *section)]
+    print_lines(lines[1:] if quiet else lines)
+
+
+def finding_sections(
+    report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool, options: CallOptions = NO_OPTIONS
+) -> list[list[str]]:
+    findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
+    sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
+    for level in reversed(LEVELS):
+        found = [finding for finding in findings if finding.level == level]
+        if not found or (quiet and level in _CALM):
+            continue
+        if level in _CALM and not verbose:
+            sections.append(_folded(level, found, has_color, options))
+        else:
+            sections.append([line for finding in found for line in _finding_lines(finding, has_color)])
+    return sections
+
+
+def as_json(report: DoctorReport) -> dict[str, Any]:
+
+    return {
+        "schema": "ipexctl.doctor/1",
+        "hosts": [
+            {
+                "name": host.host.name,
+                "address": host.host.address,
+                "status": host.status,
+                "reason": host.reason,
+                "fix": host.fix,
+                "installed": host.is_installed,
+                "facts": to_json(host.facts) if host.facts else None,
+                "findings": [_finding_json(finding) for finding in host.findings],
+                "seconds": round(host.seconds, 3),
+            }
+            for host in report.hosts
+        ],
+        "cluster": {"findings": [_finding_json(finding) for finding in report.cluster]},
+        "recommendation": None if report.recommendation is None else report.recommendation._asdict(),
+        "summary": summary_json(report.hosts, _STATUSES),
+        "seconds": round(report.seconds, 3),
+        "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
+    }
+
+
+def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
+    """One row for hosts that differ only in load and used memory, shown as a range."""
+    groups = group_by(hosts, _lasting_cells)
+    return [
+        (folded_hosts(_names(group)), *cells, _memory(group), _load(group))
+        for cells, group in ((key[:-1], group) for key, group in groups.items())
+    ]
+
+
+def _lasting_cells(host: HostReport) -> tuple[str, ...]:
+    """State, processor, cores, NUMA nodes, tier; last, the memory this account may use."""
+    facts = host.facts
+    if facts is None:
+        return (host.status, *[""] * 5)
+    cpu = facts.cpu
+    allowed = cpu.allowed
+    cores = "" if allowed is None else str(allowed)
+    if cpu.cores and allowed and allowed != cpu.cores:
+        cores += f" of {cpu.cores}"
+    return (
+        "not installed" if host.status == "ok" and host.is_installed is False else host.status,
+        short_cpu(cpu.model_name or cpu.arch or ""),
+        cores,
+        str(cpu.numa_nodes or ""),
+        cpu.tier or "",
+        "" if facts.memory.usable is None else _gib(facts.memory.usable),
+    )
+
+
+def short_cpu(model: str) -> str:
+    """`Platinum 8358` for `Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz`."""
+    text = re.sub(r"\((R|TM|r|tm)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", model)
+    short = re.sub(r"\b(Intel|Xeon|AMD)\b", " ", text, flags=re.IGNORECASE)
+    return " ".join(short.split()) or " ".join(text.split())
+
+
+def _memory(hosts: Sequence[HostReport]) -> str:
+    """`12/64 GiB`: used by the machine, of what this account may use; `3-12/64 GiB` for several hosts."""
+    memories = [host.facts.memory for host in hosts if host.facts]
+    if not memories or memories[0].usable is None:
+        return ""
+    used = [memory.total - memory.available for memory in memories if memory.total and memory.available is not None]
+    return f"{_range([_gib(size) for size in sorted(used)])}{'/' if used else ''}{_gib(memories[0].usable)} GiB"
+
+
+def _load(hosts: Sequence[HostReport]) -> str:
+    loads = [host.facts.activity.load[0] for host in hosts if host.facts and host.facts.activity.load]
+    return _range([f"{load:.1f}" for load in sorted(loads)])
+
+
+def _range(ascending: Sequence[str]) -> str:
+    return "-".join(dict.fromkeys((ascending[0], ascending[-1]))) if ascending else ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.0f}"
+
+
+def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, str, str, str]]:
+    """Hosts without facts, grouped by reason: level, title, message, fix."""
+    groups = group_by((host for host in hosts if host.reason), lambda host: (host.status, host.reason, host.fix))
+    return [
+        (
+            _UNREACHABLE,
+            _title("" if status == _UNREACHABLE else status, _names(group)),
+            reason,
+            fix,
+        )
+        for (status, reason, fix), group in groups.items()
+    ]
+
+
+def _names(hosts: Sequence[HostReport]) -> list[str]:
+    return [host.host.name for host in hosts]
+
+
+def _finding_lines(finding: Finding, has_color: bool) -> list[str]:
+    title = _title(finding.id, finding.hosts)
+    return _paragraph(finding.level, title, finding.message, finding.pasteable_fix, has_color)
+
+
+def _title(id_: str, hosts: Sequence[str]) -> str:
+    return "  ".join(part for part in (id_, fold_names(hosts)) if part)
+
+
+def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
+    first, *more = wrapped_names(title, _width() - len(_INDENT), "", " " * 2)
+    return [
+        f"{_painted(level, has_color)}  {first}",
+        *(f"{_INDENT}{line}" for line in more),
+        *wrapped_fix(message, _width(), _INDENT, _INDENT),
+        *wrapped_fix(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
+    ]
+
+
+def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
+    """The ids only: nothing has to be done about them."""
+    ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
+    command = f"{options.apply('ipexctl doctor')} -v"
+    text = wrapped_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
+    return [f"{_painted(level, has_color)}  {text[0]}", *text[1:]]
+
+
+def _painted(level: str, has_color: bool) -> str:
+    return paint(level, _COLORS[level], on=has_color) + " " * (len(_INDENT) - 2 - len(level))
+
+
+def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
+    """What `run` would do, after what it lacks: an environment on these hosts."""
+    advice = report.recommendation
+    if advice is None:
+        return []
+    if not advice.candidates:
+        return [*wrapped(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
+    missing = [host.host.name for host in report.hosts if host.is_installed is False]
+    where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
+    first = f"plan, not installed{where}: ipexctl run --install train.py" if missing else "plan"
+    return [*wrapped_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
+
+
+def _settings(advice: Recommendation) -> list[str]:
+    rows = [
+        ("stack", " or ".join(advice.candidates), "stack"),
+        ("precision", advice.dtype, "dtype"),
+        ("ranks per host", advice.ppn, "ppn"),
+        ("OMP_NUM_THREADS", advice.omp_num_threads, "omp_num_threads"),
+        ("CCL_WORKER_COUNT", advice.ccl_worker_count, "ccl_worker_count"),
+        ("backend", advice.backend, "backend"),
+        ("interface", advice.iface, "iface"),
+    ]
+    cells = [(name, str(value), advice.why.get(reason, "")) for name, value, reason in rows if value]
+    names, values = (max(len(cell[column]) for cell in cells) for column in (0, 1))
+    lines: list[str] = []
+    for name, value, why in cells:
+        start = f"  {name:<{names}}  {value:<{values}}  "
+        lines += wrapped(why, _width(), start, " " * len(start)) or [start.rstrip()]
+    return lines
+
+
+def _width() -> int:
+    return min(100, output_width(100))
+
+
+def _summary(report: DoctorReport) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in summary_json(report.hosts, _STATUSES).items() if count)
+    network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
+    return f"{counted(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {**finding._asdict(), "fix": finding.pasteable_fix, "hosts": list(finding.hosts)}

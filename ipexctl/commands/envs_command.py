@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
 from ipexctl.commands import complete
+from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.text import counted, readable
+from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
+from ipexctl.ui.table import fitting_layout, folded_hosts, show_table
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.replies import EnvEntry, EnvListing
+    from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 
 @command()
@@ -34,7 +46,6 @@ def envs_command(
     """
     from ipexctl.api.hosts import EnvsRequest, envs
     from ipexctl.commands.target_hosts import open_hosts
-    from ipexctl.ui.envs import as_json, show
 
     request = EnvsRequest(remove=tuple(remove or ()), prune=prune, verify=verify, env=env, python=python, setup=setup)
     named = {"env": env, "python": python, "setup": setup}
@@ -44,3 +55,99 @@ def envs_command(
         report = envs(opened, request)
     output.print_report(report, as_json, show, options=opened.options.hosts)
     raise interrupt.or_exit(report.exit_code)
+
+
+_LAYOUTS: Final = (
+    ("name", "environment", "python", "torch", "ranks over", "size", "hosts"),
+    ("name", "environment", "torch", "size", "hosts"),
+    ("name", "environment", "torch", "size"),
+    ("environment", "torch", "size"),
+)
+
+
+def as_json(report: EnvsReport) -> dict[str, Any]:
+    hosts = [
+        host_json(
+            result,
+            without=("listing",),
+            **_listing_json(result.listing),
+        )
+        for result in report.hosts
+    ]
+    return report_json("envs", report, without=("verb",), hosts=hosts)
+
+
+def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
+    if listing is None:
+        return {"envs": [], "wheels": None, "leftovers": None, "prunable_bytes": None}
+    return {
+        "envs": value_json(listing.envs),
+        "wheels": {"count": listing.wheels, "bytes": listing.wheel_bytes},
+        "leftovers": {"count": listing.leftovers, "bytes": listing.leftover_bytes},
+        "prunable_bytes": listing.prunable_bytes,
+    }
+
+
+def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
+    """`options`: command-line options that select the same hosts."""
+    is_list = report.verb == "list"
+    if is_list:
+        _show_list(report, quiet=quiet, no_color=no_color, options=options)
+    show_results(report.hosts, _describe, quiet=quiet or is_list, no_color=no_color)
+
+
+def _describe(result: EnvsResult) -> str:
+    removed = f"removed {', '.join(result.removed)}" if result.removed else ""
+    changes = verified_text(result.verify) or removed
+    return "; ".join(filter(None, (changes, result.reason))) or "nothing to remove"
+
+
+def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:
+    entries = [(env, done.host.name) for done in report.hosts for env in (done.listing.envs if done.listing else ())]
+    if entries:
+        equal = group_by(entries, lambda entry: tuple(_row(entry[0]).items()))
+        rows = [{**dict(row), "hosts": folded_hosts([name for _, name in found])} for row, found in equal.items()]
+        layout = fitting_layout(_LAYOUTS, rows)
+        below = [_note(row, layout) for row in rows]
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=below, no_color=no_color)
+    elif not quiet and any(done.listing for done in report.hosts):
+        print_message(f"no environments; create one: ipexctl install{options}")
+    notes = [(_leftovers(done.listing), done.host.name) for done in report.hosts if done.listing and not quiet]
+    for (parts, freed), alike in group_by(notes, lambda note: note[0]).items():
+        if parts:
+            print_with_fix(f"{fold_names(name for _, name in alike)}: {parts}", _prune_hint(freed, len(alike), options))
+
+
+def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
+    """What `--prune` would remove on a host, and the bytes that frees."""
+    parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
+    parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
+    if listing.unnamed:
+        sizes = [env.bytes for env in listing.unnamed if env.bytes is not None]
+        size = readable(sum(sizes)) if len(sizes) == len(listing.unnamed) else "not all measured"
+        parts.append(f"{counted(len(listing.unnamed), 'environment')} without a name ({size})")
+    return ", ".join(parts), listing.prunable_bytes
+
+
+def _prune_hint(freed: int | None, hosts: int, options: str) -> str:
+    effect = "removes them" if freed is None else f"frees up to {readable(freed)}{' on each' if hosts > 1 else ''}"
+    return f"{effect} while no run or install is alive (ipexctl ps): ipexctl envs --prune{options}"
+
+
+def _row(env: EnvEntry) -> dict[str, str]:
+    torch = env.packages.get("torch", "?") if env.complete else "incomplete"
+    return {
+        "name": ", ".join(env.names) or "-",
+        "environment": env.name,
+        "python": env.python or "?",
+        "torch": torch,
+        "ranks over": env.backend or "?",
+        "size": "?" if env.bytes is None else readable(env.bytes),
+    }
+
+
+def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
+    parts = [] if "name" in layout else [f"name {row['name']}"]
+    parts += [] if "python" in layout else [f"Python {row['python']}, ranks over {row['ranks over']}"]
+    parts += [] if "hosts" in layout else [f"on {row['hosts']}"]
+    return "; ".join(parts)

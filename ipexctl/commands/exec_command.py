@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
+from ipexctl.remote.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.remote.execute import ExecResult
 
 
@@ -34,8 +34,7 @@ def exec_command(
     """
     from ipexctl.api.hosts import execute
     from ipexctl.commands.target_hosts import open_hosts
-    from ipexctl.remote.command import Command
-    from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
+    from ipexctl.ui.host_output import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
 
     if bool(command) == bool(shell):
         raise UserError(

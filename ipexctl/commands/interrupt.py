@@ -15,18 +15,15 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import Any, Final
 
 import typer
 
 from ipexctl.errors import CallError, Interrupted
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.ui.messages import STOPPING, write_to_terminal
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from ipexctl.remote.cancel import Cancel
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[[str], None]

@@ -13,12 +13,12 @@ import typer
 from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.node.common.records import FINAL
+from ipexctl.node.common.frames import Chunk, StreamName
+from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.text import printable
+from ipexctl.ui.messages import print_message, print_with_fix
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.node.common.records import RunStatus
     from ipexctl.run.follow import OnRunUpdate, RunUpdate
 
 
@@ -49,7 +49,6 @@ def logs_command(
     from ipexctl.api.runs import logs
     from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
     from ipexctl.run.follow import LineChoice, check_pattern
-    from ipexctl.ui.messages import print_message, print_with_fix
     from ipexctl.ui.run.plain import JsonLog, PlainRun
 
     del plain
@@ -91,7 +90,6 @@ def _without_output(status: RunStatus | None) -> str:
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
     """Send the lines of --stderr to stdout; drop the end of the run unless the logs are followed."""
-    from ipexctl.node.common.frames import Chunk
     from ipexctl.run.follow import RunEnded
 
     def watched(event: RunUpdate) -> None:

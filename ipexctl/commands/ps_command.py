@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from ipexctl.commands.shared_options import TIMEOUT, Output, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.node.common.job_words import describe_run_end
+from ipexctl.node.run.replies import PrunedRun
+from ipexctl.node.run.summary import attempts_of
+from ipexctl.remote.outcome import exit_code
+from ipexctl.text import counted, format_clock, printable, readable
+from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
+from ipexctl.ui.results import host_json, print_json, value_json
+from ipexctl.ui.run.summary import duration, end_lines, moved_text, short_throughput, slow_text
+from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
+
+if TYPE_CHECKING:
+    from ipexctl.run.ps import KnownRun
+    from ipexctl.run.registry import DamagedRecord, RunRecord
+    from ipexctl.run.retention import PruneResult
+    from ipexctl.run.stop import StopResult
 
 
 @command()
@@ -33,10 +51,6 @@ def ps_command(
     from ipexctl.api.runs import prune as prune_runs
     from ipexctl.api.runs import ps
     from ipexctl.commands.run_calls import call_about_runs
-    from ipexctl.remote.outcome import exit_code
-    from ipexctl.ui.messages import print_user_error
-    from ipexctl.ui.ps import as_json, pruned_json, show, show_pruned
-    from ipexctl.ui.results import print_json
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
@@ -57,3 +71,173 @@ def ps_command(
     for entry in known.damaged:
         print_user_error(entry.error())
     raise typer.Exit(interrupt.code or 0)
+
+
+_Layouts = tuple[tuple[str, ...], ...]
+_LAYOUTS: Final[_Layouts] = (
+    ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
+    ("run", "state", "ranks", "hosts", "started", "took", "ended by"),
+    ("run", "state", "ranks", "hosts", "started", "took"),
+    ("run", "state", "ranks", "hosts", "took"),
+    ("run", "state", "started", "took"),
+    ("run", "state", "took"),
+)
+"""Columns for ever narrower terminals. An id begins with the script, and has day and time of its start."""
+_OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
+
+
+def as_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> dict[str, Any]:
+    """`unreadable`: runs whose record on the control machine can't be read."""
+    unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
+    return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
+
+
+def _run(run: KnownRun) -> dict[str, Any]:
+    record, status = run.record, run.status
+    first = status and status.first_failure
+    ranks = status.ranks if status else ()
+    return {
+        "id": record.id,
+        "state": run.state,
+        "script": record.script,
+        "tag": record.asked.get("tag"),
+        "env": record.env,
+        "node0": record.node0.name,
+        "hosts": list(record.hosts),
+        "home": record.home,
+        "world_size": record.world_size,
+        "started": (status.started if status else None) or record.started,
+        "ended": status.ended if status else None,
+        "exit_code": status.exit_code if status else None,
+        "attempt": status.attempt if status else 0,
+        "attempts": attempts_of(status),
+        "throughput": status and status.throughput and status.throughput._asdict(),
+        "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
+        "ended_by": printable(status.reason) if status else "",
+        "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
+        "ranks": [
+            {name: getattr(rank, name) for name in _OF_RANK} | {"oom": rank.oom and rank.oom._asdict()}
+            for rank in ranks
+        ],
+        "reason": printable(run.reason),
+        "fix": printable(run.fix),
+        "pruned": run.pruned,
+    }
+
+
+def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:
+    """`hidden`: number of ended runs left out."""
+    now = time.time()
+    if runs:
+        rows = [_row(run, now) for run in runs]
+        layouts = _with_column("tag", "state", _with_column("throughput", "took", _LAYOUTS, rows), rows)
+        layout = fitting_layout(layouts, rows)
+        notes = [_note(row, layout) for row in rows]
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
+    elif not quiet:
+        text = f"no run goes on; ipexctl ps shows the {counted(hidden, 'run')} that ended"
+        print_message(text if hidden else "no runs; ipexctl run starts one")
+    for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
+        print_with_fix(printable(problem[0]), problem[1])
+
+
+def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
+    """The layouts, and before them wide ones with a column that only some runs fill."""
+    if not any(row[name] for row in rows):
+        return layouts
+    wide = ((layout, layout.index(after) + 1) for layout in layouts[:3])
+    return (*((*layout[:at], name, *layout[at:]) for layout, at in wide), *layouts)
+
+
+def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
+    parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts += [row["tag"]] if row["tag"] and "tag" not in layout else []
+    parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
+    parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
+    parts += [row["slow"]] if row["slow"] else []
+    parts += [row["moved"]] if row["moved"] else []
+    return "; ".join(parts)
+
+
+def _row(run: KnownRun, now: float) -> dict[str, str]:
+    record, status = run.record, run.status
+    started = (status.started if status else None) or record.started
+    ended = status.ended if status else None
+    is_running = run.state in ("queued", "starting", "running")
+    took = duration((ended or now) - started) if ended or is_running else "?"
+    ended_by = ""
+    if status is not None and status.state in ("failed", "lost"):
+        ended_by = printable(status.reason) or f"exit code {status.exit_code or 1}"
+        ended_by = "its supervisor is gone" if status.state == "lost" and not status.is_submitted else ended_by
+    if status is not None and status.state == "queued":
+        ended_by = printable(status.reason)
+    if status is not None and status.state in ("stopped", "ok"):
+        ended_by = describe_run_end(status.job_end)
+    if run.pruned:
+        ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
+    day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
+    ranks, hosts, moved = record.world_size, record.hosts, ""
+    if status is not None and status.has_moved:
+        ranks, hosts = status.world_size, status.hosts
+        moved = f"restart {status.attempt}{moved_text(status)}" if is_running else ""
+    return {
+        "run": record.id,
+        "state": run.state,
+        "tag": printable(record.asked.get("tag") or ""),
+        "script": record.script,
+        "ranks": str(ranks),
+        "hosts": folded_hosts(hosts),
+        "started": format_clock(started, day) if started else "?",
+        "took": took,
+        "throughput": short_throughput(status.throughput if status is not None else None),
+        "ended by": ended_by,
+        "slow": slow_text(status),
+        "moved": moved,
+    }
+
+
+def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.prune/1",
+        "hosts": [
+            host_json(
+                entry,
+                without=("gone", "size"),
+                status="changed" if entry.gone and not dry_run else entry.status,
+                pruned=value_json(entry.gone),
+                kept_bytes=entry.size,
+            )
+            for entry in nodes
+        ],
+        "here": value_json(local),
+        "dry_run": dry_run,
+    }
+
+
+def show_pruned(
+    nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
+) -> None:
+    action = "would be pruned" if dry_run else "pruned"
+    results: list[tuple[str, Sequence[PrunedRun], str]] = []
+    for entry in nodes:
+        if entry.reason:
+            print_with_fix(f"{entry.host.name}: {printable(entry.reason)}", entry.fix)
+        else:
+            kept = f"; {counted(entry.kept, 'run')} kept, {readable(entry.size)}"
+            results.append((entry.host.name, entry.gone, kept))
+    for name, removed, kept in () if quiet else (*results, ("this machine", local, "")):
+        size = readable(sum(run.size for run in removed))
+        runs = [f"  {run.id}: {run.why}, {readable(run.size)}" for run in removed if dry_run]
+        print_lines([f"{name}: {counted(len(removed), 'run')} {action}, {size}{kept}", *runs])
+
+
+def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:
+    status = stopped.status
+    if not stopped.status.is_over:
+        print_message(
+            f"run {record.id} has not ended yet: some rank is not gone\n  ipexctl ps, or ipexctl stop {record.id} again"
+        )
+    elif stopped.was not in ("queued", "starting", "running", "unknown"):
+        print_message(f"run {record.id} had ended before: {status.state}")
+    elif not quiet:
+        print_message(fitted(end_lines(status, status.exit_code or 0)))

@@ -5,15 +5,22 @@ A first word with a hub's prefix (`hf:`) decides which; options of the other kin
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.hugging_face import is_repo_word, parse_repo
 from ipexctl.option_defaults import HUB_MACHINE
-from ipexctl.text import expanded
+from ipexctl.text import counted, expanded, printable, readable
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.progress_view import ProgressView
+from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
+
+if TYPE_CHECKING:
+    from ipexctl.files.push import PushReport, PushResult
 
 
 @command(no_args_is_help=True)
@@ -76,8 +83,6 @@ def push_command(
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)  # connect while modules are imported
-        from ipexctl.ui.progress_view import ProgressView
-        from ipexctl.ui.push import as_json, show
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
@@ -108,8 +113,6 @@ def _push_repos(
         raise UserError("a repository is named twice, with two revisions", fix="push one revision after the other")
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
-        from ipexctl.ui.progress_view import ProgressView
-        from ipexctl.ui.push import as_json, show
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = push_repos(opened, repos, include=include, on=on, dry_run=dry_run, watch=view.watch)
@@ -132,3 +135,45 @@ def _with_hosts(targets: Targets, hosts: str) -> Targets:
     except UserError:
         return replace(targets.without_defaults("hosts", "hostfile", "limit"), hosts=hosts)
     return limited
+
+
+def as_json(report: PushReport) -> dict[str, Any]:
+    return report_json("push", report, without=("size",), bytes=report.size)
+
+
+def show(report: PushReport, *, quiet: bool = False, no_color: bool = False) -> None:
+    show_results(report.hosts, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
+    if report.dry_run and not quiet:
+        _show_names(report)
+    sys.stdout.flush()
+    if not quiet:
+        _print_next_step(report)
+
+
+def _describe(result: PushResult) -> str:
+    if result.status != "changed" or result.reason:
+        return result.reason
+    parts = [counted(result.files_sent, "file")] if result.files_sent else ["directories"]
+    parts += [f"{result.replaced:,} of them in place of others"] if result.replaced else []
+    parts += [f"{result.same:,} {'was' if result.same == 1 else 'were'} there"] if result.same else []
+    return f"{', '.join(parts)}: {result.path}"
+
+
+def _show_names(report: PushReport) -> None:
+    groups = fold_equal([result for result in report.hosts if result.would_send], lambda result: result.would_send)
+    for names, hosts in groups.items():
+        if len(groups) > 1:
+            sys.stdout.write(f"{hosts}:\n")
+        sys.stdout.write("".join(f"  send    {printable(name or report.path)}\n" for name in names))
+
+
+def _print_next_step(report: PushReport) -> None:
+    statuses = {result.status for result in report.hosts}
+    cut_short = [result for result in report.hosts if result.status in ("failed", "unreachable") and not result.refused]
+    if report.dry_run:
+        print_message("nothing was sent (--dry-run)")
+    elif report.hosts and statuses == {"ok"}:
+        size = f"{counted(report.files, 'file')}, {readable(report.size)}"
+        print_message(f"nothing to do: every host has the same {size}")
+    elif cut_short:
+        print_message(how_to_continue(cut_short, "push"))

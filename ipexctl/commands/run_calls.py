@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.api import runs
 from ipexctl.api.runs import CallWatcher
 from ipexctl.commands.interrupt import Interrupt, cancelling
+from ipexctl.commands.shared_options import Output
+from ipexctl.commands.target_hosts import step_printer
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.registry import RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.sync.root import find_root, is_marked
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.commands.shared_options import Output
-    from ipexctl.run.registry import RunRecord
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
     """`last` means the last of all runs; in another project's directory, a note names its project."""
-    from ipexctl.sync.root import find_root, is_marked
 
     record = (registry or RunRegistry()).find(word)
     if word == "last" and record.project and not output.json:
@@ -41,7 +37,6 @@ def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> 
 @contextmanager
 def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tuple[CallWatcher, Interrupt]]:
     """The first signal ends the call; -v prints remote steps."""
-    from ipexctl.commands.target_hosts import step_printer
 
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:

@@ -12,9 +12,10 @@ import dataclasses
 import functools
 import inspect
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -23,9 +24,6 @@ from ipexctl.commands.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand,
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declaration_of, with_default
 from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS, TRANSPORT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Report = TypeVar("Report")
 Command = TypeVar("Command", bound="Callable[..., None]")

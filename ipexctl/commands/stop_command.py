@@ -22,9 +22,9 @@ def stop_command(
     """
     from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import stop
+    from ipexctl.commands.ps_command import show_stopped
     from ipexctl.commands.run_calls import call_about_runs
     from ipexctl.run.registry import RunRegistry
-    from ipexctl.ui.ps import show_stopped
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.named_paths import check_named_file, open_named_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from ipexctl.node.common.plan import OtherRun
     from ipexctl.node.common.records import RunStatus
     from ipexctl.run.registry import RunRecord

@@ -7,36 +7,33 @@ that every command reads from the same file.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.api.hosts import OpenHosts, check_seconds, open_sessions
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.commands.interrupt import Interrupt, cancelling
+from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
 from ipexctl.option_defaults import TRANSPORT
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.control_machine import with_own_address
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.spec import AccelerateConfig
 from ipexctl.starters.choice import choose_starter
 from ipexctl.starters.mpirun import OVER_SSH
+from ipexctl.starters.starter import Starter
+from ipexctl.sync.root import find_root
 from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.commands.shared_options import Home, Output, Targets
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.spec import AccelerateConfig
-    from ipexctl.starters.starter import Starter
-
 
 _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a script is longer."""
@@ -52,8 +49,6 @@ def select(targets: Targets, project: Path | None = None, accelerate: Accelerate
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
-        from ipexctl.sync.root import find_root
-
         project = find_root(None, None, cwd)
     selection = select_hosts(request, environ=os.environ, cwd=cwd, project=project)
     return selection._replace(hosts=with_own_address(selection.hosts), source=_source(selection, request, targets))
@@ -136,8 +131,6 @@ def current_directory() -> Path:
 def check_home(home: Home) -> str:
     """Return the home on the nodes; checks --home and --iface."""
     if home.iface is not None:
-        from ipexctl.hosts.internal import InterfaceChoice
-
         InterfaceChoice(home.iface)
     return home_on_nodes(home.home, os.environ)
 

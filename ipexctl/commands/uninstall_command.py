@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.text import counted, printable, readable
+from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
+
+if TYPE_CHECKING:
+    from ipexctl.run.control_files import FileGroup
+    from ipexctl.run.uninstall import UninstallReport, UninstallResult
 
 
 @command()
@@ -31,7 +39,6 @@ def uninstall_command(
     """
     from ipexctl.api.hosts import uninstall
     from ipexctl.commands.target_hosts import host_options, open_hosts
-    from ipexctl.ui.uninstall import as_json, confirm, show
 
     if not dry_run and not yes and (output.json or not sys.stdin.isatty()):
         selection = host_options(targets, home)
@@ -53,3 +60,112 @@ def uninstall_command(
         report = uninstall(opened, with_results=with_results)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
+
+
+_FOUND: Final = {
+    "environments": "environment",
+    "runs": "run",
+    "projects": "project",
+    "results": "run result",
+    "wheels": "cached wheel",
+    "agent": "agent version",
+    "checkpoints": "checkpoint record",
+    "hub": "directory of a hub's cache",
+    "temporary": "temporary file",
+}
+_LEFT: Final = {
+    "runs": "output of runs",
+    "projects": "files that runs wrote",
+    "results": "results of runs",
+    "settings": "the settings before tune",
+    "records": "records of runs on other hosts",
+    "home": "what was installed and run on this machine",
+    "config": "your settings",
+    "labs": "labs",
+}
+_UNSHOWN: Final = ("starting", "over", "busy", "is_node0_of_trust")
+
+
+def as_json(report: UninstallReport) -> dict[str, Any]:
+    obstacles = [
+        {"name": printable(name), "reason": printable(error.reason), "fix": printable(error.fix)}
+        for name, error in report.obstacles.items()
+    ]
+    return report_json(
+        "uninstall",
+        report,
+        without=("is_survey",),
+        hosts=[host_json(result, without=_UNSHOWN, **_files_json(result)) for result in report.hosts],
+        control=value_json(report.control, without=("host", "seconds", "home", "store", *_UNSHOWN))
+        | _files_json(report.control),
+        obstacles=obstacles,
+        dry_run=report.is_survey,
+    )
+
+
+def _files_json(result: UninstallResult) -> dict[str, Any]:
+    return {
+        "found": [_group_json(group) for group in result.found],
+        "left": [{**_group_json(group), "fix": printable(group.fix)} for group in result.left],
+    }
+
+
+def _group_json(group: FileGroup) -> dict[str, Any]:
+    return {"kind": printable(group.kind), "count": group.count, "bytes": group.size, "path": printable(group.path)}
+
+
+def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
+    show_results(report.results, _describe, quiet=quiet, no_color=no_color, dry_run=report.is_survey)
+    if quiet or report.control.status == "failed":
+        return
+    for fix, lines in _left(report).items():
+        sys.stdout.write("".join(f"{line}\n" for line in lines) + f"  {printable(fix)}\n")
+    sys.stdout.flush()
+    obstacles = group_by(report.obstacles.items(), lambda item: (item[1].reason, item[1].fix))
+    for (reason, fix), items in obstacles.items():
+        names = fold_names(name for name, _ in items)
+        print_with_fix(
+            f"note: {names}: {printable(reason)}; until it has ended, the call without --dry-run is refused", fix
+        )
+    _print_next_step(report)
+
+
+def _left(report: UninstallReport) -> dict[str, list[str]]:
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for result in report.results:
+        for group in result.left:
+            size = f" ({readable(group.size)})" if group.size else ""
+            text = f"{_LEFT.get(group.kind, 'not of ipexctl')}: {group.path}{size}"
+            hosts.setdefault((group.fix, text), []).append(result.host.name)
+    lines: dict[str, list[str]] = {}
+    for (fix, text), names in hosts.items():
+        lines.setdefault(fix, []).append(f"{fold_names(names)}: left: {printable(text)}")
+    return lines
+
+
+def _describe(result: UninstallResult) -> str:
+    found = []
+    for group in result.found:
+        name = _FOUND.get(group.kind)
+        what = counted(group.count, name) if name else f"{group.kind} {group.path}"
+        found.append(f"{what} ({readable(group.size)})")
+    return "; ".join(filter(None, (", ".join(found), result.logins, result.reason))) or "nothing of ipexctl"
+
+
+def _print_next_step(report: UninstallReport) -> None:
+    if not report.has_changes:
+        return
+    if report.is_survey:
+        print_message("nothing was removed yet")
+    else:
+        print_with_fix(
+            "the command itself is still installed",
+            "pip uninstall ipexctl, pipx uninstall ipexctl or uv tool uninstall ipexctl",
+        )
+
+
+def confirm(report: UninstallReport) -> bool:
+    """Only y or yes confirms; a closed stdin does not."""
+    sys.stderr.write(f"Remove this from {counted(len(report.hosts), 'host')} and the control machine? (y/n) ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

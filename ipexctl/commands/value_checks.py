@@ -6,8 +6,11 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.hostfile import read_host_list
+from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.names import WordError, check_user
 from ipexctl.option_declaration import declared
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.spec import RankOptions, RunOptions, RunSpec
 
 if TYPE_CHECKING:
@@ -41,12 +44,8 @@ def check_value(param: Param, value: Any) -> None:
 def _check_text(param: Param, value: Any) -> None:
     """Options that all commands read alike; `lab up --hosts` is a number."""
     if param.name == "ranks":
-        from ipexctl.run.ranks import parse_ranks
-
         parse_ranks(value)
     elif param.name == "hosts" and isinstance(value, str):
-        from ipexctl.hosts.hostfile import read_host_list
-
         read_host_list(value)
     elif param.name == "user":
         try:
@@ -54,8 +53,6 @@ def _check_text(param: Param, value: Any) -> None:
         except WordError as error:
             raise UserError(error.message, fix=error.fix) from None
     elif param.name == "iface":
-        from ipexctl.hosts.internal import InterfaceChoice
-
         InterfaceChoice(value)
     elif param.name in ("timeout", "connect_timeout"):
         from ipexctl.api.hosts import check_seconds

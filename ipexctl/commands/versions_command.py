@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ipexctl.call_options import option_text
 from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
+from ipexctl.refusal import Refusal
+from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.reasons import span
+from ipexctl.text import printable
+from ipexctl.ui.messages import paint, print_with_fix, wants_color
+from ipexctl.ui.paragraph import wrapped
+from ipexctl.ui.results import show_failures, value_json
+from ipexctl.ui.table import output_width, print_lines, show_table
 
 if TYPE_CHECKING:
-    from ipexctl.stack.resolve.model import StackRequest
+    from ipexctl.stack.choice import VersionsReport
 
 
 @command()
@@ -30,8 +42,6 @@ def versions_command(
     """
     from ipexctl.api.hosts import versions
     from ipexctl.commands.target_hosts import open_hosts
-    from ipexctl.stack.resolve.model import StackRequest
-    from ipexctl.ui.versions import as_json, show_versions
 
     request = StackRequest(**vars(stack))
     if not targets.names_hosts:
@@ -45,9 +55,134 @@ def versions_command(
 
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
-    from ipexctl.call_options import option_text
     from ipexctl.commands.target_hosts import host_options
 
     pairs = [(f"--{name}", getattr(request, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     require = " --require-oneccl" if request.require_oneccl else ""
     return option_text(pairs) + require + host_options(targets, home)
+
+
+_HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
+_DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi", "gloo_overflow")
+
+
+def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
+    outcome = report.outcome
+    chosen = outcome.row if isinstance(outcome, StackPlan) else None
+    if not quiet:
+        rows = [_cells(row, chosen) for row in _with_twin(report.rows, chosen)]
+        show_table(_HEADINGS, rows, no_color=no_color)
+        print_lines(_last_with_ipex(report.rows))
+        print_lines(_with_gloo_overflow(report.rows))
+        sys.stdout.write("\n")
+    if isinstance(outcome, StackPlan):
+        print_lines(_choice_lines(outcome, None if quiet else options))
+    elif not isinstance(outcome, Refusal):
+        print_lines(_wrapped(f"which one: {outcome.reason.text}"))
+    show_failures(host for host in report.hosts if host.facts is None)
+    if isinstance(outcome, Refusal):
+        label = paint("error:", "31", on=wants_color(sys.stderr, no_color=no_color))
+        print_with_fix(f"{label} {printable(outcome.reason)}", outcome.fix)
+
+
+def as_json(report: VersionsReport) -> dict[str, Any]:
+    outcome = report.outcome
+    refused = isinstance(outcome, Refusal)
+    return {
+        "schema": "ipexctl.versions/1",
+        "rows": [
+            {
+                **value_json(row),
+                **value_json({name: getattr(row, name) for name in _DERIVED}),
+                "mpi": dict(row.mpi),
+                "hugging_face": dict(row.hugging_face),
+            }
+            for row in report.rows
+        ],
+        "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
+        "candidates": [_choice_json(plan) for plan in _candidates(outcome)],
+        "why": outcome.reason if isinstance(outcome, Refusal) else outcome.reason.text,
+        "fix": outcome.fix if isinstance(outcome, Refusal) else "",
+        "notes": [note.text for note in outcome.notes] if isinstance(outcome, StackPlan) else [],
+        "at_fault": list(outcome.hosts) if isinstance(outcome, Refusal) else [],
+        "refused": refused,
+        "hosts": [
+            {"name": host.host.name, "status": host.status, "reason": host.reason, "fix": host.fix}
+            for host in report.hosts
+        ],
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ...]:
+    if isinstance(outcome, Refusal):
+        return ()
+    return (outcome,) if isinstance(outcome, StackPlan) else outcome.candidates
+
+
+def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:
+    """The table, with the torch-only variant of an IPEX stack below it if that is the choice."""
+    shown = list(rows)
+    if chosen is not None and all(row.name != chosen.name for row in rows):
+        index = next((index for index, row in enumerate(rows) if row.stock().name == chosen.name), -1)
+        shown.insert(index + 1, chosen)
+    return shown
+
+
+def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
+    return (
+        ("* " if chosen is not None and row.name == chosen.name else "  ") + row.name,
+        row.torch,
+        row.ipex or "-",
+        row.oneccl or "-",
+        row.bundled_mpi or "pip's",
+        span(row.pythons).replace(" to ", "-"),
+        row.glibc,
+        row.isa or "any",
+    )
+
+
+def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
+    """Last transformers and accelerate with IPEX and oneCCL, for each stack; equal stacks together."""
+    stacks: dict[str, list[str]] = {}
+    for row in rows:
+        if row.hugging_face:
+            stacks.setdefault(" / ".join(version for _, version in row.hugging_face), []).append(row.name)
+    parts = [f"{versions} ({' to '.join(dict.fromkeys((names[-1], names[0])))})" for versions, names in stacks.items()]
+    if not parts:
+        return []
+    return _wrapped(f"last transformers / accelerate with IPEX and oneCCL: {', '.join(parts)}; later stacks: any")
+
+
+def _with_gloo_overflow(rows: Sequence[StackSpec]) -> list[str]:
+    names = [row.name for row in rows if row.gloo_overflow]
+    if not names:
+        return []
+    return _wrapped(f"{names[0]} and older: anyone who reaches a rank's port can write into it, through gloo")
+
+
+def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
+    parts = [
+        f"torch {plan.torch}",
+        f"IPEX {plan.ipex}" if plan.ipex else "",
+        f"oneccl_bind_pt {plan.oneccl}" if plan.oneccl else "",
+        f"Intel MPI {plan.mpi} (inside the bindings)" if plan.bundled_mpi else plan.mpi or "",
+        f"Python {plan.python}",
+        f"backend {plan.backend}",
+    ]
+    lines = _wrapped(f"* {plan.row.name}: {', '.join(part for part in parts if part)}")
+    lines += _wrapped(f"  why: {plan.reason.text}")
+    for note in plan.notes:
+        lines += _wrapped(f"  note: {note.text}")
+    if options is not None:
+        lines.append(f"  next: ipexctl install{options}")
+    return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrapped(text, min(100, output_width(80)), hanging="    ")
+
+
+def _choice_json(plan: StackPlan) -> dict[str, Any]:
+    fields = value_json(plan, without=("row", "reason", "bundled_mpi", "torch_wheel", "notes"))
+    return {"name": plan.row.name, **fields, "mpi": plan.mpi, "retired": plan.row.retired}

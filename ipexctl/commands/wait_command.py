@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, option
+from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
+from ipexctl.text import printable
+from ipexctl.ui.messages import fitted, print_message, print_with_fix
+from ipexctl.ui.run.summary import end_lines
 
 if TYPE_CHECKING:
     from ipexctl.run.wait import WaitResult
@@ -33,10 +38,8 @@ def wait_command(
     """
     from ipexctl.api.runs import wait
     from ipexctl.commands.run_calls import call_about_runs
-    from ipexctl.commands.summary_file import check_summary, write_summary
     from ipexctl.run.registry import RunRegistry
     from ipexctl.run.wait import first_failure
-    from ipexctl.ui.wait import as_json, show_waited
 
     registry = RunRegistry()
     records = list({record.id: record for record in map(registry.find, runs)}.values())
@@ -59,3 +62,33 @@ def wait_command(
         if not write_summary(summary, result.record, result.status, ended, time.monotonic() - began):
             ended = ended or 1
     raise typer.Exit(ended)
+
+
+def show_waited(result: WaitResult, *, quiet: bool) -> None:
+    run = result.record.id
+    if result.status is not None and result.is_over:
+        if not (quiet and result.exit_code == 0):
+            print_message(fitted(end_lines(result.status, result.exit_code)))
+    elif result.reason:
+        print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
+    else:
+        print_with_fix(
+            f"run {run} goes on, and the time to wait is over", f"ipexctl wait {run}, or ipexctl attach {run}"
+        )
+
+
+def as_json(results: Sequence[WaitResult], exit_code: int) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.wait/1",
+        "runs": [
+            {
+                "id": result.record.id,
+                "state": "unknown" if result.status is None else result.status.state,
+                "exit_code": result.exit_code,
+                "reason": printable(result.status.reason if result.status and result.is_over else result.reason),
+                "fix": printable(result.fix),
+            }
+            for result in results
+        ],
+        "exit_code": exit_code,
+    }

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, command, flag, is_on_command_line
 from ipexctl.errors import CallError, UserError
+from ipexctl.known_errors.match import Cause
+from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.text import format_clock, printable
+from ipexctl.ui.messages import paint, print_with_fix, wants_color
+from ipexctl.ui.paragraph import wrapped
+from ipexctl.ui.results import value_json
+from ipexctl.ui.run.summary import network_text, throughput_text
+from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
-    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.registry import FailedCall, RunRecord
+    from ipexctl.run.why.diagnosis import Diagnosis, Line
+    from ipexctl.run.why.why import WhyResult
 
 
 @command()
@@ -34,7 +47,6 @@ def why_command(
     from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import why
     from ipexctl.commands.run_calls import call_about_runs, find_run
-    from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
     if not stacks and any(is_on_command_line(ctx, name) for name in ("ranks", "everything")):
@@ -51,9 +63,7 @@ def why_command(
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
     from ipexctl.api.runs import dump
     from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
-    from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over
-    from ipexctl.ui.messages import print_with_fix
 
     wanted = chosen_ranks(begun(record, output), ranks)
 
@@ -77,3 +87,180 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
     else:
         show(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
     raise typer.Exit(0 if found.is_whole else 1)
+
+
+SCHEMA: Final = "ipexctl.why/1"
+_WIDE: Final = 100
+"""Columns for sentences on wider terminals."""
+_ROWS_OF_A_LINE: Final = 3
+_PIPED: Final = 500
+_STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
+_PURPOSES: Final = {
+    "why": "see where each rank is: ",
+    "attach": "watch it: ",
+    "stop": "end it, only if it hangs: ",
+    "report": "see it on one page: ",
+}
+_CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cause"}
+
+
+def as_json(answer: WhyResult) -> dict[str, Any]:
+    record, diagnosis = answer.record, answer.diagnosis
+    cause = diagnosis.cause
+    return {
+        "schema": SCHEMA,
+        "run": {
+            "id": record.id,
+            "script": record.script,
+            "env": record.env,
+            "node0": record.node0.name,
+            "hosts": list(record.hosts),
+            "world_size": record.world_size,
+            "started": record.started,
+        },
+        "failed_call": answer.failed_call and value_json(answer.failed_call),
+        "state": diagnosis.state,
+        "headline": printable(diagnosis.headline),
+        "first_failure": _first_failure(diagnosis),
+        "cause": cause and value_json(cause, without=("order", "at_install")),
+        "hang": diagnosis.hang and value_json(diagnosis.hang),
+        "lines": value_json(diagnosis.lines),
+        "others": value_json(diagnosis.others),
+        "notes": value_json(diagnosis.notes),
+        "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
+        "slow": answer.slow and answer.slow.document(),
+        "network": value_json(answer.slow.network if answer.slow is not None else None),
+        "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
+        "next": list(diagnosis.next),
+    }
+
+
+def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    first = diagnosis.first
+    if first is None:
+        return None
+    return {
+        "rank": first.rank,
+        "host": first.host,
+        "kind": first.kind,
+        "exit_code": first.exit_code,
+        "signal": first.signal,
+        "oom": first.oom is not None,
+        "limit": first.oom.limit if first.oom else None,
+        "memory": first.oom.memory if first.oom else None,
+        "ranks": list(first.ranks),
+        "at": first.at,
+        "after": max(0.0, first.at - diagnosis.started) if first.at is not None and diagnosis.started else None,
+    }
+
+
+def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> None:
+    del quiet
+    terminal = sys.stdout.isatty()
+    columns = shutil.get_terminal_size().columns if terminal else 0
+    colors = wants_color(sys.stdout, no_color=no_color)
+    print_lines(lines_of(answer, columns, colors=colors))
+
+
+def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
+    """The headline first; with `columns` 0 nothing is wrapped."""
+    diagnosis = answer.diagnosis
+    if answer.failed_call is not None:
+        yield from _failed_call(answer.failed_call, columns, colors=colors)
+        yield from ("", "the run before it:")
+    yield from _headline(diagnosis, columns, colors=colors)
+    yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
+    slow = "" if answer.slow is None else answer.slow.line(answer.record.id, is_over=diagnosis.state in FINAL)
+    network = "" if answer.slow is None else network_text(answer.slow.network)
+    if diagnosis.others or diagnosis.notes or slow or network:
+        yield ""
+    for other in diagnosis.others:
+        yield from _folded(other.sentence, columns, "")
+    for note in diagnosis.notes:
+        yield from _folded(note, columns, "")
+    for text in filter(None, (slow, network)):
+        yield from _folded(text, columns, "")
+    cause = diagnosis.cause
+    if cause is not None:
+        yield ""
+        source = ""
+        is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
+        if cause.source == "output" and not is_of_first:
+            source = f" (in the output of rank {cause.rank} on {cause.host})"
+        for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
+            yield paint(line, "1", on=colors)
+        for clause in cause.fix.split("; "):
+            yield from _fix_lines(clause, columns)
+    commands = [command for command in diagnosis.next if cause is None or not _contains(cause.fix, command)]
+    if commands:
+        yield ""
+        for index, command in enumerate(commands):
+            # A stop among other commands is no step that follows them.
+            purpose = _PURPOSES.get(command.split()[1], "") if len(commands) > 1 else ""
+            yield f"{'      ' if index else 'next: '}{purpose}{printable(command)}"
+
+
+def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[str]:
+    for line in _folded(diagnosis.headline, columns, ""):
+        yield paint(line, "1", on=colors)
+    if measured := throughput_text(diagnosis.throughput):
+        yield from _folded(f"measured: {measured}", columns, "")
+
+
+def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
+    """Reason, possibly of several lines, and fix of a call that began no run."""
+    at = format_clock(failed.at, "%Y-%m-%d %H:%M:%S")
+    reason, *more = failed.reason.splitlines() or [""]
+    sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
+    for line in _folded(sentence, columns, ""):
+        yield paint(line, "1", on=colors)
+    for line in more:
+        yield from _folded(line, columns, "  ")
+    for line in failed.fix.splitlines():
+        yield from _fix_lines(line, columns)
+
+
+def _contains(fix: str, command: str) -> bool:
+    return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
+
+
+def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool) -> Iterator[str]:
+    limit = columns * _ROWS_OF_A_LINE - 8 if columns else _PIPED
+    stream = ""
+    for line in lines:
+        if line.stream != stream:
+            stream = line.stream
+            yield ""
+            yield paint(f"{whose}, last lines of {_STREAM_LABELS[stream]}:", "2", on=colors)
+        yield f"  {_cut(printable(line.text.expandtabs(8)), limit)}".rstrip()
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = max(10, limit // 2 - 2)
+    return f"{text[:half]} … {text[-half:]}"
+
+
+def _fix_lines(clause: str, columns: int) -> Iterator[str]:
+    """A command at the end of a clause stays on one line, to be copied."""
+    text, colon, command = clause.rpartition(": ")
+    if not columns or len(clause) + 2 <= columns or not command.startswith("ipexctl "):
+        yield from _folded(clause, columns, "  ")
+        return
+    if text:
+        yield from _folded(text + colon.rstrip(), columns, "  ")
+    yield f"    {printable(command)}"
+
+
+def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
+    if not columns:
+        yield indent + printable(text)
+        return
+    yield from wrapped(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
+
+
+def cause_lines(run: str, cause: Cause | None) -> list[str]:
+    """For the end of a failed run: the likely cause, and the command for more."""
+    known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
+    return [*known, f"  why, and what to do: ipexctl why {run}"]

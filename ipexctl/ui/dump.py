@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
+from ipexctl.node.common.records import RunStatus
 from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
@@ -19,12 +21,6 @@ from ipexctl.ui.messages import paint, print_message, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.node.common.records import RunStatus
-
 
 _INNER, _OUTER = 16, 6
 """Calls shown of each end of a stack deeper than both together."""

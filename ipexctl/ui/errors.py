@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipexctl
 from ipexctl.errors import FileError, UserError
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from ipexctl.user_directories import state_directory
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:
@@ -78,7 +77,6 @@ def report_crash(error: BaseException) -> None:
     import traceback
 
     from ipexctl.node.common.files import make_private_directory
-    from ipexctl.user_directories import state_directory
 
     name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
+from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable
@@ -23,9 +25,6 @@ from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ipexctl.node.common.plan import HostPlan, Plan, Setting
     from ipexctl.run.start.request import StartFailure
 
 _MOST_RANKS: Final = 8

@@ -11,16 +11,13 @@ import os
 import select
 import sys
 import threading
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Sequence
+from typing import TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
+from ipexctl.remote.progress import Notice
 from ipexctl.text import AS_ASCII, neutralise, printable, printable_lines
 from ipexctl.ui.paragraph import wrapped_fix, wrapped_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
 STOPPING = "stopping (press Ctrl-C again to leave at once)\n"

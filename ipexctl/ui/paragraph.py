@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CLAUSE: Final = re.compile(r""" *for \w+ in .*?; done;?|(?:(?<=[ =])'[^']*'|(?<=[ =])"[^"]*"|[^:;]|[:;](?! ))+[:;]?""")
 """Up to a colon or semicolon before a blank, outside of quoted words and loops."""

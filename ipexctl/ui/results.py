@@ -7,20 +7,19 @@ too.
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.remote.outcome import HostResult, HostStatus, Report
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.table import print_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from ipexctl.doctor.finding import HostReport
-    from ipexctl.remote.outcome import HostResult, HostStatus, Report
 
 Result = TypeVar("Result", bound="HostResult")
 Item = TypeVar("Item")
@@ -62,7 +61,6 @@ def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[
 
 def print_json(document: Mapping[str, Any]) -> None:
     """With escapes where the locale's encoding lacks characters."""
-    import json
 
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")

@@ -7,16 +7,14 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4

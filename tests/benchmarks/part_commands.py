@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from ipexctl.commands.doctor_command import show_doctor
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, HostReport, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
@@ -22,7 +23,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
-from ipexctl.ui.doctor import show_doctor
 
 from .harness import Contender, Failed, Spent, end_of, in_turns, say, spend, spend_in_turns, table, walls_ratio
 from .peer_calls import ansible, bare_pool, playbook, pyinfra

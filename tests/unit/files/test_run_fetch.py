@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agent_helpers import other_pythons, wait_until
+from ipexctl.commands.fetch_call import as_json, show, show_hosts_with_path, show_other_hosts
 from ipexctl.files import destination
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.hosts.host import Host
@@ -38,7 +39,6 @@ from ipexctl.run.fetch import (
     orders_of_all_hosts,
 )
 from ipexctl.run.registry import RunRecord
-from ipexctl.ui.fetch import as_json, show, show_hosts_with_path, show_other_hosts
 from message_data import missing
 
 pytest_plugins = ["compiled_agent"]

@@ -12,11 +12,11 @@ from test_trust_internal import A, B, C, at
 from test_trust_plan import HOST_STATE, LINE, OWNER
 from test_trust_ui import ADDED, REPORT, done
 
+from ipexctl.commands.trust_command import show
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
-from ipexctl.ui.trust import show
 
 SSH_ERRORS = (
     "ssh: connect to host 10.0.0.2 port 22: Connection refused",

@@ -8,6 +8,7 @@ import test_unit_lab_condition as lab
 from golden_file import Case, golden_diff, refusal
 from test_run_screen import plain, status
 
+from ipexctl.commands import install_command, ps_command
 from ipexctl.extras.lab.condition import labs_to_remove
 from ipexctl.extras.lab.view import condition_text
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
@@ -15,8 +16,6 @@ from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
-from ipexctl.ui import install as install_ui
-from ipexctl.ui import ps
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import RunState
 from ipexctl.ui.run.summary import end_lines
@@ -48,13 +47,13 @@ def ends() -> list[Case]:
 def test_ui(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     cases = ends()
     for hidden in (0, 3):
-        ps.show([], hidden=hidden)
+        ps_command.show([], hidden=hidden)
         cases.append(Case(f"ps, {hidden} hidden", capfd.readouterr().err))
     good, bad = install.host("n1", verify=install.PROOF), install.host("n2", "failed", "REASON", fix="FIX")
     refused = InstallReport((bad,), 1.0, refusal=Refusal("REASON", "FIX", ("n2",)))
     unchanged = install.report(install.host("n1", "ok", verify=install.PROOF))
     for report in (install.report(good), install.report(good, bad), unchanged, refused):
-        install_ui.show(report)
+        install_command.show(report)
         out, err = capfd.readouterr()
         cases += [Case("install, stdout", out), Case("install, stderr", err)]
     monkeypatch.setenv("COLUMNS", "140")

@@ -10,7 +10,7 @@ import test_why_output as outputs
 from golden_file import Case, golden_diff
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, answer, judged
 
-from ipexctl.ui.why import cause_lines, lines_of
+from ipexctl.commands.why_command import cause_lines, lines_of
 
 _LOCAL = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outputs.REFUSED.at))
 BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"

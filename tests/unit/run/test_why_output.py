@@ -9,10 +9,10 @@ from pathlib import Path
 
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
+from ipexctl.commands.why_command import as_json, lines_of
 from ipexctl.node.common.records import Throughput
 from ipexctl.run.registry import FailedCall, read_failed_call, save_failed_call
 from ipexctl.run.why.why import WhyResult, mention_failed_call
-from ipexctl.ui.why import as_json, lines_of
 from message_data import missing
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from sync_helpers import Place, put
 
+from ipexctl.commands.sync_command import as_json
 from ipexctl.sync import scan as walk
 from ipexctl.sync.ignore import CREDENTIAL_DIRECTORIES, CREDENTIAL_FILES, TEMPLATE_SUFFIXES
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import read_project
-from ipexctl.ui.sync import as_json
 
 pytest_plugins = ["sync_fixtures"]
 NAMES = (

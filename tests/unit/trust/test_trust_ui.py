@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.commands.trust_command import show
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostStatus
 from ipexctl.trust.setup import TrustReport, TrustResult
-from ipexctl.ui.trust import show
 
 
 def done(name: str, status: HostStatus = "ok", reason: str = "", fix: str = "") -> TrustResult:

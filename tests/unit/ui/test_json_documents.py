@@ -16,6 +16,16 @@ from test_slow_output import result as slow_result
 from test_trust_ui import REPORT as TRUSTED
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
+from ipexctl.commands import (
+    envs_command,
+    fetch_call,
+    install_command,
+    push_command,
+    sync_command,
+    trust_command,
+    uninstall_command,
+    why_command,
+)
 from ipexctl.extras.slow.view import as_json as slow_json
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
@@ -27,7 +37,7 @@ from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.ui import dump, envs, fetch, install, push, sync, trust, uninstall, why
+from ipexctl.ui import dump
 from ipexctl.ui.errors import requested_schema
 
 N1 = Host("n1", "n1")
@@ -35,42 +45,42 @@ HOST = "name address status reason fix seconds"
 REPORT = "schema hosts summary seconds"
 UNINSTALLED = UninstallResult(N1, "ok")
 ENV = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
-ENVS = envs.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((ENV,), 0, 0, 0, 0)),), 0.0))
+ENVS = envs_command.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((ENV,), 0, 0, 0, 0)),), 0.0))
 DUMP = dump.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
 SLOW = slow_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))
 LINK = slow_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["links"][0]
-WHY = why.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
+WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
 
 
 @pytest.mark.parametrize(
     ("document", "names", "of_host"),
     [
         (
-            sync.as_json(SyncReport((SyncResult(N1, "ok"),), 0.0, Path("/p"), "p", "d", 1, 2)),
+            sync_command.as_json(SyncReport((SyncResult(N1, "ok"),), 0.0, Path("/p"), "p", "d", 1, 2)),
             "root project path generation digest files bytes notes left_out fetched dry_run",
             "path generation sent_bytes files_sent files_deleted kept blocked would_send would_delete aside",
         ),
         (
-            push.as_json(PushReport((PushResult(N1, "ok"),), 0.0, "/d", "d", 1, 2)),
+            push_command.as_json(PushReport((PushResult(N1, "ok"),), 0.0, "/d", "d", 1, 2)),
             "source path files bytes force dry_run",
             "path files_sent sent_bytes same differing replaced refused would_send",
         ),
         (
-            install.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),
+            install_command.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),
             "stack refused path wheels bytes notes dry_run changes",
             "env packages verify",
         ),
         (
-            envs.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)),
+            envs_command.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)),
             "",
             "home envs wheels leftovers prunable_bytes removed verify",
         ),
         (
-            uninstall.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED)),
+            uninstall_command.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED)),
             "control obstacles with_results dry_run",
             "home store found left logins live",
         ),
-        (trust.as_json(TRUSTED), "node0 config by revoke dry_run notes", "internal ssh_name"),
+        (trust_command.as_json(TRUSTED), "node0 config by revoke dry_run notes", "internal ssh_name"),
     ],
 )
 def test_report_documents_have_these_fields(document: dict[str, Any], names: str, of_host: str) -> None:
@@ -83,11 +93,11 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
     [
         (ENVS["hosts"][0]["envs"][0], "name names path row python backend created packages bytes complete"),
         (
-            uninstall.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED))["control"],
+            uninstall_command.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED))["control"],
             "fix found left live logins reason status",
         ),
         (
-            fetch.as_json(FetchResult(N1, "ok")),
+            fetch_call.as_json(FetchResult(N1, "ok")),
             """schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older
             other_hosts also_on reason fix seconds""",
         ),
@@ -136,7 +146,7 @@ def test_parts_of_documents_have_these_fields(part: dict[str, Any], names: str) 
 
 
 def test_values_of_documents() -> None:
-    schemas = [document["schema"] for document in (WHY, trust.as_json(TRUSTED), to_json(MIXED), DUMP, SLOW)]
+    schemas = [document["schema"] for document in (WHY, trust_command.as_json(TRUSTED), to_json(MIXED), DUMP, SLOW)]
     assert schemas == [f"ipexctl.{name}/1" for name in ("why", "trust", "run", "dump", "slow")]
     (found,) = SLOW["findings"]
     assert [found[name] for name in ("rank", "host", "cause", "confidence")] == [1, "node2", "other-programs", "likely"]
@@ -144,9 +154,9 @@ def test_values_of_documents() -> None:
     assert (LINK["hosts"], LINK["cause"]) == (["node1", "node2"], "link")
     assert DUMP["groups"][1]["frames"][0] == {"function": "load", "file": "train.py", "line": 3}
     assert ENVS["hosts"][0]["envs"][0]["names"] == ["default"]
-    nothing = fetch.as_json(FetchResult(N1, "ok"))
+    nothing = fetch_call.as_json(FetchResult(N1, "ok"))
     assert [nothing[name] for name in ("unchanged", "bytes", "received_bytes")] == [0, 0, 0]
-    well = why.as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
+    well = why_command.as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
     assert (well["first_failure"], well["cause"]) == (None, None)
     assert "hunter2" not in json.dumps(to_json(MIXED))
 

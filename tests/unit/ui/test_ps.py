@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ipexctl.commands.ps_command import as_json, show
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import Attempt, Failure, RunStatus, SlowRank, State, Throughput
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.registry import RunRecord
-from ipexctl.ui.ps import as_json, show
 from message_data import missing
 
 

@@ -71,7 +71,7 @@ def test_the_locale_c_gets_ascii(locale: dict[str, str], is_ascii: bool) -> None
 
 EXEC = """
 from ipexctl.hosts.host import Host
-from ipexctl.ui.exec import LiveOutput
+from ipexctl.ui.host_output import LiveOutput
 shown = LiveOutput(Cancel())
 shown.sink_for(Host("n1", "n1"))("stdout", DATA + b"\\r10%\\r20%\\n")
 shown.finish(Host("n1", "n1"))
@@ -81,7 +81,7 @@ GATHERED = """
 from ipexctl.hosts.host import Host
 from ipexctl.remote.execute import ExecResult
 from ipexctl.remote.outcome import Report
-from ipexctl.ui.exec import CollectedOutput, show_gathered
+from ipexctl.ui.host_output import CollectedOutput, show_gathered
 output = CollectedOutput()
 output.sink_for(Host("n1", "n1"))("stdout", DATA + b"\\r10%\\r20%\\n")
 show_gathered(Report((ExecResult(Host("n1", "n1"), "ok"),), 1.0), output)

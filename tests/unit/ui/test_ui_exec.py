@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ipexctl.hosts.host import Host
 from ipexctl.remote.execute import ExecResult
 from ipexctl.remote.outcome import Report
-from ipexctl.ui.exec import CollectedOutput, FailureReport, show_gathered, show_json
+from ipexctl.ui.host_output import CollectedOutput, FailureReport, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ipexctl.commands.install_command import show
 from ipexctl.hosts.host import Host
 from ipexctl.refusal import Refusal
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.ui.install import show
 from ipexctl.ui.progress_view import ProgressView
 from message_data import missing
 

@@ -1,4 +1,4 @@
-"""Output of `ipexctl exec`: live lines prefixed with the host, folded identical output, or JSON.
+"""What a program prints on the hosts: live lines prefixed with the host, folded identical output, or JSON.
 
 `LiveOutput` prints complete lines at once; `CollectedOutput` keeps all until the end, in memory while small. Hosts'
 lines never mix, and stdout and stderr stay apart. Failures are collected for a second: a hundred equal ones are one
@@ -13,22 +13,22 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Report
 from ipexctl.text import counted, printable
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.safe_output import OutputPipes, for_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.execute import ExecResult
-    from ipexctl.remote.outcome import Report
 
 
 class LiveOutput(OutputPipes):
@@ -55,7 +55,6 @@ class LiveOutput(OutputPipes):
 
 class _StoredOutput:
     def __init__(self) -> None:
-        from hashlib import blake2b
 
         self.segments: list[tuple[int, int]] = []
         self.digest = blake2b()
