@@ -86,7 +86,7 @@ def doctor(
     answers = run_in_background(lambda: list(probed), "facts")
     pool.connector.load(hosts)
     # This import takes as long as a connection.
-    from ipexctl.doctor.run import DoctorRequest, run_doctor
+    from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
     from ipexctl.run.registry import RunRegistry
     from ipexctl.stack.catalog.user_table import known_rows
 

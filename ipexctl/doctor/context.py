@@ -1,7 +1,7 @@
 """Input of doctor's rules (a host, the cluster), and wording that they share. Pure.
 
 A rule is a generator of findings; a missing fact is never one. Equal findings of many hosts are merged, so a message
-has a host's name only where it must. `rules.py` runs the `RULES` of each `host_*.py` and `cluster_*.py`, in that order.
+has a host's name only where it must. `doctor_run.py` names the tables of rules, in their order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
-"""Checks the network: logins from node0 to every node, and a high port between every two hosts.
+"""Checks the network: logins from node0 to every node, as mpirun makes them, and a high port between every two hosts.
 
-It ends within a budget of 8 s, more for many hosts. What has no result by then is reported as not tested, never as
-good or bad. Hosts are probed for a reason only if a login fails. `ports.py` and `logins.py` interpret the results.
+It ends within a budget of 8 s, more for many hosts. What has no result by then is reported as not tested, never as good
+or bad. A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without. A login cut
+off at this check's limit is "slow", not failed: mpirun waits longer. Hosts are probed for a reason only if a login
+fails. `ports.py` interprets the ports, `trust/login_errors.py` explains the logins.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 import secrets
 import time
 from collections import defaultdict
@@ -15,17 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding, merge_findings
-from ipexctl.doctor.logins import (
-    diagnose_login,
-    for_many,
-    got_no_answer,
-    is_slow,
-    log_in,
-    login_findings,
-    login_level,
-    slow_login_finding,
-    unknown_state,
-)
+from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
 from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
@@ -34,21 +28,135 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
-from ipexctl.trust.config import ssh_names_for
-from ipexctl.trust.host_steps import HostSteps
-from ipexctl.trust.login_errors import explain
+from ipexctl.remote.session import OutputCollector
+from ipexctl.trust.config import names_in, ssh_names_for
+from ipexctl.trust.host_state import HostState
+from ipexctl.trust.host_steps import HostSteps, login_command, read_logins
+from ipexctl.trust.login_errors import LoginAttempt, explain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.doctor.finding import Level
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.trust.host_state import HostState
-    from ipexctl.trust.login_errors import LoginAttempt
 
-_NO_ANSWER: Final = "it no longer answers"
+
+_TRUST: Final = "ipexctl trust"
+_NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
+
+
+def for_many(seconds: float, hosts: int) -> float:
+    """Scale a limit to the number of hosts: node0 alone starts an ssh for each."""
+    return seconds * max(1.0, hosts / 64)
+
+
+def got_no_answer(login: LoginAttempt) -> bool:
+    return login.code == 255 and bool(_NO_ANSWER.search(login.output))
+
+
+def is_slow(login: LoginAttempt) -> bool:
+    return login.code == 124
+
+
+def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None) -> HostError | None:
+    """The reason if trust was not set up for this node or was undone; None if trust explains it better."""
+    if is_slow(login):
+        return HostError(
+            "a login from node0 took longer than the few seconds it had",
+            "time a login by hand on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
+            " that host",
+        )
+    config = node0.config if node0 else ""
+    if config and name not in names_in(config):
+        return HostError("node0's ssh config doesn't name it: it was added after the last ipexctl trust", _TRUST)
+    refused = re.search(r"Permission denied|Too many authentication failures", login.output)
+    if not config:
+        if (
+            re.search(r"Host key verification failed", login.output)
+            and "IDENTIFICATION HAS CHANGED" not in login.output
+        ):
+            return HostError("node0 can't log in yet: it doesn't know the host key", _TRUST)
+        if refused:
+            return HostError("node0 can't log in yet: no key of node0 is accepted", _TRUST)
+    elif refused and node and node0 and node0.key and node0.key.split()[-1].encode() not in (node.keys or b""):
+        return HostError("node0's key is no longer in ~/.ssh/authorized_keys on it", _TRUST)
+    return None
+
+
+def login_level(*, is_needed: bool, is_expected: bool) -> Level:
+    """`is_needed`: an mpirun starts the ranks. `is_expected`: `trust` has set the logins up, or the network is silent,
+    so something else is wrong too."""
+    if is_needed:
+        return "fail"
+    return "warn" if is_expected else "info"
+
+
+def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Finding, ...]:
+    if not failed:
+        return ()
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for name, why in failed.items():
+        grouped[why.reason].append(name)
+    reasons = "; ".join(
+        f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
+    )
+    more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
+    login = f"node0's login there fails: {reasons}{more}"
+    if level == "fail":
+        message = f"mpirun, as oneCCL needs it, can't start ranks on this host: {login}"
+    else:
+        message = f"Ranks over gloo are started without it; those over ccl and mpi, and --mpi, need it: {login}"
+    fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
+    return (Finding("network.login", level, message, fixes or _TRUST, tuple(failed)),)
+
+
+def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
+    """One finding for all logins that did not finish in the time of this check, which is shorter than mpirun's."""
+    if not slow:
+        return ()
+    message = (
+        "A login from node0 had no result in the few seconds of this check, so it is unknown whether it works. mpirun"
+        " waits longer, but a run starts and restarts that much later."
+    )
+    fixes = "; ".join(dict.fromkeys(why.fix for why in slow.values()))
+    return (Finding("network.login_untested", "warn", message, fixes, tuple(slow)),)
+
+
+def unknown_state(host: Host) -> HostState:
+    return HostState(
+        user=host.user or "this account",
+        uid=-1,
+        home="~",
+        ipexctl_home="",
+        identity=(),
+        store="",
+        nics=(),
+        reached=None,
+        port=host.port or 22,
+        host_keys=(),
+        keys=b"",
+        keys_problem="",
+        has_ssh_dir=True,
+    )
+
+
+def log_in(
+    session: Session, ssh_names: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
+) -> dict[str, LoginAttempt]:
+    """Log in from node0 to all nodes at once; code 124 for a login without a result in time."""
+    names = list(ssh_names)
+    connect = max(1, min(int(for_many(5.0, len(names))), int(seconds) - 2))
+    command = login_command(ssh_names, config, connect=connect, seconds=connect + 1, at_once=len(ssh_names))
+    output = OutputCollector()
+    with contextlib.suppress(TimedOut):
+        session.run(command, output.sink, timeout=seconds, cancel=cancel)
+    return read_logins(output.stdout, names, LoginAttempt(124, ""))
+
+
+_NO_LONGER_ANSWERS: Final = "it no longer answers"
 _ALIVE: Final = 0.35
 """Share of the budget after which a silent host is lost."""
 
@@ -158,7 +266,7 @@ class _NetworkCheck:
     def _mark_lost(self, name: str, error: HostError) -> None:
         self.sessions.pop(name, None)
         self.lost[name] = error
-        self.untested[name] = _NO_ANSWER
+        self.untested[name] = _NO_LONGER_ANSWERS
 
     def _log_in(self) -> dict[str, LoginAttempt]:
         node0, *others = self.hosts

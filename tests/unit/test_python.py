@@ -21,7 +21,7 @@ from ipexctl.run.registry import RunRecord
 from linux_tests import THIS_MACHINE
 
 _TOUCHING = (
-    "ipexctl.doctor.run",
+    "ipexctl.doctor.doctor_run",
     "ipexctl.facts.gather",
     "ipexctl.files.push",
     "ipexctl.remote.execute",

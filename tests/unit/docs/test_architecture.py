@@ -19,7 +19,7 @@ else:
 ROOT = Path(__file__).parents[3]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 NAMED = re.compile(r"`([\w/.{},*-]+\.(?:py|sh|awk|yaml|json))(?::\s+([A-Za-z_.]+)(?:\(\))?)?`")
-"""`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/run.py: run_doctor`."""
+"""`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/doctor_run.py: run_doctor`."""
 FOLDER = re.compile(r"`((?:tests|ipexctl|docs|extras|cli|ui|jobs|node|stack|launch|files|sync)/[\w/]+/?)`")
 OF_USERS = frozenset(
     (

@@ -7,8 +7,8 @@ from typing import Any
 
 import recorded_probes
 from ipexctl.doctor.context import HostContext
+from ipexctl.doctor.doctor_run import examine_cluster, examine_host
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Nic, Route
 from ipexctl.facts.software import Env, Mpi

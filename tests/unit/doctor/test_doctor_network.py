@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 
 from fakes import FakeSession
 from ipexctl.doctor.context import open_ports
-from ipexctl.doctor.logins import (
+from ipexctl.doctor.network_check import (
+    _NetworkCheck,
+    check_network,
     diagnose_login,
     got_no_answer,
     log_in,
@@ -28,7 +30,6 @@ from ipexctl.doctor.logins import (
     login_level,
     unknown_state,
 )
-from ipexctl.doctor.network_check import _NetworkCheck, check_network
 from ipexctl.doctor.ports import (
     ConnectionResult,
     PortDiagnosis,

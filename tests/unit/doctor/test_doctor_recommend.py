@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doctor_rules_helpers import amended, healthy
 
-from ipexctl.doctor import host_software
+from ipexctl.doctor import software_rules
 from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Python
@@ -58,7 +58,7 @@ def test_recommendation_uses_rows_of_the_user() -> None:
 def test_version_limits_of_rules_match_the_version_table() -> None:
     with_ipex: list[StackSpec] = [row for row in rows() if row.ipex]
     newest = with_ipex[0].pythons
-    assert tuple(map(int, newest[0].split("."))) == host_software.FIRST
-    assert tuple(map(int, newest[-1].split("."))) == host_software.LAST
-    assert tuple(map(int, with_ipex[0].glibc.split("."))) == host_software.NEWER_GLIBC
-    assert min(tuple(map(int, row.glibc.split("."))) for row in rows()) == host_software.OLDEST_GLIBC
+    assert tuple(map(int, newest[0].split("."))) == software_rules.FIRST
+    assert tuple(map(int, newest[-1].split("."))) == software_rules.LAST
+    assert tuple(map(int, with_ipex[0].glibc.split("."))) == software_rules.NEWER_GLIBC
+    assert min(tuple(map(int, row.glibc.split("."))) for row in rows()) == software_rules.OLDEST_GLIBC

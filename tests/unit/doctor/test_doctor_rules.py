@@ -20,13 +20,13 @@ from doctor_rules_helpers import (
     together,
     twins,
 )
-from doctor_rules_scenes import CLUSTER, HOST, MORE_SCENES, SCENES
+from doctor_rules_scenes import MORE_SCENES, SCENES
 
 import recorded_probes
 from ipexctl.doctor.cluster_machines import gain_without_slow
 from ipexctl.doctor.context import HostContext
+from ipexctl.doctor.doctor_run import examine_cluster, examine_host
 from ipexctl.doctor.finding import Finding, merge_findings, worst
-from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Route
 from recorded_probes import NAMES
@@ -50,8 +50,7 @@ def test_healthy_hosts_have_no_warnings() -> None:
 
 
 def test_every_id_has_a_scene() -> None:
-    assert set(HOST) == ids_made("host_*.py")
-    assert set(CLUSTER) == ids_made("cluster_*.py")
+    assert set(SCENES) == ids_made("host_*.py") | ids_made("cluster_*.py") | ids_made("*_rules.py")
 
 
 every_scene = pytest.mark.parametrize(("id_", "provoke"), [*SCENES.items(), *MORE_SCENES])

@@ -10,7 +10,7 @@ from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
 
 from ipexctl.doctor.finding import LEVELS
-from ipexctl.doctor.logins import diagnose_login, login_findings, slow_login_finding
+from ipexctl.doctor.network_check import diagnose_login, login_findings, slow_login_finding
 from ipexctl.doctor.ports import ConnectionResult, overflow_findings, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.facts.facts import Facts

@@ -7,17 +7,25 @@ status of those it names; a fail without names counts for all.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.doctor.context import HostContext
-from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
+from ipexctl.doctor import (
+    cluster_machines,
+    cpu_memory_rules,
+    host_environment,
+    host_system,
+    network_rules,
+    software_rules,
+)
+from ipexctl.doctor.context import ClusterContext, HostContext
+from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings, worst
 from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
-from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.cpu import TIERS
-from ipexctl.facts.internal import addresses_among
+from ipexctl.facts.internal import addresses_among, addresses_of
+from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.stack.choice import choose_stack
@@ -31,6 +39,46 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
+
+
+_HOST_RULES: Final = (
+    *host_system.RULES, *cpu_memory_rules.RULES, *network_rules.HOST_RULES, *software_rules.HOST_RULES,
+    *host_environment.RULES,
+)  # fmt: skip
+_CLUSTER_RULES: Final = (*cluster_machines.RULES, *network_rules.CLUSTER_RULES, *software_rules.CLUSTER_RULES)
+
+
+def examine_host(host: HostContext) -> tuple[Finding, ...]:
+    rules = _HOST_RULES
+    if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
+        # no rank can run on another system
+        rules = (host_system.complete, host_system.linux)
+    found = _worst_first(finding for rule in rules for finding in rule(host))
+    return tuple(finding._replace(hosts=(host.name,)) for finding in found)
+
+
+def examine_cluster(hosts: Sequence[HostContext], *, iface: str | None = None) -> tuple[Finding, ...]:
+    if len(hosts) < 2:
+        return ()
+    cluster = _cluster(hosts, iface)
+    return _worst_first(finding for rule in _CLUSTER_RULES for finding in rule(cluster))
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: -LEVELS.index(finding.level)))
+
+
+def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
+    # A host with unknown interfaces does not mean that there is no common network.
+    known = [node for node in hosts if node.facts.network.nics or node.host.internal]
+    addresses = {node.name: addresses_of(node.facts, node.host.address) for node in known}
+    chosen: dict[str, str] | Refusal = {}
+    if len(known) > 1 and not all(node.internal for node in known):
+        chosen = internal_addresses(addresses, [node.host for node in known], iface)
+    if isinstance(chosen, Refusal):
+        return ClusterContext(tuple(hosts), addresses, iface, chosen)
+    nodes = tuple(node._replace(internal=node.internal or chosen.get(node.name)) for node in hosts)
+    return ClusterContext(nodes, addresses, iface)
 
 
 class DoctorRequest(NamedTuple):
