@@ -18,9 +18,9 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.disk import can_mount_images
 from ipexctl.extras.lab.files import hostfile
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, ssh_argv, up
+from ipexctl.extras.lab.up import can_mount_images
 from ipexctl.ui.run.figures import training_loss
 from needs import find
 from slurm_helpers import start_sshd

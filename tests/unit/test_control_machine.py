@@ -25,7 +25,7 @@ ALLOWED = {
     "ipexctl/extras/play/modules/copy.py": TEXT,
     "ipexctl/extras/play/modules/file.py": TEXT,
     "ipexctl/extras/play/modules/tune.py": TEXT,
-    "ipexctl/extras/play/modules/wait_for.py": TEXT,
+    "ipexctl/extras/play/modules/basic.py": TEXT,
     "ipexctl/facts/probe/__init__.py": TEXT,
     "ipexctl/run/start/pipeline.py": TEXT,
     "ipexctl/run/start/preflight/connectivity.py": TEXT,

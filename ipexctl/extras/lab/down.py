@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import state, system
-from ipexctl.extras.lab.condition import FoundLab, labs_to_remove
-from ipexctl.extras.lab.state import lab_lock
+from ipexctl.extras.lab.state import FoundLab, lab_lock, labs_to_remove
 from ipexctl.node.common.processes import own_identity
 from ipexctl.run.control_files import FileGroup
 

@@ -1,7 +1,8 @@
-"""A lab's record lab.json, its hosts, files and locks.
+"""A lab's record lab.json, its hosts, files and locks, its condition, and which labs `down` removes.
 
 lab.json is written before anything is made and removed last, so `down` and `list` find what a crash leaves. It names
-the process at work on the lab.
+the process at work on the lab. A complete lab stays until named, unless it is the only one. Without a name, `down`
+removes remains only if their maker is known to be gone (pid and start time).
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.condition import FoundLab
 from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.json_parser import as_object, parse_json
@@ -24,7 +24,64 @@ from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+Condition = Literal["up", "busy", "cut-short", "abandoned", "unreadable"]
+"""busy: `up` or `down` is at work; cut-short: that process did not finish; abandoned: temporary, its process is gone;
+unreadable: no record of this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLab:
+    name: str
+    lab: Lab | None
+    maker_is_gone: bool = False
+    """False if unknown: the record names no process, or another machine's."""
+
+    @property
+    def condition(self) -> Condition:
+        if self.lab is None:
+            return "unreadable"
+        if not self.lab.ready:
+            return "cut-short" if self.maker_is_gone or self.lab.maker is None else "busy"
+        return "abandoned" if self.lab.temporary and self.maker_is_gone else "up"
+
+    @property
+    def is_remains(self) -> bool:
+        """True if it is known that nobody needs it."""
+        return self.maker_is_gone and self.condition in ("cut-short", "abandoned")
+
+    @property
+    def holder(self) -> int | None:
+        if self.lab is None or self.lab.maker is None or self.maker_is_gone:
+            return None
+        return self.lab.maker.pid if self.lab.temporary or not self.lab.ready else None
+
+
+def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: bool) -> tuple[str, ...]:
+    names = sorted(lab.name for lab in found)
+    if name is not None:
+        if remove_all:
+            raise UserError("a lab's name and --all exclude each other", fix=f"ipexctl lab down {name}")
+        if name not in names:
+            listed = ", ".join(names) or "none"
+            raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
+        return (name,)
+    others = sorted((lab for lab in found if not lab.is_remains), key=lambda lab: lab.name)
+    if remove_all or not others:
+        return tuple(names)
+    commands = "; ".join(f"ipexctl lab down {lab.name}" for lab in others)
+    if len(others) > 1:
+        listed = ", ".join(lab.name for lab in others)
+        raise UserError(f"there are {len(others)} labs on this machine: {listed}", fix=f"one of: {commands}")
+    if others[0].holder is not None:
+        raise UserError(
+            f"the lab {others[0].name} belongs to process {others[0].holder}, which still runs",
+            fix=f"wait until it has ended, or name the lab: {commands}",
+        )
+    return tuple(names)
+
 
 LABS: Final = Path("/var/lib/ipexctl/labs")
 SWITCH: Final = "switch"

@@ -2,25 +2,27 @@
 
 All hosts answer with sshd's banner; only then do a Slurm's compute nodes lose their sshd. A failure or signal removes
 all, ignoring a second signal. Hosts start in parallel, not as children of this process: Ctrl-C must not reach them.
+Their filesystems are sparse images, so a full disk of 16 GB uses no real space.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import cpu_files, disk, files, network, slurm, state, system
+from ipexctl.extras.lab import cpu_files, files, network, slurm, state, system
 from ipexctl.extras.lab.down import known_labs, remove
 from ipexctl.extras.lab.fault_injection import inject
 from ipexctl.extras.lab.faults import find_fault
@@ -31,6 +33,60 @@ from ipexctl.node.common.processes import own_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+
+_SIZE: Final = 16 << 30
+
+
+def can_mount_images() -> bool:
+    """False in most containers, where a tmpfs replaces images."""
+    return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
+
+
+def make_image(host: LabHost) -> None:
+    if can_mount_images():
+        _format(host.dir / "disk.img")
+
+
+def _format(path: Path) -> None:
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), _SIZE)
+    # No journal and lazy initialisation: formatting takes 10 ms and the image stays sparse.
+    options = ["-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", "-m", "0"]
+    system.run(["mkfs.ext4", "-q", "-F", *options, str(path)])
+
+
+def shared_home(lab: Lab) -> Path:
+    return lab.dir / "home"
+
+
+def make_shared_home(lab: Lab) -> Path:
+    """Make the home that all nodes share; mounted here until all nodes have mounted it."""
+    home = shared_home(lab)
+    home.mkdir()
+    if can_mount_images():
+        image = lab.dir / "home.img"
+        _format(image)
+        with suppress(system.CommandError):  # a plain directory can be shared too, but not filled
+            system.run(["mount", "-o", "loop,noatime", str(image), str(home)])
+            (home / "lost+found").rmdir()
+    if Path("/etc/skel").is_dir():
+        shutil.copytree("/etc/skel", home, dirs_exist_ok=True, symlinks=True)
+    (home / ".ssh").mkdir(mode=0o700)
+    shutil.copy(lab.key.with_suffix(".pub"), home / ".ssh/authorized_keys")
+    (home / ".ssh/authorized_keys").chmod(0o600)
+    owner = 0 if lab.hosts[0].user == "root" else files.UID
+    for path in [home, *home.rglob("*")]:
+        os.chown(path, owner, owner, follow_symlinks=False)
+    home.chmod(0o700)
+    return home
+
+
+def unmount_shared_home(lab: Lab) -> None:
+    """Unmount it here; the hosts' own mounts keep it alive, and a crash leaves none behind."""
+    home = shared_home(lab)
+    if home.is_mount():
+        system.run(["umount", str(home)])
 
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
@@ -99,7 +155,7 @@ def _make(lab: Lab) -> Lab:
     lab.hostfile.write_text(files.hostfile(lab))
     lab.ssh_config.write_text(files.ssh_config(lab))
     lab.inventory.write_text(files.inventory(lab))
-    shared = disk.make_shared_home(lab) if lab.shared_home else None
+    shared = make_shared_home(lab) if lab.shared_home else None
     cpu_files.write_profiles(lab)
     of_slurm = slurm.prepare(lab) if lab.slurm else None
     banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
@@ -113,7 +169,7 @@ def _make(lab: Lab) -> Lab:
         with _ignore_signals():
             starts.close()
             pool.shutdown(wait=False, cancel_futures=True)
-    disk.unmount_shared_home(lab)
+    unmount_shared_home(lab)
     keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
     lab.known_hosts.write_text(files.known_hosts(lab, keys))
     if lab.slurm:
@@ -166,7 +222,7 @@ def _start(
     is_closed: Callable[[], bool],
 ) -> None:
     _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
-    disk.make_image(host)
+    make_image(host)
     environment = {
         "PATH": f"{system.SBIN}:/usr/local/bin:/usr/bin:/bin",
         "LC_ALL": "C",

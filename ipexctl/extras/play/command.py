@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ipexctl.commands.interrupt import Interrupt
     from ipexctl.extras.play.play_context import Options
     from ipexctl.extras.play.prepare import Prepared, TaskSelection
-    from ipexctl.extras.play.report import PlayReport
+    from ipexctl.extras.play.result import PlayReport
     from ipexctl.extras.play.templater import Templater
     from ipexctl.extras.play.variables import VarsDirs
     from ipexctl.extras.play.view import PlayView
@@ -192,7 +192,7 @@ def _run(
         report = Engine(play.ready, context, ask_user).run()
     if options.check:
         return report, interrupt
-    from ipexctl.extras.play.report import write_retry_file
+    from ipexctl.extras.play.result import write_retry_file
 
     return replace(report, retry_file=write_retry_file(play.ready.playbook.path, report)), interrupt
 

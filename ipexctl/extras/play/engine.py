@@ -14,8 +14,17 @@ from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS
 from ipexctl.extras.play.masks import masked, shown
 from ipexctl.extras.play.model import Block, Flush, Play, Step, Task
 from ipexctl.extras.play.playbook_file import templates_in
-from ipexctl.extras.play.report import Counts, ItemDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
-from ipexctl.extras.play.result import Result, failed_host
+from ipexctl.extras.play.result import (
+    Counts,
+    ItemDone,
+    PlayReport,
+    PlayStarted,
+    Result,
+    TaskDone,
+    TaskReport,
+    TaskStarted,
+    failed_host,
+)
 from ipexctl.extras.play.task_runner import TaskRunner
 from ipexctl.extras.play.templater import Filled, Job
 from ipexctl.extras.play.variables import ansible_facts, send_call_variables, send_play_variables

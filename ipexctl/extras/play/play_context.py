@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.extras.play.report import PlayWatch
-    from ipexctl.extras.play.result import Call
+    from ipexctl.extras.play.result import Call, PlayWatch
     from ipexctl.extras.play.templater import Templater
     from ipexctl.extras.play.variables import VarsDirs
     from ipexctl.hosts.host import Host

@@ -16,10 +16,11 @@ from ipexctl.extras.play.masks import masked, secrets_in, shown
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.options import BadOption, filled, filled_environment
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
-from ipexctl.extras.play.report import ItemDone, TaskReport
 from ipexctl.extras.play.result import (
     Call,
+    ItemDone,
     Result,
+    TaskReport,
     combine_items,
     failed,
     failed_by,

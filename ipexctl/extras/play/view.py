@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.extras.play.model import parts_of
-from ipexctl.extras.play.report import (
+from ipexctl.extras.play.result import (
     ItemDone,
     PlayEvent,
     PlayReport,

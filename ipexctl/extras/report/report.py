@@ -1,31 +1,85 @@
-"""Makes the `ReportPage` of a run from the answer of `why` and from files of the control machine."""
+"""Makes the `ReportPage` of a run from the answer of `why` and from files of the control machine.
+
+Losses are those that rank 0 printed, which has them in nearly all scripts, with the time node0 received each line.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.extras.report.comparison import compare
-from ipexctl.extras.report.losses import read_losses
 from ipexctl.extras.report.measurements import measurements_of
 from ipexctl.extras.report.page import Fact, ReportPage, report_page
 from ipexctl.extras.slow.view import VerdictOfRun
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import read_json
+from ipexctl.node.common.frames import SUFFIXES
+from ipexctl.node.run.output_times import TimesReader
 from ipexctl.run.why.why import why
 from ipexctl.run.windows import RunWindows
-from ipexctl.text import counted, format_clock
+from ipexctl.text import counted, format_clock, without_colors
+from ipexctl.ui.run.figures import training_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
     from ipexctl.run.registry import RunRecord
     from ipexctl.run.why.diagnosis import Diagnosis
     from ipexctl.run.why.run_snapshot import RunSnapshot
+
+
+MAX_BYTES: Final = 32 << 20
+MAX_LOSSES: Final = 100_000
+_MAX_LINE: Final = 2000
+
+
+def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float], ...]:
+    found: list[tuple[float, float]] = []
+    for at, line in lines:
+        value = training_loss(without_colors(line[:_MAX_LINE]))
+        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
+            found.append((at, value))
+    return tuple(found)
+
+
+def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
+    times = TimesReader(str(copy / "output.times"), 2)
+    if not times.exists:
+        return ()
+    ends: dict[StreamName, list[tuple[float, int]]] = {}
+    for at, (rank, stream), end in times.entries():
+        if rank == 0:
+            ends.setdefault(stream, []).append((at, end))
+    for stream, steps in ends.items():
+        try:
+            with (copy / "ranks" / f"0000.{SUFFIXES[stream]}").open("rb") as file:
+                data = file.read(MAX_BYTES)
+        except OSError:
+            continue
+        if found := find_losses(timed_lines(data, steps)):
+            return found
+    return ()
+
+
+def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
+    """Lines with the time their end was received. `steps`: time, and size of the output then."""
+    begin = 0
+    for at, end in steps:
+        last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1
+        if last <= begin:
+            continue
+        for line in re.split(rb"[\r\n]+", data[begin:last]):
+            if line:
+                yield at, line.decode(errors="replace")
+        begin = last
 
 
 class RunReport(NamedTuple):

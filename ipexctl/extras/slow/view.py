@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.extras.slow.causes import CauseKind
-    from ipexctl.extras.slow.network import LinkFinding
     from ipexctl.extras.slow.slow import SlowResult
-    from ipexctl.extras.slow.verdict import SlowFinding, SlowVerdict
+    from ipexctl.extras.slow.verdict import LinkFinding, SlowFinding, SlowVerdict
     from ipexctl.node.common.records import NetworkCost, RunStatus
     from ipexctl.node.run.replies import SuspectLook
     from ipexctl.run.registry import RunRecord

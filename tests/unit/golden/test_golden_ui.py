@@ -11,6 +11,8 @@ from test_run_screen import plain, status
 from ipexctl.commands import install_command, ps_command
 from ipexctl.extras.lab.condition import labs_to_remove
 from ipexctl.extras.lab.view import condition_text
+from ipexctl.extras.lab.command import condition_text
+from ipexctl.extras.lab.state import labs_to_remove
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal

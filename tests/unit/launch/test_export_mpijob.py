@@ -10,8 +10,7 @@ import pytest
 from custom_resources import checked
 from launch_helpers import IPEX, cpu, machine, plan
 
-from ipexctl.extras.export.kubernetes import label
-from ipexctl.extras.export.mpijob import to_mpijob
+from ipexctl.extras.export.mpijob import label, to_mpijob
 from ipexctl.node.common.plan import Plan
 from ipexctl.spec import Export
 from message_data import missing

@@ -20,8 +20,7 @@ from ipexctl.errors import CallError
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.options import local_path, script_argv
-from ipexctl.extras.play.report import RunOutput
-from ipexctl.extras.play.result import Call, Result, TaskStatus
+from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus
 from ipexctl.hosts.host import private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel

@@ -195,9 +195,15 @@ _TUNE: Final[Mapping[str, Option]] = {
 _DURATION: Final = Option("float", default=0.0, least=0)
 
 SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
-    "shell": (
+    "basic": (
         Spec("exec", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
         Spec("command", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
+        Spec("pause", "control", {"seconds": _DURATION, "minutes": _DURATION}, once=True),
+        Spec("wait_for", "host", _WAIT_FOR, becomes=True, check=_wait),
+        Spec("assert", "control", _ASSERT),
+        Spec("fail", "control", {"msg": Option("str", default="asked to fail")}, free="msg"),
+        Spec("debug", "control", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
+        Spec("set_fact", "control", {}, any_option=True),
     ),
     "copy": (
         Spec("copy", "host", _COPY, one_of=("src", "content"), becomes=True),
@@ -208,23 +214,14 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec("stat", "host", {**_OF_PATH, "follow": _NO, "get_checksum": _YES}, becomes=True),
         Spec("ping", "host", {}, becomes=True),
     ),
-    "wait_for": (
-        Spec("pause", "control", {"seconds": _DURATION, "minutes": _DURATION}, once=True),
-        Spec("wait_for", "host", _WAIT_FOR, becomes=True, check=_wait),
-    ),
     "fetch": (Spec("fetch", "host", _FETCH, one_of=("src", "run"), becomes=True, check=_fetch),),
-    "debug": (
-        Spec("assert", "control", _ASSERT),
-        Spec("fail", "control", {"msg": Option("str", default="asked to fail")}, free="msg"),
-        Spec("debug", "control", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
-        Spec("set_fact", "control", {}, any_option=True),
-    ),
-    "doctor_trust_sync": (
+    "own_commands": (
         Spec("doctor", "all", _DOCTOR),
         Spec("trust", "all", {"state": _PRESENT}),
         Spec("sync", "all", {"src": Option("path"), **declared_options(SyncOptions)}, free="src"),
+        Spec("install", "all", _INSTALL),
+        Spec("env", "all", _ENV, free="name", check=_env),
     ),
-    "stack": (Spec("install", "all", _INSTALL), Spec("env", "all", _ENV, free="name", check=_env)),
     "run": (
         Spec("run", "all", _RUN, free="script", is_cluster_job=True, one_of=("script", "module", "cmd"), check=_run),
     ),

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from ipexctl.extras.lab import state
-from ipexctl.extras.lab.condition import FoundLab, labs_to_remove
+from ipexctl.extras.lab.command import condition_text, show_labs
 from ipexctl.extras.lab.plan import LabSpec, plan_lab
-from ipexctl.extras.lab.state import Lab, from_json, to_json
-from ipexctl.extras.lab.view import condition_text, show_labs
+from ipexctl.extras.lab.state import FoundLab, Lab, from_json, labs_to_remove, to_json
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from message_data import missing
 

@@ -25,7 +25,7 @@ from ipexctl.remote.session_pool import SessionPool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.extras.play.report import PlayEvent, PlayReport
+    from ipexctl.extras.play.result import PlayEvent, PlayReport
     from ipexctl.remote.session import Session
 
 HOST = Host("localhost", "localhost")

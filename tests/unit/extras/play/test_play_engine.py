@@ -11,8 +11,7 @@ import pytest
 
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.report import PlayReport, PlayStarted
-from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.extras.play.result import Call, PlayReport, PlayStarted, Result, failed
 from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import Notice
 from ipexctl.run.start.request import StartFailure

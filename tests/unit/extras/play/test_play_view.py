@@ -14,7 +14,7 @@ import pytest
 
 from ipexctl.extras.play.model import parts_of
 from ipexctl.extras.play.modules.run import _TaskRun
-from ipexctl.extras.play.report import PlayEvent, RunOutput, TaskDone, TaskStarted
+from ipexctl.extras.play.result import PlayEvent, RunOutput, TaskDone, TaskStarted
 from ipexctl.extras.play.view import PlayView
 from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.progress import Notice
@@ -69,7 +69,7 @@ def test_only_the_last_state_of_a_progress_bar_is_shown(capsys: pytest.CaptureFi
 
 def test_task_header_is_written_before_stderr_of_ranks() -> None:
     code = """
-from ipexctl.extras.play.report import PlayStarted, RunOutput, TaskStarted
+from ipexctl.extras.play.result import PlayStarted, RunOutput, TaskStarted
 from ipexctl.extras.play.view import PlayView
 view = PlayView()
 view.watch(TaskStarted("train", "run", "p.yml:3"))

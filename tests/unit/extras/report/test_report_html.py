@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from report_samples import START, measured_page, measurements, page
 
-from ipexctl.extras.report.assets import MAX_SCRIPT, SCRIPT, STYLE
 from ipexctl.extras.report.comparison import ChangedSetting, RunComparison
-from ipexctl.extras.report.html import page_html
+from ipexctl.extras.report.html import MAX_SCRIPT, SCRIPT, STYLE, page_html
 from ipexctl.extras.report.measurements import Measurements, Window, host_curves, measurements_of, rank_grid
 from ipexctl.extras.report.page import ReportPage, SettingRow
 from ipexctl.node.run.rates import RankRates

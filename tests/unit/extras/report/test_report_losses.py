@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.extras.report.losses import find_losses, read_losses, timed_lines
+from ipexctl.extras.report.report import find_losses, read_losses, timed_lines
 from ipexctl.node.run.output_times import TimesWriter
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, judged
 
-from ipexctl.extras.slow.network import LinkFinding
+from ipexctl.extras.slow.verdict import LinkFinding
 
 HALF = changed(HEALTHY, cpu=0.49, queue=0.0)
 """Works for half of each step, of five a second; the rest is transfer."""
