@@ -1,9 +1,9 @@
 """Decides whether a found file counts that nobody named: only if nobody but the caller or root can write it.
 
 This is the rule of git's safe.directory. `node/common/walk.py` enters the path; the file, its directory and each link
-on the way are checked as a home is, and under sudo SUDO_UID's files count too. Directories further up are not checked:
-whoever can rename them can only put another owner's file there, and `file_reader` reads only the file that was checked.
-Entries of `trusted-directories` in the user's config.toml are exempt.
+on the way are checked as a home is, and under sudo SUDO_UID's files count too. `file_reader` reads only the file that
+was checked. Entries of `trusted-directories` in the user's config.toml are exempt; they are read only here and only
+after a failed check, so that no project file can add to them. The one parser of TOML is here, too.
 """
 
 from __future__ import annotations
@@ -13,18 +13,80 @@ import json
 import os
 import shlex
 import stat
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import JUDGED
+from ipexctl.file_reader import DEFAULTS, JUDGED, read_regular
 from ipexctl.node.common.walk import Refused, callers, enter
 from ipexctl.text import printable, tilde_path
-from ipexctl.user_config import TRUSTED, is_listed, read_trusted_directories, user_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipexctl.node.common.walk import PathPart
+
+
+TRUSTED: Final = "trusted-directories"
+_BELOW: Final = "/*"
+_MOST_PARTS: Final = 100
+
+
+class TomlError(ValueError):
+    """Not TOML, or more than Python can hold."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):  # imported here because every command looks for a config.toml
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+    # tomllib takes time quadratic in the parts of a key.
+    if any(line.partition("=")[0].count(".") > _MOST_PARTS for line in text.splitlines()):
+        raise TomlError(f"a key has more than {_MOST_PARTS} parts")
+    try:
+        values: dict[str, Any] = tomllib.loads(text)
+        return values
+    except tomllib.TOMLDecodeError as error:
+        raise TomlError(str(error)) from None
+    except ValueError:  # Python reads no number of thousands of digits
+        raise TomlError("a value is too long for a number or a date") from None
+    except RecursionError:
+        raise TomlError("too deeply nested values") from None
+
+
+def config_directory() -> Path:
+    """Directory of the user's config.toml and rows.json. Without platformdirs: each command looks for a config.toml."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
+
+
+def user_file() -> Path:
+    return config_directory() / "config.toml"
+
+
+def read_trusted_directories() -> tuple[str, ...]:
+    """Entries of `trusted-directories`; empty if the file can't be read."""
+    try:
+        entries = parse_toml(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
+    except (OSError, ValueError):
+        return ()
+    return tuple(entry for entry in entries if is_entry(entry)) if isinstance(entries, list) else ()
+
+
+def is_entry(entry: object) -> bool:
+    """True for a valid entry: an absolute path or one that begins with `~`; `/*` at its end adds everything below."""
+    return isinstance(entry, str) and entry.startswith(("/", "~")) and "\0" not in entry
+
+
+def is_listed(directory: str, entries: tuple[str, ...]) -> bool:
+    """True if an entry names this directory, or with `/*` one above it. The directory's links are resolved."""
+    for entry in entries:
+        path = os.path.realpath(os.path.expanduser(entry.removesuffix(_BELOW) or "/"))  # noqa: PTH111
+        if directory == path or (entry.endswith(_BELOW) and directory.startswith(path.rstrip("/") + "/")):
+            return True
+    return False
+
 
 Objection = Literal["owner", "group", "acl", "others"]
 

@@ -19,6 +19,12 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+
+LOOK_AT_LINK: Final = (
+    "look at the link's speed and errors{there} (ethtool IFACE, ip -s link), at the cable and the switch's port"
+)
+
+
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 _COLORS_AND_LINES: Final = re.compile(rf"({_COLOR.pattern}|[\n\t])")
 _SEQUENCE: Final = re.compile(

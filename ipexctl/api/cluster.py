@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.choice import VersionsReport
     from ipexctl.stack.env.envs import EnvsReport
     from ipexctl.stack.install_context import InstallReport
-    from ipexctl.sync.report import SyncReport
+    from ipexctl.sync.node_calls import SyncReport
     from ipexctl.trust.setup import TrustReport
 
     class HostKeywords(TypedDict, total=False):

@@ -18,9 +18,8 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import private_keys
 from ipexctl.option_defaults import DEFAULT_ENV, HUB_MACHINE
 from ipexctl.remote.connector import ConnectOptions, Connector
-from ipexctl.remote.execute import ExecResult
-from ipexctl.remote.execute import execute as execute_on_hosts
-from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.fanout import ExecResult, run_in_background
+from ipexctl.remote.fanout import execute as execute_on_hosts
 from ipexctl.remote.outcome import Report
 from ipexctl.remote.progress import BytesMoved, Watch, ignore_event
 from ipexctl.remote.session_pool import SessionPool
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
     from ipexctl.stack.env.envs import EnvsReport
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.stack.resolve.model import Sources, StackRequest
+    from ipexctl.sync.node_calls import SyncReport
     from ipexctl.sync.project import Project
-    from ipexctl.sync.report import SyncReport
     from ipexctl.sync_options import SyncOptions
     from ipexctl.trust.setup import TrustReport
 
@@ -175,7 +174,7 @@ def sync(
     from ipexctl.run.registry import RunRegistry, abandoned_runs
     from ipexctl.sync.node_calls import TreeCalls
     from ipexctl.sync.project import read_project
-    from ipexctl.sync.sync import TreeQuery, query_project
+    from ipexctl.sync.project_sync import TreeQuery, query_project
 
     query = None
     if asks_early and not dry_run and opened.timeout is None:  # the timeout would include reading the project

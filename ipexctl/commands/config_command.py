@@ -39,6 +39,7 @@ from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.ui.table import show_table
 from ipexctl.user_config import user_file
+from ipexctl.found_files import user_file
 
 if TYPE_CHECKING:
     from ipexctl.doctor.finding import DoctorReport

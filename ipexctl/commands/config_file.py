@@ -18,8 +18,8 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
 from ipexctl.found_files import check_found, check_own
 from ipexctl.hosts.source import SourceFile
+from ipexctl.found_files import TomlError, check_found, check_own, parse_toml, user_file
 from ipexctl.text import expanded, tilde_path
-from ipexctl.user_config import TomlError, parse_toml, user_file
 
 PROJECT_FILE: Final = "ipexctl.toml"
 WITHOUT_FILES: Final = "ipexctl --no-config leaves out all files of defaults"

@@ -22,10 +22,9 @@ from typer.core import TyperCommand
 from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
-from ipexctl.found_files import check_found
+from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
-from ipexctl.user_config import TRUSTED, is_entry, user_file
 
 
 class ConfiguredValue(NamedTuple):

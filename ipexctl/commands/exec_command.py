@@ -14,6 +14,9 @@ from ipexctl.remote.command import Command
 
 if TYPE_CHECKING:
     from ipexctl.remote.execute import ExecResult
+    from collections.abc import Callable
+
+    from ipexctl.remote.fanout import ExecResult
 
 
 @command(no_args_is_help=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.facts.internal import joining
+from ipexctl.facts.facts import joining
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

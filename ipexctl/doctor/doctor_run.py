@@ -24,7 +24,7 @@ from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.cpu import TIERS
-from ipexctl.facts.internal import addresses_among, addresses_of
+from ipexctl.facts.facts import addresses_among, addresses_of
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine

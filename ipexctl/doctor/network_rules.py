@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import few, groups, link_rate, odd_ones, open_ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.facts.internal import joining
+from ipexctl.facts.facts import joining
 from ipexctl.hosts.internal import common_networks
 from ipexctl.remote.control_machine import is_loopback
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 from ipexctl.doctor.context import close_ports, open_ports
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.packages import package_command
-from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
+from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow, package_command
 from ipexctl.hosts.nodeset import fold
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.node_call import NO_PYTHON

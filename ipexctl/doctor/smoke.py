@@ -18,12 +18,11 @@ from ipexctl.doctor.ports import Target, connect_order, parse_listener
 from ipexctl.facts.facts import Facts
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import as_number
-from ipexctl.peers import LOOK_AT_LINK
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.script_dialog import ScriptDialog, open_sessions
-from ipexctl.text import printable
+from ipexctl.text import LOOK_AT_LINK, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import few, groups, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.facts.packages import package_command, python_without_root, running_pythons, ways_to_python
-from ipexctl.facts.software import minor_of
+from ipexctl.facts.software import minor_of, package_command, python_without_root, running_pythons, ways_to_python
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.stack.env.record import read_record
 

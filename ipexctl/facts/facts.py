@@ -1,4 +1,4 @@
-"""Facts: the probe's result for one host, its parser and its JSON. Pure; unknown values are missing.
+"""Facts: the probe's result for one host, its parser, its JSON, and addresses between hosts. Pure.
 
 The output may be cut off. A value that can't be parsed is missing, and a missing value never counts against a host;
 `has_finished` tells "none" from "unknown". The names in the JSON are documented promises.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.facts.answers import read_answers, seconds
 from ipexctl.facts.cpu import Cpu, CpuList, cpu_json, parse_cpu
@@ -38,10 +38,39 @@ from ipexctl.facts.system import (
     parse_system,
     parse_tmp,
 )
+from ipexctl.hosts import internal
+from ipexctl.hosts.internal import HostAddresses, internal_addresses
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.facts.answers import Answers
+    from ipexctl.facts.network import Nic
     from ipexctl.facts.system import Disk, HomeDirectory
+    from ipexctl.hosts.host import Host
+    from ipexctl.refusal import Refusal
+
+
+_LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
+
+
+def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
+    if nic.kind in _LOCAL_KINDS:
+        return ()
+    candidates = (internal.InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
+    return tuple(address for address in candidates if address.joins_hosts)
+
+
+def addresses_of(facts: Facts, address: str) -> HostAddresses:
+    """`address` is the control machine's for the host: often a name, or translated on the way."""
+    nics = tuple(address for nic in facts.network.nics for address in joining(nic))
+    return HostAddresses(nics, facts.network.reached or address)
+
+
+def addresses_among(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str] | Refusal:
+    probed = [host for host in hosts if host.name in facts]
+    known = {host.name: addresses_of(facts[host.name], host.address) for host in probed}
+    return internal_addresses(known, probed, iface)
 
 
 class Facts(NamedTuple):

@@ -14,15 +14,14 @@ from ipexctl.files.requested import FileFailure, Requested, read_entry, update_e
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_stream import FilePart, Wanted
-from ipexctl.remote.event_reader import EventLimits
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import EventLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.node.files.manifest import ManifestEntry
-    from ipexctl.remote.event_reader import RawReader
-    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.reply import RawReader, Reply
     from ipexctl.remote.session import StdinQueue
 
 LIMITS: Final = EventLimits(1 << 20, 256 << 20, "list of files", "fetch a part of it", events_only=True)

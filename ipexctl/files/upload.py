@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError, place_fix
-from ipexctl.facts.internal import addresses_among
+from ipexctl.facts.facts import addresses_among
 from ipexctl.files import store_client as stores
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.store_client import StoredFile, StoreLocation

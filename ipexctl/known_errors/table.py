@@ -31,12 +31,49 @@ from ipexctl.hugging_face import (
 )
 from ipexctl.known_errors.gpu_code import suggestion_for
 from ipexctl.known_errors.match import KnownError, PatternMatch, quoted_in_fix, shortened
-from ipexctl.known_errors.package_names import PACKAGES
 from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+_DIFFERING: Final = {
+    "absl": "absl-py",
+    "antlr4": "antlr4-python3-runtime",
+    "attr": "attrs",
+    "Bio": "biopython",
+    "bs4": "beautifulsoup4",
+    "Crypto": "pycryptodome",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "git": "GitPython",
+    "google.protobuf": "protobuf",
+    "hydra": "hydra-core",
+    "ignite": "pytorch-ignite",
+    "imblearn": "imbalanced-learn",
+    "jwt": "pyjwt",
+    "mpl_toolkits": "matplotlib",
+    "OpenSSL": "pyopenssl",
+    "PIL": "pillow",
+    "pkg_resources": "setuptools<81",
+    "pynvml": "nvidia-ml-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "umap": "umap-learn",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+_EQUAL: Final = (
+    *("accelerate", "datasets", "deepspeed", "diffusers", "einops", "evaluate", "lightning", "matplotlib", "mpi4py"),
+    *("numpy", "omegaconf", "pandas", "peft", "pytorch_lightning", "requests", "safetensors", "scipy"),
+    *("sentence_transformers", "sentencepiece", "tensorboard", "timm", "tokenizers", "torchaudio", "torchmetrics"),
+    *("torchvision", "tqdm", "transformers", "trl", "wandb"),
+)
+PACKAGES: Final = {**_DIFFERING, **{name: name.replace("_", "-") for name in _EQUAL}}
+
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _TIERS: Final = {

@@ -8,11 +8,14 @@ and their output would mix with the reply. The request is one line of JSON. The 
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import io
 import json
+import os
 import queue
+import re
 import shlex
 import threading
 import zipfile
@@ -22,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
+from ipexctl.node.common.answer import explain_os_error
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command, shell_text
-from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader
 from ipexctl.remote.outcome import AgentEnded, HostError
-from ipexctl.remote.program_errors import explain_stderr
+from ipexctl.remote.reply import DEFAULT_LIMITS, EventReader
 from ipexctl.remote.session import ChunkStream, chunks_of
 
 if TYPE_CHECKING:
@@ -34,9 +37,26 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.event_reader import EventLimits, OnEvent, RawReader
-    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.reply import EventLimits, OnEvent, RawReader, Reply
     from ipexctl.remote.session import Readable, Session
+
+
+_EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""Filesystem errors that are the cause wherever they appear: other lines follow from them."""
+_NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not recoverable|Child returned status)")
+"""Lines that only report that an earlier one ended the program."""
+
+
+def explain_stderr(stderr: bytes, path: str = "") -> tuple[str, str]:
+    """Reason, the last line as in a traceback, and fix; empty if not found. `path`: where the program writes. Pure."""
+    text = stderr.decode(errors="replace")
+    for words, code in _EXPLAINED:
+        if words in text:
+            explained = explain_os_error(OSError(code, words), path)
+            return explained.reason, explained.fix
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _NO_CAUSE.match(line.strip())]
+    return (lines[-1] if lines else "", "")
+
 
 _NODE: Final = Path(__file__).parents[1] / "node"
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"

@@ -13,9 +13,9 @@ from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, TimedOut
+from ipexctl.remote.reply import EventLimits, EventReader
 from ipexctl.remote.session import StdinQueue
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions
 from ipexctl.extensions import addition
+from ipexctl.found_files import config_directory
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import expanded, home_directory
-from ipexctl.user_config import config_directory
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.runs import ListRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import OnStep
-    from ipexctl.remote.event_reader import OnEvent
-    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.reply import OnEvent, Reply
     from ipexctl.remote.session import Session
     from ipexctl.run.registry import RunRecord
 

@@ -23,8 +23,7 @@ from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
-from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
+from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason, because
 from ipexctl.stack.resolve.resolver import projects, resolve, resolve_by_table
 

@@ -10,31 +10,30 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from ipexctl.facts.packages import running_pythons, ways_to_python
+from ipexctl.facts.answers import read_answers
+from ipexctl.facts.facts import Facts, parse
+from ipexctl.facts.probe import environment_command
+from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.limits import ENV_UNCHANGED_CHECK
+from ipexctl.node.common.json_parser import parse_json, parse_object
+from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.replies import CheckResult, EnvRecord
 from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
 from ipexctl.stack.changes import changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.choice import installed_plan, installed_record
-from ipexctl.stack.env.build import (
-    EnvInstaller,
-    EnvSpec,
-    check_by_digest,
-    find_obstacle,
-    find_unpacked,
-    in_common,
-)
+from ipexctl.stack.env.build import EnvInstaller, EnvSpec, check_by_digest, find_obstacle, find_unpacked, in_common
 from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import (
@@ -48,9 +47,7 @@ from ipexctl.stack.install_context import (
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
-from ipexctl.stack.resolve.model import EnvRequest, StackRequest
-from ipexctl.stack.resolve.projects import TORCH
-from ipexctl.stack.unchanged import find_intact
+from ipexctl.stack.resolve.model import TORCH, EnvRequest, StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,9 +55,59 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.facts.software import Env
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.replies import VerifyResult
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.lock.pipeline import LockedStack
     from ipexctl.stack.resolve.model import Sources
+
+
+class IntactEnv(NamedTuple):
+    """An environment that matches its lock and was verified since the host's last boot."""
+
+    facts: Facts
+    name: str
+    lock: Lock
+    verified: VerifyResult
+
+
+def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
+    """Host → environment of the requested name; None unless it is intact on all hosts."""
+    request = context.request
+    command = environment_command(request.home, request.name, script_text("env.check"))
+
+    def check(host: Host, session: Session) -> IntactEnv | None:
+        with context.timed(host.name, "checked the environment"):
+            output = capture(
+                session, command, timeout=request.timeout or ENV_UNCHANGED_CHECK, cancel=context.pool.cancel
+            )
+        return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
+
+    found = {done.host.name: done.result for done in context.pool.each(context.hosts, check) if done.result}
+    return {host.name: found[host.name] for host in context.hosts} if len(found) == len(context.hosts) else None
+
+
+def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
+    facts, answers = parse(text), read_answers(text)
+    env = next((env for env in facts.software.envs if name in env.names), None)
+    if env is None or not facts.complete:
+        return None
+    verified = dict(line.partition(" ")[::2] for line in answers.all("env.verified"))
+    damaged = frozenset(answers.all("env.damaged"))
+    try:
+        record, recorded_lock = _object(env.record), _object(answers.first("env.lock"))
+        lock = Lock.from_json(recorded_lock)
+        proof = parse_result(_object(verified.get(machine_token(facts, host))))
+        problems = find_problems(env.path, record, recorded_lock, lock.digest) or check_packages(
+            (*answers.all("env.intact"), *damaged), recorded_lock, lambda _, info: [info] if info in damaged else []
+        )
+    except (ValueError, KeyError, TypeError, MalformedReply):
+        return None
+    return None if problems or proof is None else IntactEnv(facts, env.name, lock, proof)
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    """Raises a ValueError unless the text is a JSON object."""
+    return parse_object(text or "")
 
 
 def install(

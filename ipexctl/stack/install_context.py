@@ -23,7 +23,7 @@ from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
-from ipexctl.stack.env.preflight import takes_wheels
+from ipexctl.stack.env.build import takes_wheels
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest

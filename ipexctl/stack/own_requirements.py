@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
+from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.node.env.check import normalize
-from ipexctl.user_config import TomlError, parse_toml
 
 _PYPROJECT, _UV_LOCK = "pyproject.toml", "uv.lock"
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -7,18 +7,19 @@ checks each content by its hash (`node/files/tree_upload.py`).
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.session import ChunkStream
-from ipexctl.sync.report import SyncResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.node.files.manifest import ManifestEntry
@@ -28,6 +29,40 @@ if TYPE_CHECKING:
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Readable, Session
     from ipexctl.sync.project import Project
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult(HostResult):
+    path: str | None = None
+    generation: int | None = None
+    sent_bytes: int = 0
+    """From this machine to that host, without transfers between hosts."""
+    files_sent: int = 0
+    files_deleted: int = 0
+    kept: tuple[str, ...] = ()
+    """Files from an earlier sync that changed on the host and were left unchanged."""
+    blocked: tuple[str, ...] = ()
+    """Files of the host that the project has too; not overwritten."""
+    moved_away: tuple[str, ...] = ()
+    """Replaced files; the host's version is kept as NAME.node-1."""
+    would_send: tuple[str, ...] = ()
+    would_delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport(Report[SyncResult]):
+    root: Path
+    project: str
+    digest: str
+    files: int
+    size: int
+    path: str | None = None
+    generation: int | None = None
+    notes: tuple[str, ...] = ()
+    dry_run: bool = False
+    left_out: tuple[str, ...] = ()
+    """Paths that may contain credentials; a directory has a trailing slash."""
+    fetched: tuple[str, ...] = ()
 
 
 class TreeState(NamedTuple):

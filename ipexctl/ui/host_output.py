@@ -29,6 +29,13 @@ from ipexctl.ui.safe_output import OutputPipes, for_terminal
 
 if TYPE_CHECKING:
     from ipexctl.remote.execute import ExecResult
+    from collections.abc import Callable, Iterator
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.fanout import ExecResult
+    from ipexctl.remote.outcome import Report
 
 
 class LiveOutput(OutputPipes):

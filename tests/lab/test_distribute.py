@@ -180,7 +180,7 @@ def test_the_token_is_in_no_command_line_and_no_environment(
     context: StoreHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "feedc0de" * 8
-    monkeypatch.setattr("ipexctl.files.peer_servers.secrets", SimpleNamespace(token_hex=lambda _: token))
+    monkeypatch.setattr("ipexctl.files.distribute.secrets", SimpleNamespace(token_hex=lambda _: token))
     seen: set[bytes] = set()
     over = threading.Event()
 

@@ -32,17 +32,16 @@ from ipexctl.node.files.tree_upload import TreePlan, TreeUpdate, receive_content
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.sync import sync
-from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState
-from ipexctl.sync.plan import make_sync_plan
+from ipexctl.sync import project_sync
+from ipexctl.sync.node_calls import SyncReport, SyncResult, TreeCallOptions, TreeCalls, TreeState
 from ipexctl.sync.project import read_project
-from ipexctl.sync.report import SyncReport, SyncResult
+from ipexctl.sync.project_sync import make_sync_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.sync.plan import SyncPlan
+    from ipexctl.sync.project_sync import SyncPlan
 
 pytest_plugins = ["sync_fixtures"]
 
@@ -130,7 +129,7 @@ def test_data_directory_that_an_earlier_sync_sent_stays_and_is_known_again_witho
     put(place.root, "train.py", "2")
     put(place.tree, "data/b", "host's own")
     with monkeypatch.context() as patch:
-        patch.setattr(sync, "UPDATE_SIZE", sync.UPDATE_SIZE if is_whole else -1)
+        patch.setattr(project_sync, "UPDATE_SIZE", project_sync.UPDATE_SIZE if is_whole else -1)
         done = place.synced(data=["data"])
     assert len(place.ran) == (1 if is_whole else 2)
     assert (done.files_sent, done.files_deleted, done.kept) == (1, 0, ())
@@ -368,7 +367,7 @@ def test_projects_with_the_same_name_have_separate_trees(place: Place, tmp_path:
 @pytest.mark.parametrize("calls", [0, 1], ids=["with the query", "of its own"])
 def test_hosts_with_a_shared_home_are_synced_once(place: Place, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if calls:
-        monkeypatch.setattr(sync, "UPDATE_SIZE", 1)
+        monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1)
     put(place.root, "a", "1")
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["changed", "changed"]
@@ -387,9 +386,9 @@ def test_host_that_is_lost_while_another_one_changes_the_shared_home_is_not_sent
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queried: list[int] = []
-    query = sync.ProjectSync._query
+    query = project_sync.ProjectSync._query
 
-    def lose(self: sync.ProjectSync, hosts: Sequence[Host], *more: Any, **named: Any) -> None:
+    def lose(self: project_sync.ProjectSync, hosts: Sequence[Host], *more: Any, **named: Any) -> None:
         queried.append(len(hosts))
         if len(queried) == 1:
             query(self, hosts, *more, **named)
@@ -397,8 +396,8 @@ def test_host_that_is_lost_while_another_one_changes_the_shared_home_is_not_sent
         for host in hosts:
             self._fail(host, HostError("REASON"))
 
-    monkeypatch.setattr(sync, "UPDATE_SIZE", 1)
-    monkeypatch.setattr(sync.ProjectSync, "_query", lose)
+    monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1)
+    monkeypatch.setattr(project_sync.ProjectSync, "_query", lose)
     put(place.root, "a", "11")
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert queried == [2, 1]
@@ -437,7 +436,9 @@ def test_new_project_is_not_sent_with_the_query_to_different_accounts(
     put(place.root, "a", "1")
     request = TreeCallOptions(TreeCalls(home, False, None, Cancel()), read_project(place.root, home=str(place.home)))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        syncing = sync.ProjectSync(request, (LOCAL_HOST, Host("there", "there", user=user)), pool, None, lambda _: None)
+        syncing = project_sync.ProjectSync(
+            request, (LOCAL_HOST, Host("there", "there", user=user)), pool, None, lambda _: None
+        )
         assert (syncing._expect() is not None) is is_sent
 
 
@@ -446,7 +447,7 @@ def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, m
         raise HostError("a on this machine: it changed since it was scanned", "run it again")
 
     put(place.root, "a", "1")
-    monkeypatch.setattr(sync, "pack_file", fail)
+    monkeypatch.setattr(project_sync, "pack_file", fail)
     (done,) = place.sync().hosts
     assert (done.status, done.fix) == ("failed", "run it again")
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
@@ -459,7 +460,7 @@ def _report_after_query(place: Place, *homes: str) -> SyncReport:
     whole = Generation(1, "/h/code/p", "d", True, (), (), ())
     request = TreeCallOptions(TreeCalls("/h", False, None, Cancel()), read_project(place.root, home=str(place.home)))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        syncing = sync.ProjectSync(request, hosts, pool, None, lambda _: None)
+        syncing = project_sync.ProjectSync(request, hosts, pool, None, lambda _: None)
         for host, home in zip(hosts, homes, strict=True):
             changed = SyncResult(host, "changed", path=f"{home}/code/p", files_sent=1, blocked=("b",))
             syncing.answers[host.name] = TreeState(home, "s", "python3", (whole,), changed)
@@ -515,9 +516,9 @@ def test_a_small_amount_is_packed_a_large_one_is_streamed_and_a_dry_run_sends_no
         packed.append(entry.path)
         return pack_file(root, entry)
 
-    monkeypatch.setattr("ipexctl.sync.sync.pack_file", pack)
-    monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 10)
-    monkeypatch.setattr(sync, "UPDATE_SIZE", -1)
+    monkeypatch.setattr("ipexctl.sync.project_sync.pack_file", pack)
+    monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 10)
+    monkeypatch.setattr(project_sync, "UPDATE_SIZE", -1)
     put(place.root, "a", "1" * 10)
     assert place.synced(dry_run=True).sent_bytes == 0
     assert packed == []
@@ -579,12 +580,12 @@ def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hosts claim separate homes, but here they share one, so only the first has to change it."""
-    monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
+    monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
     monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
     put(place.root, "small", "s" * 900)
     put(place.root, "twice", "s" * 900)
-    monkeypatch.setattr(sync, "make_sync_plan", _plan_without_shared_homes)
+    monkeypatch.setattr(project_sync, "make_sync_plan", _plan_without_shared_homes)
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert report.hosts[0].status in ("ok", "changed"), report.hosts
     assert place.there() == contents(place.root)
@@ -594,17 +595,17 @@ def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
 @pytest.fixture
 def transfer(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The transfer store, which receives large files; the second of two hosts gets them first."""
-    monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
-    monkeypatch.setattr(sync, "UPDATE_SIZE", 1000)
-    monkeypatch.setattr(sync, "make_sync_plan", _plan_without_shared_homes)
+    monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
+    monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1000)
+    monkeypatch.setattr(project_sync, "make_sync_plan", _plan_without_shared_homes)
     monkeypatch.setattr(
-        sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != LOCAL_HOST else ()
+        project_sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != LOCAL_HOST else ()
     )
     put(place.root, "large", "l" * 5000)
     return place.home / "tmp/sync"
 
 
-def _all_of(syncing: sync.ProjectSync) -> set[str]:
+def _all_of(syncing: project_sync.ProjectSync) -> set[str]:
     return set(syncing.project.manifest.files)
 
 

@@ -16,10 +16,12 @@ from ipexctl.found_files import (
     check_own,
     describe,
     find_distrust,
+    is_entry,
+    is_listed,
     objection_to,
+    read_trusted_directories,
 )
 from ipexctl.node.common.walk import PathPart, callers, judge_list
-from ipexctl.user_config import is_entry, is_listed, read_trusted_directories
 from message_data import missing
 
 ME, ROOT, OTHER = 1000, 0, 1001

@@ -24,7 +24,7 @@ _TOUCHING = (
     "ipexctl.doctor.doctor_run",
     "ipexctl.facts.gather",
     "ipexctl.files.push",
-    "ipexctl.remote.execute",
+    "ipexctl.remote.fanout",
     "ipexctl.remote.session_pool",
     "ipexctl.run.dump",
     "ipexctl.run.stop",
@@ -33,7 +33,7 @@ _TOUCHING = (
     "ipexctl.stack.download",
     "ipexctl.stack.env.envs",
     "ipexctl.stack.install",
-    "ipexctl.sync.sync",
+    "ipexctl.sync.project_sync",
     "ipexctl.trust.setup",
 )
 """Modules that touch hosts."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ipexctl.extras.slow.slow import verdict_of
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import FINAL
-from ipexctl.peers import LOOK_AT_LINK
-from ipexctl.text import counted, format_clock, printable, rough_duration
+from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import value_json

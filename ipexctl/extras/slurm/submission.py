@@ -26,8 +26,8 @@ from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_t
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.remote.command import Command
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
+from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import capture
 from ipexctl.run.registry import RunRegistry, mark_pending, new_id
 from ipexctl.run.start.begin import File, clean_up, packed
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
-    from ipexctl.sync.sync import ProjectSync
+    from ipexctl.sync.project_sync import ProjectSync
 
 PROGRAMS: Final = ("sbatch", "scontrol", "scancel", "srun")
 _OWN_DISKS: Final = frozenset(

@@ -43,9 +43,8 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
-from ipexctl.remote.node_call import agent_zip, call_line, script_text
+from ipexctl.remote.node_call import agent_zip, call_line, explain_stderr, script_text
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import Session, StdinQueue, capture
 from ipexctl.run.retention import RetentionLimits, background_prune
 from ipexctl.run.start.request import StartError, StartFailure

@@ -12,9 +12,9 @@ from concurrent.futures import wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.facts import addresses_among
 from ipexctl.facts.gather import HostFacts, gather_facts
-from ipexctl.facts.internal import addresses_among
-from ipexctl.facts.packages import running_pythons, ways_to_python
+from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from ipexctl.run.start.call import RunCall
     from ipexctl.spec import AccelerateConfig, RunSpec
     from ipexctl.sync.project import Project
-    from ipexctl.sync.sync import ProjectSync
+    from ipexctl.sync.project_sync import ProjectSync
 
 
 @dataclass(frozen=True, slots=True)

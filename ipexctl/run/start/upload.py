@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
-    from ipexctl.sync.sync import ProjectSync
+    from ipexctl.sync.project_sync import ProjectSync
 
 _SHOWN: Final = PathNotes("said")
 
@@ -86,7 +86,7 @@ def begin_query(
         return None
 
     def query() -> ProjectSync:
-        from ipexctl.sync.sync import query_project  # imported while the facts are gathered
+        from ipexctl.sync.project_sync import query_project  # imported while the facts are gathered
 
         return query_project(
             reading.result(),

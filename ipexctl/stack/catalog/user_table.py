@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import STACK_ROWS, read_regular
-from ipexctl.found_files import check_own
+from ipexctl.found_files import check_own, config_directory
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import SourceFile
 from ipexctl.node.common.json_parser import JsonError, parse_json
@@ -31,7 +31,6 @@ from ipexctl.stack.catalog.table import (
 )
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.text import expanded
-from ipexctl.user_config import config_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

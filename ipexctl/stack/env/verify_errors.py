@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from packaging.utils import canonicalize_name
 
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
-from ipexctl.known_errors.package_names import PACKAGES as MODULES
+from ipexctl.known_errors.table import PACKAGES as MODULES
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.stack.catalog.table import rows
-from ipexctl.stack.lock.bindings import PACKAGES, add_oneccl
+from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
 
 if TYPE_CHECKING:
     from ipexctl.known_errors.match import KnownError

@@ -19,6 +19,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from ipexctl.errors import UserError
+from ipexctl.found_files import parse_toml
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
@@ -30,7 +31,6 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
-from ipexctl.user_config import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,12 +19,12 @@ from packaging.utils import canonicalize_name
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
+from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.stack.lock.make_lock import uv_here
 from ipexctl.text import counted
-from ipexctl.user_config import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

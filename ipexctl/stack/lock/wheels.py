@@ -1,27 +1,66 @@
 """The available wheels that run on a target: Python, glibc, processor and build. Pure.
 
 The choice is pip's, but CPU builds are preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A torch wheel
-without a label counts as CUDA from 350 MB on, like PyPI's. With `NOT_QUERIED`, every published wheel is available.
+without a label counts as CUDA from 350 MB on, like PyPI's. With `NOT_QUERIED`, every published wheel is available. A
+oneccl_bind_pt wheel built with USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are installed too; a wheel
+on disk is inspected before a lock is made, one from an index shows it only in the verification.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ipexctl.stack.catalog.table import version_key
+from ipexctl.stack.catalog.table import minor, rows, version_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ipexctl.node.env.replies import AvailableWheel, SourceFailure
+    from ipexctl.stack.resolve.model import StackPlan
+
+
+BINDINGS: Final = "oneccl-bind-pt"
+PACKAGES: Final = frozenset({"oneccl", "impi-rt"})
+_OLDEST_ON_PYPI: Final = "2021.14"
+"""Oldest versions of oneccl and impi-rt that belong together on PyPI (November 2026)."""
+_NEWEST: Final = "2021.15"
+"""oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
+
+
+def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availability) -> tuple[str, str] | None:
+    """Problem and fix if the plan's bindings have no oneCCL inside and its packages are missing from the plan."""
+    if plan.oneccl is None:
+        return None
+    wheel = availability.build(BINDINGS, Version(plan.oneccl).public, Target(plan.python, plan.glibc))
+    names = {canonicalize_name(Requirement(line).name) for line in (*plan.requirements, *extras)}
+    if wheel is None or wheel.oneccl is not False or names >= PACKAGES:
+        return None
+    return f"the wheel of oneccl_bind_pt {plan.oneccl} has no oneCCL inside", add_oneccl(plan.row.name, plan.oneccl)
+
+
+def add_oneccl(stack: str, bindings: str) -> str:
+    row = next((row for row in rows() if row.name == stack), None)
+    built_with = [build.oneccl for build in row.oneccl_builds if bindings.startswith(build.version)] if row else []
+    version = minor(next(filter(None, built_with), _NEWEST))
+    if version_key(version) < version_key(_OLDEST_ON_PYPI):
+        return "use a wheel of oneccl_bind_pt with oneCCL inside, such as Intel's: --wheelhouse DIR"
+    entry = json.dumps({"name": stack, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]})
+    return (
+        f"add the packages oneccl and impi-rt to the stack: add {entry} to the list in $IPEXCTL_ROWS or "
+        f"~/.config/ipexctl/rows.json (if there is no such file, create it with [{entry}]), then run "
+        "ipexctl install again"
+    )
+
 
 OLDEST_GLIBC: Final = 17
 """Minor version assumed for a host with unknown glibc."""
@@ -130,10 +169,10 @@ def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     platforms = []
-    for minor in range(glibc_minor(glibc), 4, -1):
-        platforms.append(f"manylinux_2_{minor}_x86_64")
-        if minor in _LEGACY:
-            platforms.append(f"{_LEGACY[minor]}_x86_64")
+    for number in range(glibc_minor(glibc), 4, -1):
+        platforms.append(f"manylinux_2_{number}_x86_64")
+        if number in _LEGACY:
+            platforms.append(f"{_LEGACY[number]}_x86_64")
     platforms.append("linux_x86_64")
     abis = [interpreter, f"{interpreter}m"] if version < (3, 8) else [interpreter]
     tags = (*cpython_tags(version, abis, platforms), *compatible_tags(version, interpreter, platforms))

@@ -7,7 +7,7 @@ fields. A plan carries its reasons as values, which become sentences where they 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import AvailableWheel
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.stack.resolve.reasons import Reason
+
+
+TORCH: Final = "torch"
+IPEX: Final = "intel-extension-for-pytorch"
+ONECCL: Final = "oneccl-bind-pt"
+UV: Final = "uv"
+OPTIONAL: Final = ("intel-openmp", "numpy")
+"""torch can do without these; IPEX imports numpy."""
 
 
 @dataclass(frozen=True, slots=True)

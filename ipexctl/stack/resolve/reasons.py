@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 from ipexctl.hosts.names import quoted
 from ipexctl.refusal import Refusal
 from ipexctl.stack.lock.wheels import split_requirement
-from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
+from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.stack.catalog.table import StackSpec, version_key
 from ipexctl.stack.resolve import reasons
-from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
+from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 from ipexctl.stack.resolve.reasons import QueriedIndexes, Reason, because
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import UserError
-from ipexctl.hub.environment import explain_refused_lock
+from ipexctl.hub.downloader import explain_refused_lock
 from ipexctl.refusal import Refusal
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import FakeSession
-from ipexctl.facts.facts import Facts, parse, to_json
+from ipexctl.facts.facts import Facts, addresses_among, parse, to_json
 from ipexctl.facts.gather import gather_facts
-from ipexctl.facts.internal import addresses_among
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel

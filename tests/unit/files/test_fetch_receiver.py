@@ -19,8 +19,8 @@ from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import Requested
 from ipexctl.hosts.names import quoted
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import EventLimits, EventReader
 from ipexctl.remote.session import StdinQueue
 
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from fakes import FakeSession
-from ipexctl.files import peer_servers, store_client
-from ipexctl.files.peer_servers import Servers
+from ipexctl.files import distribute, store_client
+from ipexctl.files.distribute import Servers
 from ipexctl.files.store_client import Delivery, StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
@@ -22,12 +22,12 @@ FILES = (StoredFile("a" * 64, "one.whl", 1),)
 def test_target_waits_for_a_busy_server_only_if_it_lacks_files(
     lacking: tuple[StoredFile, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_servers, "_PATIENCE", 0.1)
+    monkeypatch.setattr(distribute, "_PATIENCE", 0.1)
     monkeypatch.setattr(store_client, "missing", lambda *_, **__: lacking)
     source, target, cancel = Host("a", "a"), Host("b", "b"), Cancel()
     servers = Servers(FILES, cancel)
     servers.add(StoreLocation(source, "python3", "/h/wheels", "10.0.0.1"), FakeSession(source))
-    servers._servers[0].clients = peer_servers._MAX_CLIENTS
+    servers._servers[0].clients = distribute._MAX_CLIENTS
     location = StoreLocation(target, "python3", "/h/wheels", "10.0.0.2")
     delivery = Delivery(location, FakeSession(target), FILES, None, cancel, lambda *_: None)
     sending = threading.Thread(target=_send, args=(servers, delivery), daemon=True)

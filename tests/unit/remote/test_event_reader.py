@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader, RawReader
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.reply import DEFAULT_LIMITS, EventReader, MalformedReply, RawReader, Reply
 
 OUTPUT = b"""\
 Welcome to node2

@@ -17,12 +17,11 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.algorithms import Algorithms, allowed, apply_algorithms
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.handshake import Handshake, _connection
+from ipexctl.remote.handshake import ClosedChannels, Handshake, Transport, _connection
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 from ipexctl.remote.tcp import TunedSocket
-from ipexctl.remote.transport import ClosedChannels, Transport
 
 
 @pytest.fixture

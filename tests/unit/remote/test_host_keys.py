@@ -14,8 +14,7 @@ import pytest
 
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.host_keys import HostKeys, Policy
-from ipexctl.remote.known_hosts import KnownHostsEntry, entries_for, fingerprint, hash_name, parse
+from ipexctl.remote.host_keys import HostKeys, KnownHostsEntry, Policy, entries_for, fingerprint, hash_name, parse
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 

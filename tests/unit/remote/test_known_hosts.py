@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.remote.known_hosts import KeyVerdict, check_key, entries_for, fingerprint, hash_name, known_types, parse
+from ipexctl.remote.host_keys import KeyVerdict, check_key, entries_for, fingerprint, hash_name, known_types, parse
 
 GOOD, OTHER = b"the host's key", b"somebody else's key"
 

@@ -19,8 +19,8 @@ from paramiko.buffered_pipe import BufferedPipe
 from paramiko.common import MSG_CHANNEL_REQUEST
 from paramiko.packet import Packetizer
 
+from ipexctl.remote.handshake import Transport, _Packetizer
 from ipexctl.remote.ssh import _Pipe
-from ipexctl.remote.transport import Transport, _Packetizer
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 METHODS: tuple[tuple[type, str, str], ...] = (

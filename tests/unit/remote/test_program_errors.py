@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.remote.program_errors import explain_stderr
+from ipexctl.remote.node_call import explain_stderr
 
 TAR = b"tar: agent.zip: Cannot write: %s\ntar: Exiting with failure status due to previous errors\n"
 

@@ -24,9 +24,8 @@ from ipexctl.stack.lock.pipeline import _Locking
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.constraints import Constraints
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
-from ipexctl.stack.resolve.plan_notes import gloo_notes
 from ipexctl.stack.resolve.reasons import Reason, because, host_problems, musl_instead_of_glibc, parts_disagree
-from ipexctl.stack.resolve.resolver import resolve
+from ipexctl.stack.resolve.resolver import gloo_notes, resolve
 
 MINE = "https://mine/simple"
 

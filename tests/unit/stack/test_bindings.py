@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from stack_helpers import PYPI, host, index, planned
 
-from ipexctl.stack.lock.bindings import lacks_oneccl
-from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.lock.wheels import Availability, lacks_oneccl
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 

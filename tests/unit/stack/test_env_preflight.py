@@ -7,7 +7,7 @@ import pytest
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, HomeDirectory
 from ipexctl.hosts.home import check_same_home, find_leaders
-from ipexctl.stack.env.preflight import home_obstacle
+from ipexctl.stack.env.build import home_obstacle
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.text import readable
 

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from ipexctl.node.env.replies import AvailableWheel
 from ipexctl.stack.install_context import InstallRequest, install_request
-from ipexctl.stack.lock.newest import install_line, open_projects
+from ipexctl.stack.lock.pipeline import install_line, open_projects
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 

@@ -12,9 +12,9 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync.project import read_project
-from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.sync.sync import query_project
+from ipexctl.sync.project_sync import query_project
 
 LOCAL_HOST = Host("here", "localhost")
 

@@ -20,10 +20,9 @@ from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.sync import scan as walk
-from ipexctl.sync.node_calls import TreeState
-from ipexctl.sync.plan import make_sync_plan
+from ipexctl.sync.node_calls import SyncResult, TreeState
 from ipexctl.sync.project import Hashes, manifest_of, read_project
-from ipexctl.sync.report import SyncResult
+from ipexctl.sync.project_sync import make_sync_plan
 from ipexctl.sync.root import MARKS, find_root, tree_name
 from ipexctl.sync.scan import heaviest
 

@@ -79,7 +79,7 @@ shown.close()
 """
 GATHERED = """
 from ipexctl.hosts.host import Host
-from ipexctl.remote.execute import ExecResult
+from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.ui.host_output import CollectedOutput, show_gathered
 output = CollectedOutput()

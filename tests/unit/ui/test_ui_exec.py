@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.execute import ExecResult
+from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.ui.host_output import CollectedOutput, FailureReport, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
