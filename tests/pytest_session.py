@@ -23,8 +23,7 @@ from typing import Any
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.down import labs_of
-from ipexctl.extras.lab.labs import down, remove_abandoned
+from ipexctl.extras.lab.down import down, labs_of, remove_abandoned
 from ipexctl.node.common.processes import ProcessIdentity, all_processes, end_with_parent, read_text
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

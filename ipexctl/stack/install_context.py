@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import Requirement
 from packaging.utils import InvalidName, canonicalize_name
 
 from ipexctl.errors import UserError
@@ -23,8 +24,8 @@ from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
-from ipexctl.stack.env.build import takes_wheels
 from ipexctl.stack.env.record import check_new_env_name
+from ipexctl.stack.lock.lock import takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
@@ -96,8 +97,6 @@ def install_request(
     request = replace(request, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
-    from packaging.requirements import Requirement
-
     from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import
 
     packages_read = read_package_request(packages, files)

@@ -1,8 +1,8 @@
 """Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
 
 First every host is asked what it has. Little content travels with that question; much goes to one host and from there
-to the others (`upload.py`). A tree in use by a run is never changed; a sync makes a second tree (`make_sync_plan` chooses). A
-`run` takes its lease in the same call, so that no sync comes between the upload and the start.
+to the others (`upload.py`). A tree in use by a run is never changed; a sync makes a second tree. A `run` takes its
+lease in the same call, so that no sync comes between the upload and the start.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipexctl.extras.lab import labs
-from ipexctl.extras.lab.labs import Lab
+from ipexctl.extras.lab.down import down
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.up import up
 
 from .contenders import bare_pool
 from .harness import Contender, Failed, say, spend
@@ -108,13 +110,13 @@ def laboratory(hosts: int, *, shared_home: bool = False) -> Iterator[Lab]:
     name = f"bench-{os.getpid()}{'-shared' * shared_home}"
     with _room_for_neighbours() if hosts > FEW_HOSTS else nullcontext():
         say(f"making the lab {name} with {hosts} hosts")
-        lab = labs.up(labs.LabSpec(hosts=hosts, name=name, shared_home=shared_home))
+        lab = up(LabSpec(hosts=hosts, name=name, shared_home=shared_home))
         try:
             yield lab
         finally:
             say(f"removing the lab {name}")
             with _undisturbed():
-                labs.down(name)
+                down(name)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.labs import Lab
+from ipexctl.extras.lab.state import Lab
 
 
 @contextmanager

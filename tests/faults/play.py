@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.labs import LabHost, break_host
+from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.state import LabHost
 from lab_run_helpers import Running
 
 from .fault_cases import FaultCase

@@ -20,7 +20,11 @@ from cli_helpers import ipexctl
 from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, mend_host, remove_abandoned, up
+from ipexctl.extras.lab.down import down, remove_abandoned
+from ipexctl.extras.lab.fault_injection import mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.up import up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)

@@ -16,8 +16,9 @@ from packaging.requirements import Requirement
 
 from hub_server import Hub
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.labs import Lab, LabHost, ssh_argv
+from ipexctl.extras.lab.fault_injection import ssh_argv
 from ipexctl.extras.lab.plan import front_gateway
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.stack.env.record import SCHEMA

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.labs import LabHost, ssh_argv
+from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.state import LabHost
 from ipexctl.extras.lab.system import in_host
 
 REPOSITORY = Path(__file__).parents[2]
@@ -74,10 +75,14 @@ import json, os, signal, subprocess, sys, threading, time
 from dataclasses import replace
 from pathlib import Path
 
-from ipexctl.extras.lab import labs
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.down import down, find_labs, remove_abandoned
+from ipexctl.extras.lab.fault_injection import break_host, mend_host, ssh_argv
+from ipexctl.extras.lab.faults import FAULTS
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import load_all
+from ipexctl.extras.lab.up import up
 
 
 def snapshot():

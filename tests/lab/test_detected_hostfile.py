@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import NO_HOSTS_ENV, CommandResult, ipexctl
-from ipexctl.extras.lab.labs import Lab
+from ipexctl.extras.lab.state import Lab
 
 pytestmark = pytest.mark.lab
 

@@ -12,7 +12,9 @@ import pytest
 
 import ipexctl as package
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 
 pytestmark = pytest.mark.lab
 SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())

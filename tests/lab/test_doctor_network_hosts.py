@@ -14,8 +14,9 @@ from cli_helpers import ipexctl, processes_with
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
 from ipexctl.doctor.smoke import measure
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
-from ipexctl.extras.lab.plan import PREFIX, ipv6
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import PREFIX, LabSpec, ipv6
+from ipexctl.extras.lab.state import Lab
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file

@@ -8,7 +8,9 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host
+from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts

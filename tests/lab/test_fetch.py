@@ -14,7 +14,9 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import begin, ipexctl, processes_with
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.run.registry import RunRecord, RunRegistry
 from lab_helpers import ask

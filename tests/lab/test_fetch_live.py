@@ -20,7 +20,7 @@ import pytest
 
 from agent_helpers import wait_until
 from clean_environment import package_environ
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import Cluster, Running
 
 MPI_LAB = LabSpec(hosts=2)

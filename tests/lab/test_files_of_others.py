@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, begin, ipexctl
-from ipexctl.extras.lab.labs import Lab
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import on_host
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import Cluster
 from message_data import missing
 

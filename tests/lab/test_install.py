@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from install_helpers import Target, statuses
-from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
 from lab_helpers import ask
 from message_data import missing
 from simple_index import SimpleIndex

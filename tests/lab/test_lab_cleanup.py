@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("make_lab")]  # left out 
 # An `up` in a process of its own that prints how far it is.
 _UP = """
 import importlib
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import LabSpec
 up = importlib.import_module("ipexctl.extras.lab.up")
 
 def then_print(step, work):
@@ -34,16 +34,16 @@ up.up(LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, intern
 def test_down_removes_everything_of_a_lab_in_use() -> None:
     answer = run_in_namespaces("""
 spec = LabSpec(hosts=3, name="tst-a", cpus=("haswell",), shared_home=True, bastion=True)
-made = labs.up(spec)
-for fault in reversed(labs.FAULTS):
+made = up(spec)
+for fault in reversed(FAULTS):
     if fault.clashes != "shell" and fault.name not in ("sshd-dead", "changed-host-key", "full-disk"):
-        labs.break_host(made.hosts[0], fault.name)
-session = subprocess.Popen(labs.ssh_argv(made.hosts[1], ["sleep", "60"]), stdin=subprocess.DEVNULL)
+        break_host(made.hosts[0], fault.name)
+session = subprocess.Popen(ssh_argv(made.hosts[1], ["sleep", "60"]), stdin=subprocess.DEVNULL)
 time.sleep(1)
 result["during"] = snapshot()
-result["removed"] = labs.down("tst-a").labs
+result["removed"] = down("tst-a").labs
 session.wait(10)
-labs.down()
+down()
 """)
     during = answer["during"]
     assert during["namespaces"] == [f"ipx-tst-a-{name}" for name in ("bastion", "node1", "node2", "node3", "switch")]
@@ -61,8 +61,8 @@ for line in making.stdout:
         break
 making.kill()
 making.wait()
-result["left"] = [made.ready for made in labs.list_labs()]
-result["removed"] = labs.down().labs
+result["left"] = [made.ready for made in load_all()]
+result["removed"] = down().labs
 """)
     assert answer["left"] == [False]
     assert answer["removed"] == ["tst-a"]
@@ -72,13 +72,14 @@ result["removed"] = labs.down().labs
 # A pytest with a temporary lab; the code that follows says how it ends.
 _SESSION = """
 test = Path("/run/test_inner.py")
-test.write_text("import sys, time\\nfrom ipexctl.extras.lab.labs import LabSpec, up\\ndef test_inner():\\n"
+test.write_text("import sys, time\\nfrom ipexctl.extras.lab.plan import LabSpec\\n"
+                "from ipexctl.extras.lab.up import up\\ndef test_inner():\\n"
                 "    up(LabSpec(hosts=1, name='tst-a', temporary=True))\\n    time.sleep(100)\\n")
 
 def session(*program):
     argv = [sys.executable, *program, "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(test)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while not [made for made in labs.find_labs() if made.lab and made.lab.ready]:
+    while not [made for made in find_labs() if made.lab and made.lab.ready]:
         time.sleep(0.05)
     return process
 """
@@ -88,14 +89,14 @@ def test_killed_pytest_leaves_a_lab_that_anybody_may_remove() -> None:
     answer = run_in_namespaces(f"""{_SESSION}
 tests = session("-m", "pytest")
 try:
-    labs.down()
+    down()
 except UserError as error:
     result["said"] = error.message
 tests.kill()
 tests.wait()
-result["left"] = [(made.name, made.condition) for made in labs.find_labs()]
-result["removed"] = labs.remove_abandoned().labs
-labs.down()
+result["left"] = [(made.name, made.condition) for made in find_labs()]
+result["removed"] = remove_abandoned().labs
+down()
 """)
     assert missing(answer["said"], "tst-a") == []
     assert answer["left"] == [["tst-a", "abandoned"]]
@@ -114,8 +115,8 @@ time.sleep(1)
 tests.send_signal(signal.SIGTERM)
 result["said"], _ = tests.communicate(timeout=40)
 result["rc"] = tests.returncode
-result["left"] = [made.name for made in labs.find_labs()]
-labs.down()
+result["left"] = [made.name for made in find_labs()]
+down()
 """)
     assert (answer["rc"], answer["left"]) == (130, []), answer["said"]
     assert "Traceback" not in answer["said"]
@@ -143,7 +144,7 @@ def test_failed_up_reports_the_reason_and_leaves_nothing() -> None:
 from ipexctl.extras.lab import files
 files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
-    labs.up(LabSpec(hosts=2, name="tst-a"))
+    up(LabSpec(hosts=2, name="tst-a"))
 except UserError as error:
     result["said"] = error.message
 os.rmdir("/var/lib/ipexctl/labs")
@@ -155,15 +156,15 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_host_with_killed_init_is_named_and_removed() -> None:
     answer = run_in_namespaces("""
-made = labs.up(LabSpec(hosts=2, name="tst-a"))
+made = up(LabSpec(hosts=2, name="tst-a"))
 from ipexctl.extras.lab.system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
 time.sleep(0.3)
 try:
-    labs.break_host(made.hosts[0], "noisy-rc")
+    break_host(made.hosts[0], "noisy-rc")
 except UserError as error:
     result["said"] = error.message
-labs.down()
+down()
 """)
     assert missing(answer["said"], "node1") == []
     assert new_leftovers(answer) == {}
@@ -172,9 +173,9 @@ labs.down()
 def test_down_removes_a_lab_without_a_record() -> None:
     answer = run_in_namespaces("""
 import shutil
-made = labs.up(LabSpec(hosts=2, name="tst-a"))
+made = up(LabSpec(hosts=2, name="tst-a"))
 shutil.rmtree(made.dir)
-result["removed"] = labs.down().labs
+result["removed"] = down().labs
 """)
     assert answer["removed"] == ["tst-a"]
     assert new_leftovers(answer) == {}
@@ -182,15 +183,16 @@ result["removed"] = labs.down().labs
 
 def test_labs_created_in_parallel_have_different_names_and_networks() -> None:
     answer = run_in_namespaces("""
-code = "from ipexctl.extras.lab.labs import LabSpec, up; lab = up(LabSpec(hosts=1)); print(lab.name, lab.block)"
+code = "from ipexctl.extras.lab.plan import LabSpec; from ipexctl.extras.lab.up import up; lab = up(LabSpec(hosts=1))"
+code += "; print(lab.name, lab.block)"
 makings = [child(code) for _ in range(3)]
 result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)
 try:
-    labs.down()
+    down()
 except UserError as error:
     result["said"] = error.message
-result["left"] = sorted(made.name for made in labs.list_labs())
-result["removed"] = labs.down(remove_all=True).labs
+result["left"] = sorted(made.name for made in load_all())
+result["removed"] = down(remove_all=True).labs
 """)
     assert sorted(line.split()[0] for line in answer["made"]) == ["lab", "lab2", "lab3"]
     assert len({line.split()[1] for line in answer["made"]}) == 3
@@ -202,10 +204,10 @@ result["removed"] = labs.down(remove_all=True).labs
 def test_down_of_an_unknown_lab_is_refused() -> None:
     answer = run_in_namespaces("""
 try:
-    labs.down("nothing")
+    down("nothing")
 except UserError as error:
     result["said"] = error.message
-result["removed"] = labs.down().labs
+result["removed"] = down().labs
 """)
     assert "'nothing'" in answer["said"]
     assert answer["removed"] == []
@@ -215,16 +217,16 @@ def test_tmpfs_is_used_if_disk_images_cannot_be_mounted() -> None:
     answer = run_in_namespaces("""
 from ipexctl.extras.lab import disk
 disk.can_mount_images = lambda: False
-made = labs.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
+made = up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):
-    argv = labs.ssh_argv(made.hosts[0], [text])
+    argv = ssh_argv(made.hosts[0], [text])
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 result["disk"] = ask("stat -f -c %T /var/tmp; echo x >~/x; cat ~/x").stdout
-labs.break_host(made.hosts[0], "full-disk")
+break_host(made.hosts[0], "full-disk")
 result["full"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").stderr
-labs.mend_host(made.hosts[0])
+mend_host(made.hosts[0])
 result["mended"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").returncode
-labs.down()
+down()
 """)
     assert answer["disk"] == "tmpfs\nx\n"
     assert "No space left" in answer["full"]

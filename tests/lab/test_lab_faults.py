@@ -9,7 +9,9 @@ import pytest
 
 from cli_helpers import CommandResult
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.labs import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
+from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
+from ipexctl.extras.lab.faults import FAULTS
+from ipexctl.extras.lab.state import Lab, LabHost
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

@@ -8,7 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, find_host, list_labs, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.state import load_all as list_labs
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL, CommandResult, ipexctl
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
-from ipexctl.extras.lab.plan import ipv6
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec, ipv6
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import more_sshds
 from message_data import missing
 from terminals import TerminalProgram

@@ -30,7 +30,8 @@ import pytest
 
 from benchmarks.processes import high_water
 from cli_helpers import IPEXCTL
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host, init_of
 from lab_run_helpers import Cluster, session_dir, small_stack
 

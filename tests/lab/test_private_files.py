@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ipexctl.extras.lab.labs import Lab, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from lab_run_helpers import Cluster, new_cluster, session_dir, small_stack
 
 LAB = LabSpec(hosts=2)

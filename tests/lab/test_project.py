@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import NO_HOSTS_ENV, CommandResult, ipexctl
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=2)

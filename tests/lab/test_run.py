@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import processes_with
-from ipexctl.extras.lab.labs import Lab, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask
 from lab_run_helpers import (
     REPORT_SCRIPT,

@@ -11,7 +11,7 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import WAIT_SCRIPT, Cluster, Running, by_rank
 
 MPI_LAB = LabSpec(hosts=3)

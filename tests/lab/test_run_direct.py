@@ -13,7 +13,9 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask
 from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank, new_cluster, session_dir, small_stack
 from message_data import missing

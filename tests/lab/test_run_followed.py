@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import Cluster, by_rank
 
 MPI_LAB = LabSpec(hosts=2)

@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 import wire_recorder
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import run
 from ipexctl.node.common.handshake import (
     CHECKPOINT_EXCHANGE,

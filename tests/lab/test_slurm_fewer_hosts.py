@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from message_data import missing

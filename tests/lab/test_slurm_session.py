@@ -15,7 +15,9 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from install_helpers import PYTHON
-from ipexctl.extras.lab.labs import Lab, LabSpec, ssh_argv
+from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask, listens
 from message_data import missing

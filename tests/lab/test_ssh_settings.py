@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.labs import Lab
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import more_sshds
 
 pytestmark = pytest.mark.lab

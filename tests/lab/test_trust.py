@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import begin, ipexctl
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import (

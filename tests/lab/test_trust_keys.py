@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import snapshot, trust

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.extras.lab.labs import Lab, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
 from trust_helpers import snapshot

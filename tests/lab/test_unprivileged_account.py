@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab
 from lab_run_helpers import Cluster, by_rank, session_dir, small_stack
 
 LAB = LabSpec(hosts=2)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.remote.node_call import _copy_name, agent_zip
 from lab_run_helpers import Cluster
 from message_data import missing

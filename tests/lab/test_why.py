@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.extras.lab.labs import LabHost, LabSpec
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import LabHost
 from ipexctl.extras.lab.system import in_namespaces
 from lab_run_helpers import Cluster
 from message_data import missing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.labs import Lab, LabHost
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 

@@ -22,7 +22,9 @@ from doc_shell import Shell
 from hatch_build import pages
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.labs import LabSpec, down, remove_abandoned, up
+from ipexctl.extras.lab.down import down, remove_abandoned
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.up import up
 from lab_run_helpers import stack_with
 from page_scenes import TRAIN, with_commands
 from simple_index import SimpleIndex

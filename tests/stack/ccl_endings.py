@@ -9,7 +9,8 @@ from pathlib import Path
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, processes_with
-from ipexctl.extras.lab.labs import Lab, break_host, mend_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask
 from lab_run_helpers import Running, new_cluster
 

@@ -18,9 +18,12 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
+from ipexctl.extras.lab.down import down
+from ipexctl.extras.lab.fault_injection import ssh_argv
 from ipexctl.extras.lab.files import hostfile
-from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, ssh_argv, up
-from ipexctl.extras.lab.up import can_mount_images
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.up import can_mount_images, up
 from ipexctl.ui.run.figures import training_loss
 from needs import find
 from slurm_helpers import start_sshd

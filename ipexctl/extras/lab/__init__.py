@@ -1,1 +1,1 @@
-"""A cluster of real SSH hosts on one Linux machine, and the command `lab`; `labs.py` is what others call."""
+"""A cluster of real SSH hosts on one Linux machine, and the command `lab`."""

@@ -18,7 +18,14 @@ import typer
 
 from ipexctl.commands.shared_options import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import labs
+from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
+from ipexctl.extras.lab.down import down as remove_labs
+from ipexctl.extras.lab.down import find_labs
+from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
+from ipexctl.extras.lab.faults import FAULTS
+from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import load_all as list_labs
+from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
 from ipexctl.option_defaults import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import counted
@@ -29,7 +36,8 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.extras.lab.labs import FoundLab, Lab, LabHost, RemovedLabs
+    from ipexctl.extras.lab.down import RemovedLabs
+    from ipexctl.extras.lab.state import FoundLab, Lab, LabHost
 
 
 _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
@@ -102,8 +110,6 @@ def condition_text(found: FoundLab) -> tuple[str, str]:
 
 
 def show_cpu_profiles(*, json: bool) -> None:
-    from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
-
     if json:
         print_json({"schema": "ipexctl.lab-costumes/1", "costumes": [c.name for c in CPU_PROFILES]})
         return
@@ -117,8 +123,6 @@ def show_cpu_profiles(*, json: bool) -> None:
 
 
 def show_faults() -> None:
-    from ipexctl.extras.lab.faults import FAULTS
-
     show_table(("fault", "what goes wrong"), [(fault.usage, fault.summary) for fault in FAULTS])
 
 
@@ -188,23 +192,23 @@ lab_command = typer.Typer(
 
 
 def _lab_names() -> list[str]:
-    return [lab.name for lab in labs.list_labs()]
+    return [lab.name for lab in list_labs()]
 
 
 def _hosts_of_labs(ctx: typer.Context) -> list[str]:
     chosen = ctx.params.get("lab")
-    hosts = [host for lab in labs.list_labs() if chosen in (None, lab.name) for host in lab.hosts]
+    hosts = [host for lab in list_labs() if chosen in (None, lab.name) for host in lab.hosts]
     count = Counter(host.name for host in hosts)
     return [host.name if count[host.name] == 1 else f"{host.lab}/{host.name}" for host in hosts]
 
 
 def _fault_names() -> list[str]:
-    return ["list", *(fault.name for fault in labs.FAULTS)]
+    return ["list", *(fault.name for fault in FAULTS)]
 
 
 def _active_faults(ctx: typer.Context) -> list[str]:
     try:
-        return list(labs.find_host(ctx.params.get("name") or "", ctx.params.get("lab")).faults)
+        return list(find_host(ctx.params.get("name") or "", ctx.params.get("lab")).faults)
     except UserError:
         return []
 
@@ -259,7 +263,7 @@ def up(
         return
 
     _exit_on_signals()  # like Ctrl-C, they remove the unfinished lab
-    spec = labs.LabSpec(
+    spec = LabSpec(
         hosts=hosts,
         name=_one_name("up", name, lab),
         cpus=_listed(cpu),
@@ -271,7 +275,7 @@ def up(
         users=_listed(users),
         homes=_listed(homes),
     )
-    show_lab(labs.up(spec), json=output.json, quiet=output.quiet)
+    show_lab(make_lab(spec), json=output.json, quiet=output.quiet)
 
 
 @subcommand(lab_command, "down")
@@ -291,7 +295,7 @@ def down(
     \b
     Example: ipexctl lab down lab2
     """
-    show_removed(labs.down(_one_name("down", name, lab), remove_all=remove_all), json=output.json, quiet=output.quiet)
+    show_removed(remove_labs(_one_name("down", name, lab), remove_all=remove_all), json=output.json, quiet=output.quiet)
 
 
 @subcommand(lab_command, "list")
@@ -304,7 +308,7 @@ def list_command(
     \b
     Example: ipexctl lab list --json
     """
-    show_labs(labs.find_labs(), json=output.json)
+    show_labs(find_labs(), json=output.json)
 
 
 @subcommand(lab_command, "ssh", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -319,7 +323,7 @@ def ssh(
     Example: ipexctl lab ssh node2
     """
 
-    argv = labs.ssh_argv(labs.find_host(name, lab), command or ())
+    argv = ssh_argv(find_host(name, lab), command or ())
     os.execvp(argv[0], argv)  # noqa: S606  # ssh takes over the terminal
 
 
@@ -340,7 +344,7 @@ def break_command(
         show_faults()
         return
 
-    show_broken(labs.break_host(labs.find_host(name, lab), fault, tuple(args or ())), fault)
+    show_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
 
 
 @subcommand(lab_command, "mend")
@@ -354,5 +358,5 @@ def mend(
     \b
     Example: ipexctl lab mend node2
     """
-    before = labs.find_host(name, lab)
-    show_mended(before, labs.mend_host(before, fault))
+    before = find_host(name, lab)
+    show_mended(before, mend_host(before, fault))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.facts import addresses_among
 from ipexctl.files.store_client import Damaged, StoreLocation, missing
@@ -21,13 +21,11 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, HostStatus, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
-from ipexctl.text import readable
+from ipexctl.stack.lock.lock import home_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import Mount
     from ipexctl.files.store_client import StoredFile
     from ipexctl.hosts.host import Host
     from ipexctl.node.env.replies import CheckResult, EnvRecord
@@ -36,54 +34,6 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
-
-
-UNPACKED: Final = 2.1
-"""Bytes of an environment on disk per byte of its wheels."""
-_FILES: Final = 30_000
-
-
-_LEAST: Final = 200_000_000
-"""Free bytes for the host that stores the wheels first; the smallest stack needs more."""
-
-
-def takes_wheels(facts: Facts) -> bool:
-    disk = facts.home.disk if facts.home else None
-    if disk is None:
-        return True
-    return disk.writable is not False and not disk.noexec and (disk.free is None or disk.free >= _LEAST)
-
-
-def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
-    """Problem and fix, or None; `held` bytes of its wheels are in the store already."""
-    home = facts.home
-    disk = home.disk if home else None
-    if home is None or disk is None:
-        return None
-    elsewhere = "choose another directory: --home DIR"
-    if disk.writable is False:
-        return f"{home.path} cannot be written ({_where(disk.mount)})", elsewhere
-    if disk.noexec:
-        return f"{home.path} is on a filesystem mounted noexec, where no program or library starts", elsewhere
-    needed = int(lock.size * (1 + UNPACKED)) - held
-    if disk.free is not None and disk.free < needed:
-        return (
-            (
-                f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}, "
-                f"and {readable(disk.free)} are free"
-            ),
-            f"make room there (ipexctl envs lists environments), or {elsewhere}",
-        )
-    if disk.inodes_free is not None and disk.inodes_free < _FILES:
-        return (
-            f"{home.path} has room for {disk.inodes_free} more files, and an environment has about {_FILES}",
-            elsewhere,
-        )
-    return None
-
-
-def _where(mount: Mount | None) -> str:
-    return f"{mount.point} is mounted read-only" if mount and "ro" in mount.options else "no permission, or read-only"
 
 
 @dataclass(frozen=True, slots=True)

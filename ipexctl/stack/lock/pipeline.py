@@ -30,7 +30,6 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.stack.choice import installed_plan
-from ipexctl.stack.env.build import UNPACKED
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
@@ -47,6 +46,7 @@ from ipexctl.stack.lock.indexes import (
     query_indexes,
     sources_for,
 )
+from ipexctl.stack.lock.lock import UNPACKED
 from ipexctl.stack.lock.make_lock import LacksWheel, LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl

@@ -29,8 +29,7 @@ from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
 from ipexctl.extras.lab.fault_injection import pick_host
 from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments
-from ipexctl.extras.lab.labs import LabSpec
-from ipexctl.extras.lab.plan import check, free_block, free_name, plan_lab
+from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.system import missing
 from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source

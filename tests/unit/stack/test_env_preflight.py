@@ -7,8 +7,7 @@ import pytest
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, HomeDirectory
 from ipexctl.hosts.home import check_same_home, find_leaders
-from ipexctl.stack.env.build import home_obstacle
-from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.lock.lock import Lock, Wheel, home_obstacle
 from ipexctl.text import readable
 
 LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, size=200_000_000),))

@@ -16,6 +16,7 @@ from ipexctl.remote.progress import Notice
 from ipexctl.stack.env.environment import EnvClient
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
+from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.root import find_root
 from ipexctl.sync_options import SyncOptions
 
@@ -86,8 +87,6 @@ _STACK: Final = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
 
 
 def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    from ipexctl.stack.resolve.model import Sources, StackRequest
-
     args = call.args
     wheelhouse = args["wheelhouse"]
 

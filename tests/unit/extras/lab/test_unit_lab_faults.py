@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.extras.lab import labs
+from ipexctl.extras.lab import faults
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
-from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments, steps
-from ipexctl.extras.lab.labs import FAULTS, LabSpec
-from ipexctl.extras.lab.plan import plan_lab
+from ipexctl.extras.lab.faults import FAULTS, check_possible, find_fault, read_arguments, steps
+from ipexctl.extras.lab.plan import LabSpec, plan_lab
 from ipexctl.text import counted
 
 HOST = plan_lab(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
@@ -65,7 +64,7 @@ def test_faults_that_do_not_conflict_are_added(in_force: str, wanted: str) -> No
 
 
 def test_every_fault_has_its_script_and_every_script_its_fault() -> None:
-    scripts = {path.stem for path in Path(labs.__file__).with_name("fault_scripts").glob("*.sh")}
+    scripts = {path.stem for path in Path(faults.__file__).with_name("fault_scripts").glob("*.sh")}
     assert scripts == {fault.script_name for fault in FAULTS} | {"common"}
 
 

@@ -14,8 +14,7 @@ from ipexctl.extras.lab import files, network, state
 from ipexctl.extras.lab.command import lab_command
 from ipexctl.extras.lab.down import labs_of, mounts_below
 from ipexctl.extras.lab.fault_injection import find_host, pick_host
-from ipexctl.extras.lab.labs import LabSpec
-from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, plan_lab
+from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, LabSpec, check, free_block, free_name, ipv6, plan_lab
 from ipexctl.extras.lab.state import from_json, netns_name, to_json
 from ipexctl.extras.lab.system import innermost_pid, missing
 from message_data import missing as data_missing
@@ -167,7 +166,7 @@ def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:
 
 def test_up_takes_a_name_as_down_does(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str | None] = []
-    monkeypatch.setattr("ipexctl.extras.lab.labs.up", lambda spec: names.append(spec.name))
+    monkeypatch.setattr("ipexctl.extras.lab.up", lambda spec: names.append(spec.name))
     monkeypatch.setattr("ipexctl.extras.lab.command.show_lab", lambda *_, **__: None)
     up: Any = get_command(lab_command)
     for words in ([], ["mine"], ["--lab", "mine"]):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.extras.lab import files
-from ipexctl.extras.lab.labs import LabSpec
-from ipexctl.extras.lab.plan import plan_lab
+from ipexctl.extras.lab.plan import LabSpec, plan_lab
 
 PLAIN = plan_lab(LabSpec(hosts=2), "lab", 3)
 TWO_NETWORKS = plan_lab(LabSpec(hosts=2, internal=True), "lab", 3)

@@ -9,8 +9,7 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import slurm, system
-from ipexctl.extras.lab.labs import LabSpec
-from ipexctl.extras.lab.plan import plan_lab
+from ipexctl.extras.lab.plan import LabSpec, plan_lab
 from message_data import missing
 
 
