@@ -166,7 +166,7 @@ def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:
 
 def test_up_takes_a_name_as_down_does(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str | None] = []
-    monkeypatch.setattr("ipexctl.extras.lab.up", lambda spec: names.append(spec.name))
+    monkeypatch.setattr("ipexctl.extras.lab.command.make_lab", lambda spec: names.append(spec.name))
     monkeypatch.setattr("ipexctl.extras.lab.command.show_lab", lambda *_, **__: None)
     up: Any = get_command(lab_command)
     for words in ([], ["mine"], ["--lab", "mine"]):
