@@ -33,13 +33,12 @@ from ipexctl.commands.defaults import (
 )
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, is_on_command_line
 from ipexctl.errors import FileError, UserError, raise_all
+from ipexctl.found_files import user_file
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable, tilde_path
 from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.ui.table import show_table
-from ipexctl.user_config import user_file
-from ipexctl.found_files import user_file
 
 if TYPE_CHECKING:
     from ipexctl.doctor.finding import DoctorReport

@@ -16,9 +16,8 @@ from typing import Final, Literal, NamedTuple
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
-from ipexctl.found_files import check_found, check_own
-from ipexctl.hosts.source import SourceFile
 from ipexctl.found_files import TomlError, check_found, check_own, parse_toml, user_file
+from ipexctl.hosts.source import SourceFile
 from ipexctl.text import expanded, tilde_path
 
 PROJECT_FILE: Final = "ipexctl.toml"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
-from ipexctl.sync.report import SyncReport, SyncResult
+from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync_options import SyncOptions
 from ipexctl.text import counted, printable, tilde_path
 from ipexctl.ui.messages import print_message

@@ -28,7 +28,6 @@ from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.safe_output import OutputPipes, for_terminal
 
 if TYPE_CHECKING:
-    from ipexctl.remote.execute import ExecResult
     from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host

@@ -16,9 +16,7 @@ from ipexctl.commands.trust_command import show
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.trust.host_state import Permissions
-from ipexctl.trust.plan import keys_to_add, keys_to_remove
 from ipexctl.trust.setup import keys_to_add, keys_to_remove
-from ipexctl.ui.trust import show
 
 SSH_ERRORS = (
     "ssh: connect to host 10.0.0.2 port 22: Connection refused",

@@ -9,8 +9,6 @@ from golden_file import Case, golden_diff, refusal
 from test_run_screen import plain, status
 
 from ipexctl.commands import install_command, ps_command
-from ipexctl.extras.lab.condition import labs_to_remove
-from ipexctl.extras.lab.view import condition_text
 from ipexctl.extras.lab.command import condition_text
 from ipexctl.extras.lab.state import labs_to_remove
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus

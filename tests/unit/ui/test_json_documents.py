@@ -36,10 +36,8 @@ from ipexctl.run.dump import Dump
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
-from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.ui import dump
 from ipexctl.sync.node_calls import SyncReport, SyncResult
-from ipexctl.ui import dump, envs, fetch, install, push, sync, trust, uninstall, why
+from ipexctl.ui import dump
 from ipexctl.ui.errors import requested_schema
 
 N1 = Host("n1", "n1")
