@@ -194,16 +194,31 @@ SCENES = (
             1: (uses("imports_tqdm.py", as_name="train.py"), LACKS.format("touch")),
             2: (LACKS.format("rm"), LONG, "ipexctl run --detach train.py", ALL_BEGUN),
             3: (TRAIN, "(sleep 3; ipexctl stop last) >/dev/null 2>&1 &"),
-            4: (LONG,),
-            5: (TRAIN,),
-            6: ("printf '%s\\n' '#!/bin/sh' 'cat >~/posted' >../bin/curl && chmod 755 ../bin/curl",),
-            9: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
-            10: (uses("hang.py"), "ipexctl run --detach --ppn 2 hang.py", "sleep 3"),
+        },
+    ),
+    Scene(
+        "docs/run-watch.md",
+        CLUSTER,
+        hosts=4,
+        before={
+            0: (LONG,),
+            1: (TRAIN,),
+            2: ("printf '%s\\n' '#!/bin/sh' 'cat >~/posted' >../bin/curl && chmod 755 ../bin/curl",),
         },
         after=(
             """grep -q '"state": "ok"' ~/posted""",
             """ipexctl exec -l node1 -- grep -q '"state": "ok"' mail""",
         ),
+    ),
+    Scene(
+        "docs/run-end.md",
+        CLUSTER,
+        hosts=4,
+        before={
+            0: (TRAIN,),
+            1: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
+            2: (uses("hang.py"), "ipexctl run --detach --ppn 2 hang.py", "sleep 3"),
+        },
     ),
     Scene("docs/slow.md", CLUSTER, before={1: (TRAIN,)}),
     Scene(

@@ -56,7 +56,7 @@ _NOT_JUDGED: Final = {
     "one-rank": ("it has one rank, which waits for nobody", "see where it is: ipexctl why {run} --stacks"),
 }
 _FIX_WHEN_OVER: Final = {
-    "no-windows": "steps of torch's optimizers are counted unless the run has --no-meter: docs/run.md says how",
+    "no-windows": "ipexctl counts the steps of torch's optimizers, unless the run has --no-meter",
     "too-short": (
         "a verdict needs three windows in a row of at least 10 s and 30 steps; its throughput: ipexctl why {run}"
     ),

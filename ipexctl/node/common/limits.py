@@ -1,7 +1,7 @@
 """Waits on a node that a user can notice, in seconds. The control machine's are in `ipexctl/limits.py`.
 
 Limits that decide whether a run is alive are in `liveness.py`; unnoticed ones, such as polling pauses, are next to
-their code. docs/run.md has each value of this file.
+their code. docs/run-watch.md lists those that a user meets.
 """
 
 from __future__ import annotations

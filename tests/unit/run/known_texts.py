@@ -186,7 +186,7 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` finds these texts and prints the cause and the fix; [run](run.md#when-it-fails) says where it looks.
+`ipexctl why RUN` finds these texts and prints the cause and the fix; [run](run-end.md#when-it-fails) says where it looks.
 *Likely* and *possible* say how certain a cause is. The ids are in `why --json` and do not change. The examples, at most
 two of an id, were printed by rank 1 on node2.
 
