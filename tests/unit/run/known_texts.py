@@ -25,8 +25,6 @@ from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 
 HOSTS = ("node1", "node2", "node3")
-SHOWN = 2
-"""Examples of a cause on the page: one for each of its first fixes."""
 
 
 @dataclass(frozen=True)
@@ -186,52 +184,47 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` finds these texts and prints the cause and the fix; [run](run-end.md#when-it-fails) says where it looks.
-*Likely* and *possible* say how certain a cause is. The ids are in `why --json` and do not change. The examples, at most
-two of an id, were printed by rank 1 on node2.
+`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix for that
+run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible* say how certain the cause is.
+The ids are in `why --json` and do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
-Warnings that healthy runs print, too, are never the cause: `The hostname of the client socket cannot be retrieved` (an
-address has no name), `Using the loopback address as fallback` (gloo could not resolve a host's own name). Where no text
-is known, `why` names the exception or the exit code.
+Healthy runs also print `The hostname of the client socket cannot be retrieved` (an address has no name) and `Using the
+loopback address as fallback` (gloo could not resolve a host's own name): `why` ignores both. If it knows no text in the
+output, it names the exception or the exit code.
 """
 
 
 _TAIL = """\
 ## Wrong values
 
-No text shows these: the run ends well.
+The run ends well, so no text shows these.
 
 ### The Trainer's loss is multiplied by the number of ranks
 
 transformers 4.54 and later (5.23 is the newest tried) multiply loss and gradients of the `Trainer` by the number of
-ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do. `ipexctl
-run` has a note for such a script. `--average_tokens_across_devices False` in its arguments, or `accepts_loss_kwargs =
-False` in the model's class, ends both. A causal language model is right with the default.
-[Measured](examples.md#trainer_bertpy).
+ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do
+([measured](examples.md#trainer_bertpy)). `ipexctl run` has a note for such a script. Add
+`--average_tokens_across_devices False` to its arguments, or set `accepts_loss_kwargs = False` in the model's class.
+Causal language models are right with the default.
 """
 
 
 def page() -> str:
-    parts, fixes = [_HEAD], dict[str, str]()
+    parts, ids_of_fixes = [_HEAD], dict[str, str]()
     for heading, texts in SECTIONS.items():
         parts.append(f"## {heading}\n")
-        by_id: dict[str, dict[str, tuple[str, str]]] = {}
+        first: dict[str, Text] = {}
         for text in texts:
+            first.setdefault(text.id, text)
+        for text in first.values():
             cause = verdict_of(text).cause
             assert cause is not None, text
+            fix = f"as for {ids_of_fixes[cause.fix]}" if cause.fix in ids_of_fixes else cause.fix
+            ids_of_fixes.setdefault(cause.fix, text.id)
             meaning = f"{cause.confidence.capitalize()}: {cause.sentence}."
-            by_id.setdefault(text.id, {}).setdefault(cause.fix, (_printed(text), meaning))
-        for id_, by_fix in by_id.items():
-            parts.append(f"### {id_}\n")
-            before = None
-            for fix, (printed, meaning) in [*by_fix.items()][:SHOWN]:
-                known = f"as for {fixes[fix]}" if fix in fixes else fix
-                parts += [f"```text\n{printed}\n```\n"] if printed != before else []
-                parts.append(f"{meaning} Fix: {known}\n")
-                before = printed
-                fixes.setdefault(fix, id_)
+            parts += [f"### {text.id}\n", f"```text\n{_printed(text)}\n```\n", f"{meaning} Fix: {fix}\n"]
     return "\n".join([*parts, _TAIL])
 
 
