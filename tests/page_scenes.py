@@ -20,7 +20,6 @@ LAB_SLURM = "a lab with Slurm that the page makes"
 QUEUE = "a Slurm, from a machine that reaches its login node"
 ALLOCATION = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
-REAL_LAB = "three hosts, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
 
@@ -243,15 +242,6 @@ SCENES = (
                 "ipexctl exec -H hostfile --shell 'mkdir -p results && touch results/model.pt'",
                 "ipexctl fetch -H hostfile node1:results/ ~/train/out",
             ),
-        },
-    ),
-    Scene(
-        "docs/tour.md",
-        REAL_LAB,
-        take={"fails.py": ("python", 0)},
-        before={
-            4: ("until ipexctl ps | grep -q running; do sleep 1; done",),
-            5: ("until ipexctl logs last -r 0 | grep -q 'step 40'; do sleep 1; done",),
         },
     ),
     Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),

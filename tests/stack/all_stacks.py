@@ -2,10 +2,9 @@
 
 A row is installed and verified by `ipexctl install`, two ranks train `examples/train_digits.py`, one rank runs
 `examples/inference.py`; the transformers and accelerate that the row names are added, two ranks train
-`examples/trainer_bert.py --use_ipex`, and the environment is removed. The result is a table, a line per row, of which
-docs/versions.md has the last columns; a text in bold says which of these steps failed, with the last line of its
-output. Uses this machine as the smallest cluster there is and keeps everything in one directory. Too long for every
-day: each row is some 4 GB.
+`examples/trainer_bert.py --use_ipex`, and the environment is removed. The result is a table with a line per row; a text
+in bold names the step that failed and the last line of its output. docs/versions.md lists the failures. Uses only this
+machine and keeps everything in one directory. Too long for every day: each row is some 4 GB.
 
     python tests/stack/all_stacks.py
     python tests/stack/all_stacks.py --rows ipex-1.12,ipex-1.13 --scratch /var/tmp

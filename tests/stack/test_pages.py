@@ -1,4 +1,4 @@
-"""The main path of the pages with the real torch: on this machine alone, and on three hosts of a lab."""
+"""The main path of the pages with the real torch, on this machine alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_helpers import real_lab, require_disk, require_package
+from real_helpers import require_disk, require_package
 
 from doc_shell import Shell
-from page_scenes import REAL_HERE, REAL_LAB, Scene, play, scenes
+from page_scenes import REAL_HERE, Scene, play, scenes
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -32,12 +32,3 @@ def test_real_torch_pages_on_localhost(context: Scene, ours: Path, tmp_path: Pat
     env = {"IPEXCTL_HOME": str(ours), "OMP_NUM_THREADS": "1"}  # threads that wait for each other on a busy machine
     shell = Shell(tmp_path, env, programs=ours / "envs/default/bin")
     assert play(context, shell) == []
-
-
-@scenes(REAL_LAB)
-def test_real_torch_pages_on_three_hosts(context: Scene, tmp_path: Path) -> None:
-    with real_lab("tour", 3, disk=DISK_NEEDED) as lab:
-        shell = Shell(tmp_path, {"IPEXCTL_HOSTFILE": str(lab.hostfile)}, lab=lab.name)
-        shutil.copy(shell.project / "examples/train_digits.py", shell.project)
-        shutil.rmtree(shell.project / "examples")
-        assert play(context, shell) == []
