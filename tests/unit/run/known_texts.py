@@ -184,9 +184,9 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix for that
-run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible* say how certain the cause is.
-The ids are in `why --json` and do not change.
+`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix for
+that run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible* say how certain the cause
+is. The ids are in `why --json` and do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
