@@ -319,8 +319,8 @@ class Cluster:
     ) -> Run:
         """Start a script, a module or a command on all hosts, one process per rank, and return once it runs.
 
-        The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that this same call started
-        before; it restarts on those of its hosts that answer.
+        The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that the same call started
+        before: it starts over on its hosts that answer.
         """
         from ipexctl.api.run_handle import Run
 

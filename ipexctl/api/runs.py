@@ -1,6 +1,6 @@
 """The steps of each command about known runs: ps, logs, wait, stop, dump, why.
 
-If node0 is gone, the local copy answers as far as it can, and the answer says so. Only `stop` and `prune` change
+If node0 is gone, they answer from the local copy and report that. Only `stop` and `prune` change
 anything on a host. A failure is a `CallError` that names node0.
 """
 

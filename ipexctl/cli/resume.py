@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RESUME: Final = option(
     "--resume RUN",
-    "Begin a run anew, with its options and its script, on those of its hosts that answer.",
+    "Start a run over, with its options and script, on its hosts that answer.",
     autocompletion=complete.runs,
 )
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))

@@ -306,7 +306,7 @@ def _options(name: str, annotation: object, default: object) -> Iterator[inspect
         info = default.metadata[_TYPER]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
     elif isinstance(default, dataclasses.Field) and (declaration := declaration_of(default)) is not None:
-        # Limits are checked together with those of playbooks and ipexctl.toml, not by typer.
+        # Our own check of limits also serves playbooks and ipexctl.toml, so typer gets none.
         is_list = annotation == tuple[str, ...]
         info = _typer_option(
             declaration.words,

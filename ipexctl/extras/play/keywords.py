@@ -141,7 +141,7 @@ _ADDED: Final[Mapping[str, KeywordReader]] = {
     "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
     "environment": _environment,
 }
-"""Keywords added to those of play and blocks; others replace them."""
+"""Keywords of a task that add to the value of its play and blocks. All others replace it."""
 _INHERITED: Final[Mapping[str, KeywordReader]] = {
     **_ADDED,
     **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),

@@ -1,8 +1,8 @@
 """The module run: starts a job on the play's hosts by `api.run` and follows it, or detaches. One `Result` for all
 hosts.
 
-Cancelling the play stops the run over a new session, because the pool's are closed then. `creates` is looked up on
-node0 in the run's own tree, of which there may be two.
+Cancelling the play stops the run over a new session, because the pool's are closed then. node0 looks
+for `creates` in the run's own tree: a project may have two.
 """
 
 from __future__ import annotations
