@@ -504,7 +504,7 @@ _OF_CLOCKS: dict[str, str] = {
     "node/run/rank.py": "the loop of a rank wrapper",
     "node/run/host_starter.py": "the loop of a host starter",
     "node/run/follow.py": "the loop of a call that follows a run",
-    "node/smoke/speed.py": "measures speeds: a duration is its result",
+    "node/network/speed.py": "measures speeds: a duration is its result",
     "node/env/verify_rank.py": "measures collectives: a duration is its result",
     "node/env/verify_steps.py": "measures imports, in Pythons where it imports nothing of ours",
     "node/network/ports.py": "its source alone is given to a Python: it can import nothing of ours",
@@ -591,7 +591,7 @@ _SLURM = (
     "ipexctl/hosts/batch_systems.py",
     "ipexctl/remote/srun.py",
     "ipexctl/node/common/slurm.py",
-    "ipexctl/node/step/",
+    "ipexctl/node/srun_step.py",
 )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.node.smoke.speed import LinkServerRequest, SmokeRequest, SpeedRequest
+    from ipexctl.node.network.speed import LinkServerRequest, SmokeRequest, SpeedRequest
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -228,8 +228,8 @@ class _Smoke:
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
         pythons += software.agent_pythons
-        command = agent_command("smoke.speed", action, python=next(iter(pythons), ""), label="measure speed")
-        stdin = agent_and_request("smoke.speed", request)
+        command = agent_command("network.speed", action, python=next(iter(pythons), ""), label="measure speed")
+        stdin = agent_and_request("network.speed", request)
         dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 
     def measure_hosts(self, dialog: ScriptDialog, until: float, lost: Mapping[str, HostError]) -> tuple[HostSmoke, ...]:

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
 
 import torch
 
-from .layout import pieces, shard_bounds
-from .segment import COPIED, HEADER, MOST_PIECES, SUMMED, WRITTEN
+from .segment import COPIED, HEADER, MOST_PIECES, SUMMED, WRITTEN, pieces, shard_bounds
 from .waiting import HALF, MASK, Waiter
 from .wire import Lost
 

@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 from .agreement import Round
 from .channel import DTYPES, SEGMENT_SIZE, Channel
-from .layout import find_hosts
-from .segment import NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported, open_memfd
+from .segment import NONCE_SIZE, Segment, SegmentError, create_memfd, find_hosts, is_supported, open_memfd
 from .waiting import Peer, read_state
 from .wire import Between, Lost
 

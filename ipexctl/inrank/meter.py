@@ -1,7 +1,7 @@
 """The step meter of a rank: counts optimizer steps, DataLoader samples, and time spent waiting for data.
 
 When `import torch` or IPEX has run a module, `rank_hooks.py` calls the `watch_…` function that changes it; without
-$IPEXCTL_METER nothing is imported. Totals go to the ring (`meter_ring.py`).
+$IPEXCTL_METER nothing is imported. Totals go to the ring (`RingWriter`).
 
 - An error here never reaches the script: the meter ends, the script continues.
 - The first optimizer that steps counts. Another replaces it when the first is gone, or has not stepped once during
@@ -16,16 +16,110 @@ A torch before OLDEST has no meter, and compiled steps are not counted. IPEX's f
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import mmap
 import os
+import struct
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
-from .meter_ring import RingError, RingWriter, Totals
+SLOTS = 1024
+WORDS = 8
+RECORD_SIZE = 8 * WORDS
+RING_SIZE = SLOTS * RECORD_SIZE
+SALT = 0x69706578_6D657472
+LINK = "/memfd:ipexctl-meter"
+MASK = (1 << 64) - 1
+_RECORD = struct.Struct("@8Q")
+_BODY = struct.Struct("@7Q")
+
+
+class Totals(NamedTuple):
+    """Times in ns; all but `wall` and `flags` are sums since the meter began."""
+
+    wall: int
+    steps: int = 0
+    samples: int = 0
+    wait: int = 0
+    reduce: int = 0
+    flags: int = 0
+    """Not a sum. PREFETCHED, MIXED and UNSIZED are in the lower half."""
+
+
+class RingError(Exception):
+    """This process can't write the ring; the text is the reason."""
+
+
+def check_of(number: int, totals: Totals) -> int:
+    check = SALT ^ number
+    for word in totals:
+        check ^= word
+    return check & MASK
+
+
+class RingWriter:
+    """The ring of the step meter, as its rank writes it: a small shared file with the newest records.
+
+    The rank wrapper makes the file (path in $IPEXCTL_METER) and reads it (`node/run/meter_reader.py`). Its one writer
+    holds its lock. Totals continue from the newest record when another process takes over, so a missed record costs
+    resolution but no step. A record is 8 words of 64 bits in machine order, in the next of SLOTS places:
+
+        NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, CHECK
+
+    NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds,
+    WAIT the time spent waiting for data, REDUCE that for other ranks in the all-reduce in shared memory. FLAGS has why
+    samples can't be known since the record before, in its lowest byte; the bytes of gradients of models with DDP, by
+    65,536, in the next three; and in its upper half the thread that stepped. CHECK is the exclusive or of the other
+    words and of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows stores to others in
+    this order, and a reader that meets a record halfway sees NUMBER 0, two different readings, or a wrong CHECK.
+    """
+
+    def __init__(self, path: str) -> None:
+        # In a container with its own pids, the path may belong to another file.
+        if not os.readlink(path).startswith(LINK):
+            raise RingError("the path of the step meter is that of another file")
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(self._file).st_size != RING_SIZE:
+                raise RingError("the file of the step meter has another size")
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RingError("another process of this rank has the step meter") from None
+            self._map = mmap.mmap(self._file, RING_SIZE)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._words = memoryview(self._map).cast("Q")
+        self._number, self.before = self._find_newest()
+
+    def _find_newest(self) -> tuple[int, Totals]:
+        newest, totals = 0, Totals(0)
+        for fields in _RECORD.iter_unpack(self._map[:]):
+            number, found = fields[0], Totals(*fields[1:7])
+            if number > newest and check_of(number, found) == fields[7]:
+                newest, totals = number, found
+        return newest, totals
+
+    def write(self, totals: Totals) -> None:
+        number = self._number + 1
+        offset = (number - 1) % SLOTS * RECORD_SIZE
+        check = check_of(number, totals)
+        self._words[offset // 8] = 0
+        _BODY.pack_into(self._map, offset + 8, *totals, check)
+        self._words[offset // 8] = number
+        self._number = number
+
+    def close(self) -> None:
+        self._words.release()
+        self._map.close()
+        os.close(self._file)
+
 
 INTERVAL = 20_000_000
 """Minimum ns between records: faster steps share one, and the ring lasts 20 s."""

@@ -163,11 +163,11 @@ Shell codes 126 and 127: the file can't start, its interpreter is gone, or it is
 """
 
 
-_MORE_FOLDERS: Final = {"smoke": ("network",), "uninstall": ("env", "files", "run")}
+_MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
 
 
 def agent_zip(*folders: str) -> bytes:
-    """The modules all commands share, and the given folders with those they import."""
+    """The modules all commands share, and the given folders or modules with the folders they import."""
     with _zip_lock:  # calls to many hosts start at once, and each would make the zip (4 ms)
         return _make_zip(folders)
 
@@ -182,8 +182,8 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
             _add(archive, f"ipexctl/node/{name}.py", (_NODE / f"{name}.py").read_text(encoding="utf-8"))
         others = (other for folder in folders for other in _MORE_FOLDERS.get(folder, ()))
         for name in ("common", *folders, *others):
-            for file in sorted((_NODE / name).glob("*.py")):
-                _add(archive, f"ipexctl/node/{name}/{file.name}", file.read_text(encoding="utf-8"))
+            for file in sorted((_NODE / name).glob("*.py")) or [_NODE / f"{name}.py"]:
+                _add(archive, f"ipexctl/node/{file.relative_to(_NODE)}", file.read_text(encoding="utf-8"))
     return packed.getvalue()
 
 

@@ -1,6 +1,6 @@
 """A session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
-`srun --overlap` starts the agent's `step.serve` there, which has the protocol. The step has all CPUs and the job's
+`srun --overlap` starts the agent's `srun_step` there, which has the protocol. The step has all CPUs and the job's
 memory on that node and takes none from other steps; Slurm accounts for it and ends it with the job. It ends with srun's
 stdin, even if this process is killed. Only a session that stays leaves its step to a run's supervisor.
 
@@ -45,7 +45,7 @@ from ipexctl.node.common.slurm import (
     step_argv,
     variables_of_job,
 )
-from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
+from ipexctl.node.srun_step import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.certificate import make_certificate
 from ipexctl.remote.command import MAX_LINE
@@ -249,7 +249,7 @@ class SrunSession(Session):
             "stays": self._stays,
         }
         srun = subprocess.Popen(
-            srun_argv(self.host.name, agent_command("step.serve").script, self._job),
+            srun_argv(self.host.name, agent_command("srun_step").script, self._job),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -257,7 +257,7 @@ class SrunSession(Session):
             start_new_session=True,  # Ctrl-C is for this process, which ends the commands first
         )
         assert srun.stdin is not None
-        first = agent_and_request("step.serve", request)
+        first = agent_and_request("srun_step", request)
         threading.Thread(target=self._send_first, args=(srun.stdin, first), daemon=True).start()
         return srun
 

@@ -15,7 +15,7 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.uninstall.replies import HomeReply
+from ipexctl.node.uninstall import HomeReply
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
@@ -25,7 +25,7 @@ from ipexctl.trust.setup import TrustOptions, revoke
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.node.uninstall.home import UninstallRequest
+    from ipexctl.node.uninstall import UninstallRequest
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -132,7 +132,7 @@ class _Uninstall:
             request: UninstallRequest = {"home": home, "results": self._options.with_results, "ended": ended}
             reply = call(
                 session,
-                "uninstall.home",
+                "uninstall",
                 action,
                 request,
                 home=home,

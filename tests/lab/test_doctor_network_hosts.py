@@ -76,7 +76,7 @@ def doctor_processes(lab: Lab) -> list[str]:
     """Processes of the doctor's scripts on the lab hosts, found by words of their command lines."""
     return [
         found
-        for mark in ("ipexctl ", "ipexctl-is", "smoke.speed", "network.ports")
+        for mark in ("ipexctl ", "ipexctl-is", "network.speed", "network.ports")
         for found in processes_with(lab, mark)
     ]
 

@@ -207,5 +207,5 @@ def test_who_reads_packets_sees_no_secret_and_no_key(lab: Lab, tmp_path: Path) -
     assert sorted(ran.out.splitlines()) == [f"[{rank}] lengths 23 21" for rank in range(2)]
     assert said.out.count("23") == 2, "commands have the environment of the call"
     seen = captured.read_bytes()
-    assert b"step.serve" in seen or b"SLURM" in seen, "srun's own streams are among the packets"
+    assert b"srun_step" in seen or b"SLURM" in seen, "srun's own streams are among the packets"
     assert [text for text in (*secrets, '"token"', '"fingerprint"') if text.encode() in seen] == []

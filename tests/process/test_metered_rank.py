@@ -19,7 +19,7 @@ RUNS = {"size": 1, "go": {"by_mpirun": False}}
 TRAIN = f"""
 import os, sys, threading, time
 sys.path.insert(0, {str(Path(ipexctl.__file__).parents[1])!r})
-from ipexctl.inrank.meter_ring import RingWriter, Totals
+from ipexctl.inrank.meter import RingWriter, Totals
 thread = threading.get_native_id() << 32
 ring, begun = RingWriter(os.environ["IPEXCTL_METER"]), time.monotonic_ns()
 for step in range(1, 22):

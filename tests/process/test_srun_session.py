@@ -20,7 +20,7 @@ from agent_helpers import wait_until
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.slurm import variables_of_job
-from ipexctl.node.step.serve import environment
+from ipexctl.node.srun_step import environment
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import MAX_LINE, Command
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable

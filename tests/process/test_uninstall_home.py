@@ -74,7 +74,7 @@ def agent(
     action: str, home: Path, *, results: bool = False, python: str = sys.executable, ended: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     request = {"home": str(home), "results": results, "ended": ended}
-    return said(start("uninstall.home", action, request, python=python))
+    return said(start("uninstall", action, request, python=python))
 
 
 def files(directory: Path) -> set[str]:

@@ -12,12 +12,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.answer import AgentError, Json, answer_until_stopped, check_stopped, emit_step
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.home_entries import BUILD_DIRECTORY, STAGED_ENVIRONMENT, is_environment, own_entries
-from ipexctl.node.common.stop import answer_until_stopped, check_stopped, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
 from ipexctl.node.env.environments import check_name, remove_tree
 from ipexctl.node.env.fill import Fill

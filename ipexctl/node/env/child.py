@@ -14,10 +14,9 @@ import signal
 import subprocess
 from typing import BinaryIO, Callable, Sequence
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, check_stopped
 from ipexctl.node.common.clock import Countdown, Stopwatch
 from ipexctl.node.common.processes import end_with_parent
-from ipexctl.node.common.stop import check_stopped
 
 KEPT = 2048, 4096
 """Bytes kept of the beginning and end of a program's output."""

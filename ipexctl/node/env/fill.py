@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import AgentError, explain_os_error
+from ipexctl.node.common.answer import AgentError, emit_step, explain_os_error
 from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import (
     format_size,
@@ -29,7 +29,6 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_atomically,
 )
-from ipexctl.node.common.stop import emit_step
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.node.env.unpacked import Package, find_unpacked

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, TypedDict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from ipexctl.node.common.answer import answer_until_stopped
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-from ipexctl.node.common.stop import answer_until_stopped
 from ipexctl.node.env.indexes import local_path
 from ipexctl.node.env.replies import CompileReply, LocalWheel
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment

@@ -1,8 +1,9 @@
 """Verifies an environment by using it: imports, a training step in bf16, an all-reduce of two ranks.
 
 System libraries, the processor and the MPI decide whether a stack works, and pip knows none of them. Steps share a
-process; after a crash, blamed on the step begun last, the rest runs in a new one. `stack/env/verify_errors.py`
-interprets the results on the control machine.
+process; after a crash, blamed on the step begun last, the rest runs in a new one. An all-reduce that another
+environment of this machine passed counts if this one has the same files, unchanged since (HOME/envs/NAME/verified/
+MACHINE.json): that saves two thirds of a verification. `stack/env/verify_errors.py` interprets the results.
 """
 
 from __future__ import annotations
@@ -14,22 +15,95 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import BinaryIO, Mapping, Sequence, TypedDict
+from typing import BinaryIO, Mapping, NamedTuple, Sequence, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.answer import AgentError, Json, answer_until_stopped, emit_step
 from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
-from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.files import read_json, write_json_atomically
+from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.records import Detail
 from ipexctl.node.common.sockets import free_port
-from ipexctl.node.common.stop import answer_until_stopped, emit_step
+from ipexctl.node.env.check import normalize, sites_of
 from ipexctl.node.env.child import Child, watch
-from ipexctl.node.env.proof import find_proof
 from ipexctl.node.env.replies import VerifyPhase, VerifyResult
+from ipexctl.node.env.unpacked import Package
 from ipexctl.node.env.verify_rank import MARK
+
+_BESIDE_SITE = "../"
+_SCRIPTS = "../../../bin/"
+
+
+class _Environment(NamedTuple):
+    path: str
+    record: Json
+    wheels: Mapping[str, str]
+    packages: Mapping[str, Package]
+
+    @classmethod
+    def read(cls, path: str) -> _Environment | None:
+        record, sites = read_json(f"{path}/env.json"), sites_of(path)
+        wheels = {normalize(str(w.get("name"))): str(w.get("sha256")) for w in read_json(f"{path}/lock.json")["wheels"]}
+        if not sites:
+            return None
+        packages = {
+            normalize(info.stem.rpartition("-")[0]): Package(path, sites[0], info.name, is_doubtful=False)
+            for info in Path(sites[0]).glob("*.dist-info")
+        }
+        return cls(path, record, wheels, packages) if wheels.keys() <= packages.keys() else None
+
+    def settings(self, path: str) -> str:
+        """Everything but files that affects ranks, as if the environment were at that path."""
+        names = ("python", "backend", "module", "variables", "prepended")
+        interpreter = os.path.realpath(f"{self.path}/bin/python")
+        return repr([interpreter, *(self.record.get(name) for name in names)]).replace(self.path, path)
+
+
+def find_proof(keep: str, backend: str) -> Json | None:
+    """A good result of an environment contained in the one with the result file `keep`, or None."""
+    env, machine = os.path.dirname(os.path.dirname(keep)), os.path.basename(keep)
+    try:
+        own = _Environment.read(env)
+        for path in filter(is_environment, own_entries(os.path.dirname(os.path.dirname(env)), "envs")):
+            proof = read_json(f"{path}/verified/{machine}")
+            if path == env or own is None or proof.get("ok") is not True or proof.get("backend") != backend:
+                continue
+            part = _Environment.read(path)
+            if part is not None and _has_all(own, part, os.stat(f"{path}/verified/{machine}").st_mtime):
+                launcher = proof.get("launcher")
+                return {**proof, "env": os.path.basename(path), "launcher": launcher and launcher.replace(path, env)}
+    except (OSError, KeyError, ValueError):  # damaged, or being removed
+        pass
+    return None
+
+
+def _has_all(own: _Environment, part: _Environment, until: float) -> bool:
+    if not part.wheels.items() <= own.wheels.items() or part.settings(own.path) != own.settings(own.path):
+        return False
+    added = (own.packages[name] for name in own.wheels.keys() - part.wheels.keys())
+    if any(path.startswith(_BESIDE_SITE) and not path.startswith(_SCRIPTS) for new in added for path, _ in new.files()):
+        return False
+    return all(
+        _is_same(own.packages[name], part.packages[name], path, until)
+        for name in part.wheels
+        for path, _ in part.packages[name].files()
+    )
+
+
+def _is_same(own: Package, part: Package, path: str, until: float) -> bool:
+    if path.endswith(".dist-info/RECORD"):
+        return True  # of an environment with scripts, which contain its path
+    own_path, part_path = f"{own.site}/{path}", f"{part.site}/{path}"
+    found, other = os.stat(own_path), os.stat(part_path)
+    if (found.st_dev, found.st_ino) == (other.st_dev, other.st_ino):
+        return found.st_mtime <= until
+    if not path.startswith(_SCRIPTS) or other.st_mtime > until or other.st_size > 1 << 20:
+        return False
+    return Path(own_path).read_bytes() == Path(part_path).read_bytes().replace(part.env.encode(), own.env.encode())
+
 
 RANKS = 2
 

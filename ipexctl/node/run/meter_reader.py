@@ -1,4 +1,4 @@
-"""The ring of the step meter, as the rank wrapper makes and reads it; `inrank/meter_ring.py` has its layout.
+"""The ring of the step meter, as the rank wrapper makes and reads it; `inrank/meter.py` has its layout.
 
 The rank's processes may write to the file as they like, and nothing in it makes the wrapper fail. The file has no name
 on a disk. A record counts only if two readings of it agree and its check word fits: it might be written meanwhile.

@@ -1,7 +1,7 @@
 """Notes of a rank's processes for each window: memory, faults, and how its stepping thread spent time.
 
 They are rates between two readings of /proc, which need no more rights than the rank's; what the kernel does not tell
-is None. The rank names the thread that steps its optimizer (`meter_ring.py`); it counts only if it belongs to one of
+is None. The rank names the thread that steps its optimizer (`inrank/meter.py`); it counts only if it belongs to one of
 the rank's processes. Wall time says little about a DDP rank because all-reduce makes it equal on all ranks; the time on
 a processor and in its queue differs.
 

@@ -109,7 +109,7 @@ class full:
 
 
 def agent(action: str, **request: object) -> subprocess.Popen[str]:
-    argv = agent_argv(sys.executable, "smoke.speed", action)
+    argv = agent_argv(sys.executable, "network.speed", action)
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     process.stdin.write(json.dumps({"lifetime": 20, **request}) + "\n")
@@ -130,9 +130,9 @@ def test_matrix_multiplication_uses_a_library_of_the_environment(tmp_path: Path)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     (packages,) = env.glob("lib/*/site-packages")
     (packages / "numpy.py").write_text(STUB_OF_NUMPY)
-    command = agent_command("smoke.speed", "host", python=str(env / "bin" / "python"))
+    command = agent_command("network.speed", "host", python=str(env / "bin" / "python"))
     request = json.dumps({"lifetime": 20, "cores": 1, "seconds": 3}).encode() + b"\n"
-    content = agent_zip("smoke") + request
+    content = agent_zip("network") + request
     done = subprocess.run(["sh", "-c", command.script], input=content, capture_output=True, timeout=60, check=True)
     read = dict(figure for line in done.stdout.splitlines() if (figure := parse_figure(Reply(json.loads(line)))))
     assert (read["fp32"].value > 0, read["fp32"].method) == (True, "with numpy")

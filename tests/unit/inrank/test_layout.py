@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.inrank.layout import LINE, find_hosts, pieces, shard_bounds
+from ipexctl.inrank.segment import LINE, find_hosts, pieces, shard_bounds
 
 SIZES = st.sampled_from([1, 2, 4, 8])
 

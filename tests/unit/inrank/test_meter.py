@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 
 from ipexctl.inrank.meter import (
+    LINK,
     MIXED,
     PREFETCHED,
+    RING_SIZE,
+    SLOTS,
     SWITCH,
     UNSIZED,
     Meter,
+    RingError,
+    RingWriter,
     StepCounter,
+    Totals,
     is_new_enough,
     size_of,
     watch_fused_steps,
 )
-from ipexctl.inrank.meter_ring import LINK, RING_SIZE, SLOTS, RingError, RingWriter, Totals
 from ipexctl.node.run import meter_reader
 
 THREAD, TRAIN, EVALUATION = 1, 10, 20

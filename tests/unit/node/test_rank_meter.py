@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ipexctl.inrank.meter_ring import RingWriter, Totals
+from ipexctl.inrank.meter import RingWriter, Totals
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.run import messages, meter_reader
@@ -169,8 +169,8 @@ def test_a_window_has_a_possible_length(seconds: float, step_seconds: float, is_
 
 
 def test_layout_of_the_ring_is_the_same_on_both_sides() -> None:
-    from ipexctl.inrank import meter_ring
+    from ipexctl.inrank import meter
 
     for name in ("SLOTS", "RECORD_SIZE", "RING_SIZE", "SALT"):
-        assert getattr(meter_ring, name) == getattr(meter_reader, name)
-    assert meter_ring.Totals._fields == meter_reader.StepRecord._fields
+        assert getattr(meter, name) == getattr(meter_reader, name)
+    assert meter.Totals._fields == meter_reader.StepRecord._fields

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.answer import Json
 
+
 STDIN, STDOUT, STDERR, MESSAGE = b"I", b"O", b"E", b"J"
 GRACE = 2.0
 """Seconds between TERM and KILL for commands whose control machine has left."""

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 from abc import ABC, abstractmethod
-from typing import BinaryIO, Iterator, Sequence, TypedDict
+from typing import BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
@@ -30,7 +30,29 @@ from ipexctl.node.files.tree_upload import TreePlan
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import NoRecord, read_document
 from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
-from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
+
+
+class HomeEntry(NamedTuple):
+    kind: str
+    entries: int
+    size: int
+    path: str = ""
+    """Where the files that stay are."""
+
+
+class HomeReply(NamedTuple):
+    logins: bool
+    live: tuple[str, ...]
+    starting: tuple[str, ...]
+    """Runs that have files here and may still start."""
+    over: tuple[str, ...]
+    """Runs that have ended, by their record here."""
+    busy: tuple[str, ...]
+    """Reasons other than runs why nothing can be removed now."""
+    found: tuple[HomeEntry, ...]
+    left: tuple[HomeEntry, ...]
+    """What stays; `runs`, `projects` and `results` are files that runs wrote."""
+
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))

@@ -1,1 +1,0 @@
-"""Takes everything of ipexctl out of a home."""
