@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ipexctl.errors import UserError
 
 _DECLARATION: Final = "declaration"
+_LONGEST: Final = 10_000_000
+"""Seconds, about four months: a longer timeout is a mistake, and more than the system's clocks take."""
 
 
 class Declaration(NamedTuple):
@@ -79,3 +81,9 @@ def words_in_sh(kind: type, values: Mapping[str, Any]) -> tuple[str, ...]:
         if declaration is not None and values.get(name, default) != default
     ]
     return tuple(word for words in given for word in shlex.split(words))
+
+
+def check_seconds(option: str, seconds: float | None) -> None:
+    """Raise a UserError for an invalid timeout."""
+    if seconds is not None and not 0 < seconds <= _LONGEST:
+        raise UserError(f"{option} must be a number of seconds up to {_LONGEST:,}, not {seconds}")

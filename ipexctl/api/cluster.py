@@ -9,64 +9,69 @@ thread (`interruptible.py`), so Ctrl-C ends it like a command.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
-from ipexctl.api import hosts as steps
-from ipexctl.api.hosts import EnvsRequest, InstallOptions, InstructionSet, OpenHosts, check_seconds, open_sessions
+from ipexctl.api import host_checks, host_files, host_stacks, open_hosts
+from ipexctl.api.fetch import fetch_files
+from ipexctl.api.host_checks import InstructionSet
+from ipexctl.api.host_stacks import EnvsRequest, InstallOptions
 from ipexctl.api.interruptible import check_lists, check_types, interruptible, refuses_wrong_calls
+from ipexctl.api.known_runs import CallWatcher, RunList, stop
+from ipexctl.api.known_runs import ps as list_runs
+from ipexctl.api.open_hosts import HostOutput, OpenHosts, open_sessions
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher, on_hosts_left
 from ipexctl.api.run import run as start_run
-from ipexctl.api.runs import CallWatcher, stop
-from ipexctl.api.runs import ps as list_runs
+from ipexctl.api.run_handle import Run
 from ipexctl.call_options import CallOptions, option_text
+from ipexctl.doctor.finding import DoctorReport
 from ipexctl.errors import CallError, UserError
+from ipexctl.files.push import PushReport
+from ipexctl.files.push_source import parse_target
+from ipexctl.files.requested import FetchResult, parse_source
 from ipexctl.hosts.home import home_on_nodes
-from ipexctl.hosts.host import private_keys
+from ipexctl.hosts.host import Host, private_keys
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
+from ipexctl.node.common.plan import Plan
+from ipexctl.option_declaration import check_seconds
 from ipexctl.option_defaults import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.control_machine import with_own_address
-from ipexctl.remote.outcome import Cancelled
-from ipexctl.remote.progress import Notice, ProgressEvent, Stepped, ignore_event
-from ipexctl.spec import RankOptions, RunOptions, StartOptions
+from ipexctl.remote.outcome import Cancelled, Report
+from ipexctl.remote.progress import Notice, ProgressEvent, Stepped, Watch, ignore_event
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.fetch import order_of_host
+from ipexctl.run.notify import check_notify
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.pipeline import PlannedRun, StartedRun
+from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.request import StartFailure, check_packages, check_ranks, check_request, read_exports, run_spec
+from ipexctl.run.start.resume import refuse_job
+from ipexctl.run.uninstall import UninstallReport
+from ipexctl.spec import CommandKind, RankOptions, RunOptions, StartOptions
+from ipexctl.stack.choice import VersionsReport
+from ipexctl.stack.env.envs import EnvsReport
+from ipexctl.stack.install_context import InstallReport
+from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.starters.choice import Transport, choose_starter
+from ipexctl.sync.node_calls import SyncReport
+from ipexctl.sync.root import find_root
 from ipexctl.sync_options import SyncOptions
 from ipexctl.text import expanded
+from ipexctl.trust.setup import TrustReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     from typing_extensions import TypedDict, Unpack
 
-    from ipexctl.api.hosts import HostOutput
-    from ipexctl.api.run_handle import Run
-    from ipexctl.api.runs import RunList
-    from ipexctl.doctor.finding import DoctorReport
-    from ipexctl.files.push import PushReport
-    from ipexctl.files.requested import FetchResult
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.remote.outcome import Report
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.start.call import RunCall
-    from ipexctl.run.start.pipeline import StartedRun
-    from ipexctl.run.uninstall import UninstallReport
-    from ipexctl.spec import CommandKind, RunKeywords
-    from ipexctl.stack.choice import VersionsReport
-    from ipexctl.stack.env.envs import EnvsReport
-    from ipexctl.stack.install_context import InstallReport
-    from ipexctl.sync.node_calls import SyncReport
-    from ipexctl.trust.setup import TrustReport
+    from ipexctl.spec import RunKeywords
 
     class HostKeywords(TypedDict, total=False):
         limit: str | None
@@ -187,11 +192,11 @@ class Cluster:
         self, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
     ) -> DoctorReport:
         """Check whether the hosts can train together."""
-        return self._call(partial(steps.doctor, require=require, network=network, smoke=smoke))
+        return self._call(partial(host_checks.doctor, require=require, network=network, smoke=smoke))
 
     def trust(self, *, revoke: bool = False, dry_run: bool = False) -> TrustReport:
         """Let node0 log in to every node by ssh, as mpirun needs."""
-        return self._call(partial(steps.trust, revoke=revoke, dry_run=dry_run))
+        return self._call(partial(host_checks.trust, revoke=revoke, dry_run=dry_run))
 
     def install(
         self,
@@ -210,14 +215,12 @@ class Cluster:
         **stack: Unpack[StackKeywords],
     ) -> InstallReport:
         """Install one matching PyTorch stack on every host."""
-        from ipexctl.stack.resolve.model import Sources, StackRequest
-
         check_lists(with_=with_, requirement=requirement, extra_index_url=extra_index_url, find_links=find_links)
         check_types(get_type_hints(StackRequest), stack, signature(self.install).parameters)
         sources = Sources(index_url, tuple(extra_index_url), tuple(find_links), wheelhouse, offline)
         return self._call(
             partial(
-                steps.install,
+                host_stacks.install,
                 stack=StackRequest(**stack),
                 sources=sources,
                 env=env,
@@ -230,10 +233,8 @@ class Cluster:
 
     def versions(self, **stack: Unpack[StackKeywords]) -> VersionsReport:
         """The table of stacks, and the one that an install on these hosts would choose."""
-        from ipexctl.stack.resolve.model import StackRequest
-
         check_types(get_type_hints(StackRequest), stack)
-        return self._call(partial(steps.versions, StackRequest(**stack)))
+        return self._call(partial(host_stacks.versions, StackRequest(**stack)))
 
     def envs(
         self,
@@ -248,7 +249,7 @@ class Cluster:
         """List the environments of every host, remove some, or verify one."""
         check_lists(remove=remove)
         request = EnvsRequest(remove=tuple(remove), prune=prune, verify=verify, env=env, python=python, setup=setup)
-        return self._call(partial(steps.envs, request=request))
+        return self._call(partial(host_stacks.envs, request=request))
 
     def sync(
         self,
@@ -261,42 +262,34 @@ class Cluster:
         dry_run: bool = False,
     ) -> SyncReport:
         """Sync a project directory to the same path on every host."""
-        from ipexctl.sync.root import find_root
-
         check_lists(exclude=exclude, include=include, data=data)
         root = find_root(None, _path(directory), Path.cwd())
         files = SyncOptions(exclude=tuple(exclude), include=tuple(include), data=tuple(data), allow_big=allow_big)
-        return self._call(partial(steps.sync, root=root, files=files, dry_run=dry_run, watch=self._watch))
+        return self._call(partial(host_files.sync, root=root, files=files, dry_run=dry_run, watch=self._watch))
 
     def push(self, source: str | Path, path: str, *, force: bool = False, dry_run: bool = False) -> PushReport:
         """Copy data to the same path on every host."""
-        from ipexctl.files.push_source import parse_target
-
         source = expanded(source)
         target = parse_target(path, source)
         if target.hosts is not None:
             raise UserError(f"{path!r} names hosts, which a Cluster has", fix="limit='…' of Cluster chooses some")
         return self._call(
-            partial(steps.push, source=source, path=target.path, force=force, dry_run=dry_run, watch=self._watch)
+            partial(host_files.push, source=source, path=target.path, force=force, dry_run=dry_run, watch=self._watch)
         )
 
     def exec(self, command: Sequence[str] | str) -> Report[HostOutput]:
         """Run a program with its arguments, or a line for sh, on every host."""
         request = Command.shell(command) if isinstance(command, str) else Command.argv(*command)
-        return self._call(partial(steps.execute_quietly, command=request))
+        return self._call(partial(open_hosts.execute_quietly, command=request))
 
     def fetch(self, source: str, dest: str | Path) -> FetchResult:
         """Fetch files of a host: `source` is HOST:PATH. For files of a run: `Run.fetch`."""
-        from ipexctl.api.fetch import fetch_files
-        from ipexctl.files.requested import parse_source
-        from ipexctl.run.fetch import order_of_host
-
         request = order_of_host(parse_source(source), os.fspath(dest), self.hosts, self._home)
         return interruptible(lambda cancel: fetch_files(request, self._connection, cancel, timeout=self._timeout)[0])
 
     def uninstall(self, *, with_results: bool = False, dry_run: bool = False) -> UninstallReport:
         """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it."""
-        return self._call(partial(steps.uninstall, with_results=with_results, dry_run=dry_run))
+        return self._call(partial(host_stacks.uninstall, with_results=with_results, dry_run=dry_run))
 
     def run(
         self,
@@ -322,8 +315,6 @@ class Cluster:
         The run outlives this program; `Run.stop` ends it. `resume`: a run, or its id, that the same call started
         before: it starts over on its hosts that answer.
         """
-        from ipexctl.api.run_handle import Run
-
         check_lists(with_=with_, requirement=requirement)
         call = self._checked(
             script,
@@ -343,8 +334,6 @@ class Cluster:
         )
         resumed = None
         if resume is not None:
-            from ipexctl.run.start.resume import refuse_job
-
             resumed = (resume if isinstance(resume, Run) else Run.find(resume)).record
             refuse_job(resumed)
         return Run(interruptible(partial(self._start, call, resumed)), on_line=self._on_line)
@@ -353,8 +342,6 @@ class Cluster:
         self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
     ) -> Plan:
         """Plan a run and start nothing: its ranks, their variables with reasons, the mpirun line."""
-        from ipexctl.run.start.pipeline import PlannedRun
-
         given: dict[str, Any] = dict(options)
         command = {name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given}
         call = self._checked(script, args, given, **command)
@@ -385,11 +372,6 @@ class Cluster:
         notify: str = "",
         **others: Any,
     ) -> RunCall:
-        from ipexctl.run.notify import check_notify
-        from ipexctl.run.start.call import RunCall
-        from ipexctl.run.start.project import locate_project
-        from ipexctl.run.start.request import check_packages, check_ranks, check_request, read_exports, run_spec
-
         check_lists(args=args, command=command, export=export, env_file=env_file)
         if sum(map(bool, (script, module, command))) != 1:
             raise UserError(
@@ -424,8 +406,6 @@ class Cluster:
         return RunCall(self.hosts, spec, locate_project(spec, Path.cwd()), options=self._options)
 
     def _start(self, call: RunCall, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:
-        from ipexctl.run.start.pipeline import StartedRun
-
         if resumed is not None:
             with self._sessions(cancel, call.hosts) as pool:
                 call = on_hosts_left(call, resumed, pool, self._tell)
@@ -460,9 +440,6 @@ class Cluster:
 
 
 def _call_error(call: RunCall, result: object) -> CallError:
-    from ipexctl.run.start.request import StartFailure
-    from ipexctl.stack.install_context import InstallReport
-
     if isinstance(result, StartFailure):
         failure = result.with_call_options(call.options)
         return CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)

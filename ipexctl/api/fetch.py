@@ -5,26 +5,23 @@ An interrupted fetch is a result too, because the same call resumes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ipexctl.api.hosts import open_sessions
+from ipexctl.api.open_hosts import open_sessions
 from ipexctl.files.requested import FetchResult
+from ipexctl.hosts.host import Host
 from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Watch, ignore_event
 from ipexctl.run.fetch import FetchRequest, PathOnHosts, fetch, find_hosts_with_path
 from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.mirror import RunMirror
 from ipexctl.run.registry import RunRecord, RunRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import ConnectOptions
 
 
 def unwatched() -> AbstractContextManager[Watch]:
@@ -91,8 +88,6 @@ def mirror_files(
 ) -> tuple[list[FetchResult], bool]:
     """Mirror the files until the run ends or the call is cancelled, which keeps what arrived. Also return whether the
     run was seen to its end. `reached_by`: host of the run → host to connect to."""
-    from ipexctl.run.mirror import RunMirror
-
     is_over = read_final_status(RunRegistry().directory / record.id) is not None
     ended: HostError | None = None
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:

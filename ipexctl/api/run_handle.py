@@ -8,37 +8,36 @@ from __future__ import annotations
 
 import os
 import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from ipexctl.api import runs as steps
-from ipexctl.api.hosts import check_seconds
+from ipexctl.api import explained_runs, followed_runs, known_runs
+from ipexctl.api.fetch import fetch_files, fetch_from_all
 from ipexctl.api.interruptible import interruptible, refuses_wrong_calls
-from ipexctl.api.runs import CallWatcher
+from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import CallError, UserError
 from ipexctl.extensions import addition
-from ipexctl.node.common.frames import Chunk
+from ipexctl.files.requested import FetchResult
+from ipexctl.node.common.frames import Chunk, StreamName
+from ipexctl.node.common.records import RunStatus
+from ipexctl.option_declaration import check_seconds
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.progress import Notice, ignore_event
+from ipexctl.run.dump import Dump
+from ipexctl.run.fetch import order_of_run, orders_of_all_hosts
+from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern
 from ipexctl.run.node0 import options_of
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRecord, RunRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
-
-    from ipexctl.files.requested import FetchResult
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.run.dump import Dump
-    from ipexctl.run.follow import RunUpdate
-    from ipexctl.run.stop import StopResult
-    from ipexctl.run.wait import WaitResult
-    from ipexctl.run.why.why import WhyResult
+from ipexctl.run.stop import StopResult
+from ipexctl.run.wait import WaitResult
+from ipexctl.run.why.why import WhyResult
 
 T = TypeVar("T")
 OnInterrupt = Literal["detach", "stop"]
@@ -104,8 +103,8 @@ class Run:
 
         def follow() -> None:
             try:
-                record = steps.begun(self.record, self._watcher(cancel), waits=True)
-                steps.follow(record, self._watcher(cancel), put, reconnect=reconnect)
+                record = followed_runs.begun(self.record, self._watcher(cancel), waits=True)
+                followed_runs.follow(record, self._watcher(cancel), put, reconnect=reconnect)
             finally:
                 put(None)
 
@@ -124,18 +123,18 @@ class Run:
         """Wait until the run is over, without touching it; after `timeout` seconds the result is not `is_over`."""
         check_seconds("timeout", timeout)
         (result,) = self._call(
-            lambda watcher: steps.wait([self.record], watcher, timeout=timeout),
+            lambda watcher: followed_runs.wait([self.record], watcher, timeout=timeout),
             after=lambda: self._after_interrupt(on_interrupt),
         )
         return result
 
     def stop(self, *, timeout: float | None = None) -> StopResult:
         """Stop the run on every node."""
-        return self._call(partial(steps.stop, self.record, timeout=timeout))
+        return self._call(partial(known_runs.stop, self.record, timeout=timeout))
 
     def why(self, *, timeout: float | None = None) -> WhyResult:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
-        return self._call(partial(steps.why, self.record, timeout=timeout))
+        return self._call(partial(explained_runs.why, self.record, timeout=timeout))
 
     def slow(self, *, timeout: float | None = None) -> SlowAnswer:
         """The slow ranks and links, with their causes and what they cost."""
@@ -150,7 +149,7 @@ class Run:
         file = Path(path or f"report-{self.id}.html")
 
         def report(watcher: CallWatcher) -> None:
-            records = [steps.begun(run.record, watcher) for run in (self, compare) if run is not None]
+            records = [followed_runs.begun(run.record, watcher) for run in (self, compare) if run is not None]
             write("path", file, records, watcher)
 
         self._call(report)
@@ -158,15 +157,12 @@ class Run:
 
     def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
         """The Python stacks of all ranks, or of these; the status if the run is not alive."""
-        return self._call(lambda watcher: steps.dump(self._begun(watcher), watcher, ranks, timeout=timeout))
+        return self._call(lambda watcher: explained_runs.dump(self._begun(watcher), watcher, ranks, timeout=timeout))
 
     def logs(
         self, rank: int | None = None, *, stderr: bool = False, tail: int | None = None, grep: str = ""
     ) -> list[OutputLine]:
         """The output so far of one rank or of all, in order of time. With `stderr`, only that stream."""
-        from ipexctl.run.follow import LineChoice, check_pattern
-        from ipexctl.run.ranks import parse_ranks
-
         check_pattern(grep)
         lines, open_lines = list[OutputLine](), dict[tuple[int, "StreamName"], bytes]()
 
@@ -178,12 +174,12 @@ class Run:
                 *complete, open_lines[key] = (open_lines.get(key, b"") + update.data).split(b"\n")
                 lines.extend(OutputLine(*key, line.decode(errors="replace"), update.at) for line in complete)
 
-        def read(watcher: CallWatcher) -> steps.LogsResult:
+        def read(watcher: CallWatcher) -> followed_runs.LogsResult:
             record = self._begun(watcher)
             ranks = None if rank is None else [rank]
             parse_ranks("all" if rank is None else str(rank)).within(record.world_size)
             streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
-            return steps.logs(record, watcher, LineChoice(ranks, streams, tail, grep, exact=True), add)
+            return followed_runs.logs(record, watcher, LineChoice(ranks, streams, tail, grep, exact=True), add)
 
         result = self._call(read)
         if result.error is not None:
@@ -202,8 +198,6 @@ class Run:
         from_: str | None = None,
     ) -> FetchResult:
         """Fetch files of the run, from node0 or from a rank's host; without a path, its record and output."""
-        from ipexctl.api.fetch import fetch_files
-        from ipexctl.run.fetch import order_of_run
 
         def fetch(watcher: CallWatcher) -> FetchResult:
             record = self._begun(watcher)
@@ -216,8 +210,6 @@ class Run:
         self, path: str | None = None, dest: str | os.PathLike[str] = ".", *, results: bool = False
     ) -> list[FetchResult]:
         """Fetch from every host of the run, each to DEST/HOST. With `results`, what ranks wrote to IPEXCTL_RUN_DIR."""
-        from ipexctl.api.fetch import fetch_from_all
-        from ipexctl.run.fetch import orders_of_all_hosts
 
         def fetch(watcher: CallWatcher) -> list[FetchResult]:
             record = self._begun(watcher)
@@ -236,12 +228,12 @@ class Run:
         return CallWatcher(cancel, tell, tell)
 
     def _begun(self, watcher: CallWatcher) -> RunRecord:
-        return steps.begun(self.record, watcher)
+        return followed_runs.begun(self.record, watcher)
 
     def _after_interrupt(self, choice: OnInterrupt) -> None:
         if choice == "stop":
             try:
-                steps.stop(self.record, self._watcher(Cancel()))
+                known_runs.stop(self.record, self._watcher(Cancel()))
             except CallError as error:
                 self._on_line(f"run {self.id} could not be stopped: {error.message}; ipexctl stop {self.id}")
 

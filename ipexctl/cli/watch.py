@@ -13,7 +13,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ipexctl.api.runs import CallWatcher, call_error, follow_copy_instead
+from ipexctl.api.followed_runs import follow_copy_instead
+from ipexctl.api.known_runs import CallWatcher, call_error
 from ipexctl.commands.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.errors import OutputError
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
@@ -25,6 +26,7 @@ from ipexctl.remote.progress import Notice
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.local_copy import LocalCopy, read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.stop import stop
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.plain import PlainRun, wants_live
@@ -254,8 +256,6 @@ class _Watching:
                     self._cancel.throw()
 
     def _stop(self) -> None:
-        from ipexctl.run.stop import stop
-
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)

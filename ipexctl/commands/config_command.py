@@ -131,7 +131,7 @@ def _plain(value: object) -> object:
 
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
-    from ipexctl.api.hosts import doctor
+    from ipexctl.api.host_checks import doctor
     from ipexctl.commands.target_hosts import current_directory, open_hosts
     from ipexctl.node.common.files import write_atomically
     from ipexctl.sync.root import find_root, root_problem
@@ -160,7 +160,6 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 
 
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
-
     targets, home, _ = shared_options()
     params = {**targets, **home}
     lines = [

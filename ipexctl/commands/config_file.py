@@ -96,7 +96,6 @@ def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
 
 
 def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
-
     shown = PROJECT_FILE if origin == "project" and path.parent == Path.cwd() else tilde_path(path)
     try:
         text = (read_typed if origin == "call" else read_regular)(path, DEFAULTS).decode("utf-8-sig")

@@ -38,10 +38,12 @@ def doctor_command(
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
-    from ipexctl.api.hosts import doctor
     from ipexctl.commands.target_hosts import open_hosts
 
     with open_hosts(targets, home, output) as (opened, interrupt):
+        opened.pool.warm(opened.hosts)
+        from ipexctl.api.host_checks import doctor  # while the hosts connect
+
         report = doctor(opened, require=require, network=network, smoke=smoke)
     interrupt.check()
 
@@ -91,7 +93,6 @@ def finding_sections(
 
 
 def as_json(report: DoctorReport) -> dict[str, Any]:
-
     return {
         "schema": "ipexctl.doctor/1",
         "hosts": [

@@ -44,7 +44,7 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.api.hosts import EnvsRequest, envs
+    from ipexctl.api.host_stacks import EnvsRequest, envs
     from ipexctl.commands.target_hosts import open_hosts
 
     request = EnvsRequest(remove=tuple(remove or ()), prune=prune, verify=verify, env=env, python=python, setup=setup)

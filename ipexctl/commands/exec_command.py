@@ -34,7 +34,7 @@ def exec_command(
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
-    from ipexctl.api.hosts import execute
+    from ipexctl.api.open_hosts import execute
     from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.ui.host_output import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
 

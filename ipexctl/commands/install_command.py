@@ -67,12 +67,12 @@ def install_command(
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
-    from ipexctl.api.hosts import InstallOptions, install
     from ipexctl.commands.target_hosts import open_hosts
 
     hosts = () if download_only is not None and not targets.names_hosts else None
     with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)  # connect while modules are imported
+        opened.pool.warm(opened.hosts)
+        from ipexctl.api.host_stacks import InstallOptions, install  # while the hosts connect
         from ipexctl.stack.resolve.model import Sources, StackRequest
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:

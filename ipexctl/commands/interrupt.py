@@ -84,7 +84,6 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
     What the caller ignores stays ignored: SIGHUP under nohup, SIGINT in a script's background (`ipexctl … &`). SIGTERM
     always ends the call.
     """
-
     last = dict.fromkeys(_SIGNALS, -math.inf)
 
     def on_signal(number: int, _: FrameType | None) -> None:

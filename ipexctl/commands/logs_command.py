@@ -1,7 +1,8 @@
 """`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available.
 
 node0 selects the lines, so only these travel. The copy is read only if node0 sent nothing yet; otherwise lines would
-come twice (`api/runs.py: logs`). An incomplete copy gives an exit code other than 0; with --follow it is the run's.
+come twice (`api/followed_runs.py: logs`). An incomplete copy gives an exit code other than 0; with --follow it is the
+run's.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def logs_command(
     \b
     Example: ipexctl logs last -r 0 --tail 20 -f
     """
-    from ipexctl.api.runs import logs
+    from ipexctl.api.followed_runs import logs
     from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
     from ipexctl.run.follow import LineChoice, check_pattern
     from ipexctl.ui.run.plain import JsonLog, PlainRun

@@ -14,6 +14,7 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.run.replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
+from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import exit_code
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
@@ -47,9 +48,8 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
-    from ipexctl.api.hosts import check_seconds
-    from ipexctl.api.runs import prune as prune_runs
-    from ipexctl.api.runs import ps
+    from ipexctl.api.known_runs import prune as prune_runs
+    from ipexctl.api.known_runs import ps
     from ipexctl.commands.run_calls import call_about_runs
 
     if dry_run and not prune:

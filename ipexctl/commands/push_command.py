@@ -65,7 +65,6 @@ def push_command(
     """
     if is_repo_word(str(source)):
         _push_repos([str(source), *others], force, include or [], on, dry_run, targets, home, output)
-    from ipexctl.api.hosts import push
     from ipexctl.commands.target_hosts import open_hosts
     from ipexctl.files.push_source import parse_target
 
@@ -82,7 +81,8 @@ def push_command(
     target = parse_target(others[0], source)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(opened.hosts)  # connect while modules are imported
+        opened.pool.warm(opened.hosts)
+        from ipexctl.api.host_files import push  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
@@ -100,7 +100,6 @@ def _push_repos(
     home: Home,
     output: Output,
 ) -> NoReturn:
-    from ipexctl.api.hosts import push_repos
     from ipexctl.commands.target_hosts import open_hosts
 
     if other := next((word for word in words if not is_repo_word(word)), None):
@@ -113,6 +112,7 @@ def _push_repos(
         raise UserError("a repository is named twice, with two revisions", fix="push one revision after the other")
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
+        from ipexctl.api.host_files import push_repos  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = push_repos(opened, repos, include=include, on=on, dry_run=dry_run, watch=view.watch)

@@ -1,4 +1,4 @@
-"""Finds the known run that a word means, such as `last`, and makes the `CallWatcher` for `api/runs.py`."""
+"""Finds the known run that a word means, such as `last`, and makes the `CallWatcher` for `api/*_runs.py`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipexctl.api import runs
-from ipexctl.api.runs import CallWatcher
+from ipexctl.api.known_runs import CallWatcher
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Output
 from ipexctl.commands.target_hosts import step_printer
@@ -15,13 +14,13 @@ from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.sync.root import find_root, is_marked
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
     """`last` means the last of all runs; in another project's directory, a note names its project."""
+    from ipexctl.sync.root import find_root, is_marked
 
     record = (registry or RunRegistry()).find(word)
     if word == "last" and record.project and not output.json:
@@ -37,18 +36,19 @@ def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> 
 @contextmanager
 def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tuple[CallWatcher, Interrupt]]:
     """The first signal ends the call; -v prints remote steps."""
-
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:
         yield CallWatcher(cancel, output.print_note, print_message, step_printer(output)), interrupt
 
 
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
-    """Like `api.runs.begun`, for a record that may belong to a submitted run."""
+    """Like `followed_runs.begun`, for a record that may belong to a submitted run."""
     if not record.starter.waits:
         return record
+    from ipexctl.api import followed_runs  # 100 modules, for a submitted run alone
+
     with call_about_runs(output, only_waits=waits) as (caller, _):
-        return runs.begun(record, caller, waits=waits)
+        return followed_runs.begun(record, caller, waits=waits)
 
 
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:

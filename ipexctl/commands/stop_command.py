@@ -6,6 +6,7 @@ import typer
 
 from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, TextOutput, command
 from ipexctl.errors import UserError
+from ipexctl.option_declaration import check_seconds
 
 
 @command()
@@ -20,8 +21,7 @@ def stop_command(
     \b
     Example: ipexctl stop last
     """
-    from ipexctl.api.hosts import check_seconds
-    from ipexctl.api.runs import stop
+    from ipexctl.api.known_runs import stop
     from ipexctl.commands.ps_command import show_stopped
     from ipexctl.commands.run_calls import call_about_runs
     from ipexctl.run.registry import RunRegistry

@@ -44,7 +44,6 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.api.hosts import sync
     from ipexctl.commands.target_hosts import current_directory, open_hosts, select
     from ipexctl.sync.root import find_root
 
@@ -55,7 +54,8 @@ def sync_command(
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
 
     with open_hosts(targets, home, output, hosts=selection.hosts, steps_from=2) as (opened, interrupt):
-        opened.pool.warm(selection.hosts)  # connect while modules are imported
+        opened.pool.warm(selection.hosts)
+        from ipexctl.api.host_files import sync  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = sync(opened, root, files, dry_run=dry_run, on_read=print_project, watch=view.watch)

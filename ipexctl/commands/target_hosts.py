@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ipexctl.api.hosts import OpenHosts, check_seconds, open_sessions
+from ipexctl.api.open_hosts import OpenHosts, open_sessions
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, Targets
@@ -21,19 +22,21 @@ from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
+from ipexctl.option_declaration import check_seconds
 from ipexctl.option_defaults import TRANSPORT
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.control_machine import with_own_address
-from ipexctl.remote.session_pool import SessionPool
-from ipexctl.spec import AccelerateConfig
 from ipexctl.starters.choice import choose_starter
 from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.starters.starter import Starter
-from ipexctl.sync.root import find_root
 from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
+
+if TYPE_CHECKING:
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import AccelerateConfig
 
 _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a script is longer."""
@@ -49,6 +52,8 @@ def select(targets: Targets, project: Path | None = None, accelerate: Accelerate
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
+        from ipexctl.sync.root import find_root
+
         project = find_root(None, None, cwd)
     selection = select_hosts(request, environ=os.environ, cwd=cwd, project=project)
     return selection._replace(hosts=with_own_address(selection.hosts), source=_source(selection, request, targets))
@@ -173,7 +178,7 @@ def open_hosts(
     announces: bool = True,
     steps_from: int = 1,
 ) -> Iterator[tuple[OpenHosts, Interrupt]]:
-    """This call's hosts (or `hosts`, already chosen), for the functions of `api/hosts.py`.
+    """This call's hosts (or `hosts`, already chosen), for the functions of `api/host_*.py`.
 
     `announces`: print the way to the hosts if auto chose it. `steps_from`: number of -v that shows remote steps.
     """

@@ -33,7 +33,7 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.api.hosts import trust
+    from ipexctl.api.host_checks import trust
     from ipexctl.commands.target_hosts import open_hosts
 
     with open_hosts(targets, home, output, announces=False) as (opened, interrupt):

@@ -37,7 +37,7 @@ def uninstall_command(
     \b
     Example: ipexctl uninstall --hosts 'node[1-4]' --dry-run
     """
-    from ipexctl.api.hosts import uninstall
+    from ipexctl.api.host_stacks import uninstall
     from ipexctl.commands.target_hosts import host_options, open_hosts
 
     if not dry_run and not yes and (output.json or not sys.stdin.isatty()):

@@ -9,7 +9,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.names import WordError, check_user
-from ipexctl.option_declaration import declared
+from ipexctl.option_declaration import check_seconds, declared
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.spec import RankOptions, RunOptions, RunSpec
 
@@ -55,8 +55,6 @@ def _check_text(param: Param, value: Any) -> None:
     elif param.name == "iface":
         InterfaceChoice(value)
     elif param.name in ("timeout", "connect_timeout"):
-        from ipexctl.api.hosts import check_seconds
-
         check_seconds(param.opts[0], value)
     elif param.name == "grep":
         from ipexctl.run.follow import check_pattern

@@ -40,7 +40,7 @@ def versions_command(
     \b
     Example: ipexctl versions --torch 2.7
     """
-    from ipexctl.api.hosts import versions
+    from ipexctl.api.host_stacks import versions
     from ipexctl.commands.target_hosts import open_hosts
 
     request = StackRequest(**vars(stack))

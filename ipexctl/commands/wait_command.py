@@ -36,7 +36,7 @@ def wait_command(
     \b
     Example: ipexctl wait last && ipexctl fetch last:checkpoints/ ./out
     """
-    from ipexctl.api.runs import wait
+    from ipexctl.api.followed_runs import wait
     from ipexctl.commands.run_calls import call_about_runs
     from ipexctl.run.registry import RunRegistry
     from ipexctl.run.wait import first_failure

@@ -13,6 +13,7 @@ from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, command
 from ipexctl.errors import CallError, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.option_declaration import check_seconds
 from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.paragraph import wrapped
@@ -44,8 +45,7 @@ def why_command(
     \b
     Example: ipexctl why last
     """
-    from ipexctl.api.hosts import check_seconds
-    from ipexctl.api.runs import why
+    from ipexctl.api.explained_runs import why
     from ipexctl.commands.run_calls import call_about_runs, find_run
 
     check_seconds("--timeout", timeout)
@@ -61,7 +61,7 @@ def why_command(
 
 
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
-    from ipexctl.api.runs import dump
+    from ipexctl.api.explained_runs import dump
     from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
     from ipexctl.ui.dump import show, show_json, show_over
 

@@ -61,7 +61,6 @@ class LiveOutput(OutputPipes):
 
 class _StoredOutput:
     def __init__(self) -> None:
-
         self.segments: list[tuple[int, int]] = []
         self.digest = blake2b()
 

@@ -61,7 +61,6 @@ def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[
 
 def print_json(document: Mapping[str, Any]) -> None:
     """With escapes where the locale's encoding lacks characters."""
-
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
     sys.stdout.flush()

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.api.hosts import OpenHosts
+from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.outcome import Cancelled

@@ -9,6 +9,7 @@ import typer
 from ipexctl.commands import complete
 from ipexctl.commands.shared_options import RUN, TIMEOUT, TextOutput, command, option
 from ipexctl.errors import UserError
+from ipexctl.option_declaration import check_seconds
 
 
 @command()
@@ -33,7 +34,6 @@ def report_command(
     \b
     Example: ipexctl report last --compare train-1120-132512-9f3a
     """
-    from ipexctl.api.hosts import check_seconds
     from ipexctl.commands.run_calls import begun, call_about_runs, find_run
     from ipexctl.extras.report.page_file import write_report
     from ipexctl.run.registry import RunRegistry

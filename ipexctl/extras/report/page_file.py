@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipexctl.api.runs import CallWatcher
+    from ipexctl.api.known_runs import CallWatcher
     from ipexctl.commands.shared_options import Output
     from ipexctl.extras.report.report import RunReport
     from ipexctl.run.registry import RunRecord
@@ -100,7 +100,7 @@ def write_report(
 
 
 def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
-    from ipexctl.api.runs import node0_of
+    from ipexctl.api.known_runs import node0_of
     from ipexctl.extras.report.report import report_of
     from ipexctl.run.registry import RunRegistry
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, command
+from ipexctl.option_declaration import check_seconds
 
 
 @command()
@@ -21,7 +22,6 @@ def slow_command(
     \b
     Example: ipexctl slow last
     """
-    from ipexctl.api.hosts import check_seconds
     from ipexctl.commands.run_calls import begun, call_about_runs, find_run
     from ipexctl.extras.slow.slow import slow_of_run
     from ipexctl.extras.slow.view import as_json, show

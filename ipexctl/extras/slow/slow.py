@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.api.runs import node0_of
+from ipexctl.api.known_runs import node0_of
 from ipexctl.extras.slow.causes import needs_look
 from ipexctl.extras.slow.verdict import RunSetup, SlowVerdict, judge
 from ipexctl.limits import SLOW_ANSWER
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ipexctl.api.runs import CallWatcher
+    from ipexctl.api.known_runs import CallWatcher
     from ipexctl.extras.slow.verdict import SlowFinding
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.files import RunReference

@@ -6,13 +6,18 @@ one step per host: new runs use the environment, running ones keep theirs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from ipexctl.api import hosts as api
+from ipexctl.api import host_checks, host_files, host_stacks
 from ipexctl.extras.play.options import local_path
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_result
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
+from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import Notice
+from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
@@ -20,19 +25,11 @@ from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.root import find_root
 from ipexctl.sync_options import SyncOptions
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Session
-
 
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
     args = call.args
     opened = context.opened(call, hosts)
-    report = api.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
+    report = host_checks.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
     ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}
     results: dict[str, Result] = {}
@@ -56,7 +53,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
 
 
 def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    report = api.trust(context.opened(call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
+    report = host_checks.trust(context.opened(call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     if any(done.status == "changed" for done in report.hosts):
@@ -69,7 +66,7 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     root = find_root(None, None if src is None else local_path(base, src), base)
     given = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
     files = SyncOptions(**given, allow_big=args["allow_big"])
-    report = api.sync(context.opened(call, hosts), root, files, dry_run=call.check, asks_early=False)
+    report = host_files.sync(context.opened(call, hosts), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     results = {}
@@ -94,7 +91,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         if isinstance(event, Notice):
             context.watch(Notice(event.text))
 
-    report = api.install(
+    report = host_stacks.install(
         context.opened(call, hosts),
         StackRequest(**{name: args[name] for name in _STACK}),
         Sources(
@@ -107,7 +104,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         env=args["env"],
         packages=args["with"] or (),
         requirements=[local_path(call.task.base, source) for source in args["requirements"] or ()],
-        options=api.InstallOptions(args["upgrade"], args["downgrade"], call.check),
+        options=host_stacks.InstallOptions(args["upgrade"], args["downgrade"], call.check),
         watch=watch,
     )
     for note in report.notes:
@@ -146,7 +143,7 @@ def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str
         return _name_env(context, call, hosts, check_new_env_name(name))
     if call.args["state"] == "absent":
         return _remove_env(context, call, hosts, name)
-    report = api.envs(context.opened(call, hosts), api.EnvsRequest(verify=True, env=name))
+    report = host_stacks.envs(context.opened(call, hosts), host_stacks.EnvsRequest(verify=True, env=name))
     return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
 
 
@@ -157,7 +154,7 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
             exists = any(name in (env.name, *env.names) for env in facts.software.envs)
             results[host] = Result("changed" if exists else "ok", f"{name} would be taken away" if exists else "")
         return results
-    report = api.envs(context.opened(call, hosts), api.EnvsRequest(remove=(name,)))
+    report = host_stacks.envs(context.opened(call, hosts), host_stacks.EnvsRequest(remove=(name,)))
     return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
 
 
@@ -194,7 +191,6 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
 
 def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, Result]) -> dict[str, Facts]:
-
     facts: dict[str, Facts] = {}
     for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":

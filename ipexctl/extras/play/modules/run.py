@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.api import run as api
+from ipexctl.api.known_runs import CallWatcher, stop
 from ipexctl.api.run import Followed, RunWatcher
-from ipexctl.api.runs import CallWatcher, stop
 from ipexctl.errors import CallError
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh

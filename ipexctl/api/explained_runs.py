@@ -1,0 +1,35 @@
+"""The steps of why: what ended a run, and the stacks of one that is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ipexctl.api.known_runs import CallWatcher, node0_of
+from ipexctl.limits import STOP_ANSWER, WHY_ANSWER
+from ipexctl.node.common.records import RunStatus
+from ipexctl.run.dump import Dump
+from ipexctl.run.dump import dump as dump_stacks
+from ipexctl.run.registry import RunRecord, RunRegistry, read_failed_call
+from ipexctl.run.why.why import WhyResult, mention_failed_call, mention_page
+from ipexctl.run.why.why import why as explain
+
+
+def dump(
+    record: RunRecord, caller: CallWatcher, ranks: Sequence[int] | None = None, *, timeout: float | None = None
+) -> Dump | RunStatus:
+    """The Python stacks of these ranks; the status if the run is not alive."""
+    with node0_of(record, caller) as pool:
+        session = pool.session(record.node0)
+        return dump_stacks(session, record, ranks, pool.cancel, timeout=timeout or STOP_ANSWER)
+
+
+def why(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None, is_last: bool = False) -> WhyResult:
+    """`is_last`: it was named as the last run, so mention a later call that started none."""
+    directory = RunRegistry().directory
+    with node0_of(record, caller) as pool:
+        connect = partial(pool.connector.open, record.node0, pool.cancel)
+        result = explain(record, connect, directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+    if is_last:
+        result = mention_failed_call(result, read_failed_call(directory))
+    return mention_page(result)

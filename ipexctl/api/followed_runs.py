@@ -1,0 +1,198 @@
+"""The steps of logs, attach and wait. If node0 is gone, they answer from the local copy and report that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from ipexctl.api.known_runs import CallWatcher, call_error, node0_of
+from ipexctl.errors import CallError
+from ipexctl.node.common.records import RunStatus
+from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.progress import Notice, ignore_event
+from ipexctl.remote.session import Session
+from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy, run_exit_code
+from ipexctl.run.local_copy import LocalCopy, read_copy
+from ipexctl.run.ps import KnownRun
+from ipexctl.run.queue import queue_of
+from ipexctl.run.queue_wait import look, wait_for_start
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.wait import WaitResult, wait_for_runs
+
+
+def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
+    """The record of a run that has hosts and ranks. With `waits`, wait for a submitted run that has not started or
+    waits to restart; otherwise, and if it never started, raise a `CallError` with the reason."""
+    if not record.starter.waits or (record.world_size and not waits):
+        return record
+
+    state, queue = "queued" if not record.world_size else "", queue_of(record)
+    assert queue is not None
+
+    def note_state(known: KnownRun) -> None:
+        nonlocal state
+        state = known.state
+
+    with node0_of(record, caller) as pool:
+        try:
+            if record.world_size:
+                known = look(pool.session(record.node0), record, pool.cancel)
+                if known.has_begun:
+                    return known.record
+                state = "queued"
+            if waits:
+                connect = partial(pool.connector.open, record.node0, pool.cancel)
+                known = wait_for_start(queue, record, connect, pool.cancel, caller.on_note, note_state)
+            else:
+                known = look(pool.session(record.node0), record, pool.cancel)
+        except Cancelled:
+            what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
+            fix = f"ipexctl attach {record.id}, ipexctl stop {record.id}"
+            raise CallError(f"run {record.id} {what}", fix=fix) from None
+        except HostError:
+            if record.world_size:  # the caller may have a local copy to use instead
+                return record
+            raise
+    if known.has_begun:
+        return known.record
+    assert known.status is not None
+    explained = queue.explain(known.record, known.status)
+    exit_code = run_exit_code(known.status) if waits else 1
+    raise CallError(f"run {record.id}: {explained.reason}", fix=explained.fix, exit_code=exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class LogsResult:
+    exit_code: int
+    """With `follow`, the run's exit code."""
+    status: RunStatus | None
+    reason: str = ""
+    error: CallError | None = None
+    """The error to show; None if a notice already said it."""
+    missing: str = ""
+    """What node0's record lacks because its disk was full."""
+
+
+def logs(
+    record: RunRecord,
+    caller: CallWatcher,
+    lines: LineChoice,
+    watch: OnRunUpdate,
+    *,
+    follow: bool = False,
+    reconnect: float = RECONNECT_SECONDS,
+) -> LogsResult:
+    """Pass the chosen lines to `watch` as they come, from node0; from the local copy if node0 sent nothing."""
+    code, reason, failed = 0, "", None
+    with caller.connector(record) as connector:
+        connect = partial(connector.open, record.node0)
+        follower = Follower(record, connect, watch, caller.cancel, lines=lines, figures=10.0, reconnect=reconnect)
+        try:
+            ended = follower.follow(to_the_end=follow)
+            code = ended.exit_code if follow else 0
+        except Cancelled:
+            pass
+        except HostError as error:
+            failed = call_error(record, error)
+            code = failed.exit_code
+            if follower.status is None:  # else lines would come twice
+                code, failed = _from_copy(record, failed, watch, caller.cancel, lines)
+            reason = f"{record.node0.name}: {error.reason}" if code else ""
+    return LogsResult(code, follower.status, reason, failed, _missing_output(record, follower.status))
+
+
+def _from_copy(
+    record: RunRecord, error: CallError, watch: OnRunUpdate, cancel: Cancel, lines: LineChoice
+) -> tuple[int, CallError | None]:
+    """Pass on the local copy; the exit code is not 0 if it is incomplete."""
+    runs = RunRegistry().directory
+    copy = read_copy(runs / record.id)
+    if copy is None:
+        return error.exit_code, error
+    last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
+    extent = "" if copy.is_complete else f", as far as the run was followed: until {last_seen}"
+    watch(Notice(f"{error.message}; from the copy on this machine{extent}", not copy.is_complete))
+    try:
+        follow_copy(record, runs, watch, cancel, lines)
+    except Cancelled:
+        pass
+    except HostError as copy_error:
+        failed = call_error(record, copy_error)
+        return failed.exit_code, failed
+    return 0 if copy.is_complete else error.exit_code, None
+
+
+def _missing_output(record: RunRecord, status: RunStatus | None) -> str:
+    if status is None or (lost := status.output_lost) is None:
+        return ""
+    copy = RunRegistry().directory / record.id / "ranks"
+    where = f"; what this machine has received of it is in {copy}" if copy.is_dir() else ""
+    return f"{lost.bytes:,} bytes are not in the record of {lost.host}, whose disk was full{where}"
+
+
+def follow_copy_instead(
+    record: RunRecord, error: HostError, status: RunStatus | None, watch: OnRunUpdate, cancel: Cancel
+) -> RunEnded:
+    """Pass on the copy of an ended run if node0 is unreachable or pruned it. `status`: the last one from node0.
+
+    Raises the error if there is no complete copy, or if output came from node0.
+    """
+    runs = RunRegistry().directory
+    copy = read_copy(runs / record.id)
+    if status is not None or copy is None or not copy.is_complete:
+        raise error
+    watch(Notice(f"{record.node0.name}: {error.reason}; this is the copy on this machine", True))
+    return follow_copy(record, runs, watch, cancel)
+
+
+def follow(
+    record: RunRecord, caller: CallWatcher, watch: OnRunUpdate, *, reconnect: float = RECONNECT_SECONDS
+) -> RunEnded:
+    """Pass on what happens until the run is over, and keep a local copy. Raises Cancelled."""
+    copy = LocalCopy(RunRegistry().directory / record.id)
+    with caller.connector(record) as connector:
+        connect = partial(connector.open, record.node0)
+        follower = Follower(record, connect, watch, caller.cancel, copy=copy, reconnect=reconnect)
+        try:
+            return follower.follow()
+        except Cancelled:
+            raise
+        except HostError as error:
+            try:
+                return follow_copy_instead(record, error, follower.status, watch, caller.cancel)
+            except HostError as same:
+                raise call_error(record, same) from None
+
+
+def wait(
+    records: Sequence[RunRecord],
+    caller: CallWatcher,
+    *,
+    timeout: float | None = None,
+    on_result: Callable[[WaitResult], object] = ignore_event,
+) -> list[WaitResult]:
+    """Wait until these runs are over, without touching them. `on_result` gets each result as it comes."""
+    results: dict[str, WaitResult] = {}
+    with ExitStack() as at_end:
+        if timeout is not None:
+            timer = threading.Timer(timeout, caller.cancel.throw)
+            timer.daemon = True
+            timer.start()
+            at_end.callback(timer.cancel)
+        # One per run, however often it reconnects: a login at a bastion is held until the call ends.
+        connectors = {record.id: at_end.enter_context(caller.connector(record)) for record in records}
+
+        def open_session(record: RunRecord, cancel: Cancel) -> Session:
+            return connectors[record.id].open(record.node0, cancel)
+
+        directory = RunRegistry().directory
+        for result in wait_for_runs(records, directory, open_session, caller.cancel, caller.on_note):
+            results[result.record.id] = result
+            on_result(result)
+    return [results[record.id] for record in records if record.id in results]

@@ -1,0 +1,47 @@
+"""The steps of doctor and trust."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Literal
+
+from ipexctl.api.open_hosts import OpenHosts
+from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
+from ipexctl.doctor.finding import DoctorReport
+from ipexctl.facts.gather import gather_facts
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.run.registry import RunRegistry
+from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.trust.setup import TrustOptions, TrustReport
+from ipexctl.trust.setup import revoke as revoke_trust
+from ipexctl.trust.setup import trust as set_up_trust
+
+InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
+
+
+def doctor(
+    opened: OpenHosts, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
+) -> DoctorReport:
+    began, hosts, pool = time.monotonic(), opened.hosts, opened.pool
+    probed = gather_facts(hosts, pool, home=opened.home, timeout=opened.timeout)
+    answers = run_in_background(lambda: list(probed), "facts")
+    pool.connector.load(hosts)
+
+    request = DoctorRequest(
+        home=opened.home,
+        iface=opened.iface,
+        require=require,
+        network=network,
+        smoke=smoke,
+        rows=known_rows(os.environ),
+        node0_of=RunRegistry().node0_of,
+    )
+    report = run_doctor(hosts, answers.result(), request, pool)
+    return opened.options.in_report(report._replace(seconds=time.monotonic() - began))  # includes connecting
+
+
+def trust(opened: OpenHosts, *, revoke: bool = False, dry_run: bool = False) -> TrustReport:
+    change = revoke_trust if revoke else set_up_trust
+    options = TrustOptions(opened.home, opened.iface, opened.timeout, dry_run)
+    return opened.options.in_report(change(opened.hosts, opened.pool, options))

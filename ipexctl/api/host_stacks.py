@@ -1,0 +1,125 @@
+"""The steps of install, versions, envs and uninstall. Options are checked before the first host is contacted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from ipexctl.api.open_hosts import OpenHosts
+from ipexctl.errors import UserError
+from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.remote.progress import Watch, ignore_event
+from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
+from ipexctl.run.uninstall import uninstall as remove_from_hosts
+from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
+from ipexctl.stack.download import download
+from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_envs, verify_envs
+from ipexctl.stack.env.record import check_env_name
+from ipexctl.stack.install import install as install_stack
+from ipexctl.stack.install_context import InstallReport, install_request
+from ipexctl.stack.resolve.model import Sources, StackRequest
+
+
+class InstallOptions(NamedTuple):
+    upgrade: bool = False
+    downgrade: bool = False
+    dry_run: bool = False
+    download_only: Path | None = None
+    build: Sequence[str] = ()
+
+
+def install(
+    opened: OpenHosts,
+    stack: StackRequest | None = None,
+    sources: Sources | None = None,
+    *,
+    env: str = DEFAULT_ENV,
+    packages: Sequence[str] = (),
+    requirements: Sequence[Path] = (),
+    options: InstallOptions = InstallOptions(),  # noqa: B008  # frozen
+    watch: Watch = ignore_event,
+) -> InstallReport:
+    """Install and verify one stack on every host, or only download its wheels."""
+    opened.pool.warm(opened.hosts)  # connect while the request is read
+
+    request = replace(
+        install_request(
+            stack or StackRequest(), packages, requirements, sources or Sources(), env, os.environ, options.build
+        ),
+        home=opened.home,
+        iface=opened.iface,
+        timeout=opened.timeout,
+        dry_run=options.dry_run,
+        upgrade=options.upgrade,
+        downgrade=options.downgrade,
+    )
+    if options.download_only is not None:
+        report = download(opened.hosts, request, opened.pool, options.download_only, watch)
+    else:
+        report = install_stack(opened.hosts, request, opened.pool, watch)
+    return opened.options.in_report(report)
+
+
+def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:
+    rows = known_rows(os.environ)
+    if opened is None:
+        return VersionsReport(rows, choose_stack(stack, {}, rows))
+    return versions_for(opened.hosts, stack, rows, opened.pool, home=opened.home, timeout=opened.timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvsRequest:
+    """List environments, or do one of the others. Raises a UserError for a contradiction."""
+
+    remove: tuple[str, ...] = ()
+    prune: bool = False
+    verify: bool = False
+    env: str | None = None
+    python: str | None = None
+    setup: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.remove, self.prune, self.verify))) > 1:
+            raise UserError("--remove, --prune and --verify exclude each other", fix="use one of them at a time")
+        if self.setup and not self.python:
+            raise UserError("--setup needs --python", fix="add --python with the path of a Python on the hosts")
+        for name, path in (("--python", self.python), ("--setup", self.setup)):
+            if path is not None and not path.startswith("/"):
+                raise UserError(
+                    f"{name} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
+                )
+        for name in (*self.remove, *([self.env] if self.env is not None else [])):
+            check_env_name(name)
+
+
+def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
+    hosts, pool, home, timeout = opened.hosts, opened.pool, opened.home, opened.timeout
+    if request.remove:
+        report = remove_envs(hosts, pool, request.remove, home=home, timeout=timeout)
+    elif request.prune:
+        report = prune_envs(hosts, pool, home=home, timeout=timeout)
+    elif request.verify:
+        name, python, setup = request.env or DEFAULT_ENV, request.python, request.setup
+        report = verify_envs(hosts, pool, name, python=python, setup=setup, home=home, timeout=timeout)
+    else:
+        report = list_envs(hosts, pool, home=home, timeout=timeout)
+    return opened.options.in_report(report)
+
+
+def uninstall(
+    opened: OpenHosts, *, with_results: bool = False, only_lists: bool = False, dry_run: bool = False
+) -> UninstallReport:
+    """Remove ipexctl from the hosts and the control machine, or only list what would be removed.
+
+    While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything.
+    """
+    options = UninstallOptions(opened.home, with_results, opened.timeout, opened.options.hosts)
+    if only_lists or dry_run:
+        report = survey(opened.hosts, opened.pool, options, dry_run=dry_run)
+    else:
+        report = remove_from_hosts(opened.hosts, opened.pool, options)
+    return opened.options.in_report(report)

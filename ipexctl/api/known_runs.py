@@ -1,0 +1,130 @@
+"""The steps of ps and stop: calls to the node0 of runs that this machine started.
+
+Only `stop` and `prune` change anything on a host. A failure is a `CallError` that names node0.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from ipexctl.api.open_hosts import open_sessions
+from ipexctl.errors import CallError
+from ipexctl.hosts.host import Host
+from ipexctl.limits import PS_ANSWER, STOP_ANSWER
+from ipexctl.node.common.records import FINAL
+from ipexctl.node.run.replies import PrunedRun
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import Connector, OnStep
+from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.local_copy import save_final_status
+from ipexctl.run.node0 import options_of
+from ipexctl.run.ps import KnownRun, forgettable, query_runs, with_copies
+from ipexctl.run.registry import DamagedRecord, RunRecord, RunRegistry, abandoned_runs
+from ipexctl.run.retention import PruneResult, prune_local, prune_nodes, read_limits
+from ipexctl.run.stop import StopResult
+from ipexctl.run.stop import stop as stop_run
+
+
+@dataclass(frozen=True, slots=True)
+class CallWatcher:
+    cancel: Cancel
+    on_note: Callable[[str], None] = ignore_event
+    on_warning: Callable[[str], None] = ignore_event
+    on_step: OnStep | None = None
+
+    def connector(self, record: RunRecord) -> Connector:
+        return Connector(options_of(record, on_step=self.on_step, on_warning=self.on_warning))
+
+
+@contextmanager
+def node0_of(record: RunRecord, caller: CallWatcher) -> Iterator[SessionPool]:
+    """Sessions to node0. A HostError in the block becomes a `CallError`."""
+    options = options_of(record, on_step=caller.on_step, on_warning=caller.on_warning)
+    try:
+        with open_sessions(options, caller.cancel) as pool:
+            yield pool
+    except HostError as error:
+        raise call_error(record, error) from None
+
+
+def call_error(record: RunRecord, error: HostError) -> CallError:
+    exit_code = 3 if isinstance(error, Unreachable) else 1
+    return CallError(f"{record.node0.name}: {error.reason}", fix=error.advice, exit_code=exit_code)
+
+
+def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None) -> StopResult:
+    with node0_of(record, caller) as pool:
+        session = pool.session(record.node0)
+        result = stop_run(session, record, timeout=timeout or STOP_ANSWER, cancel=pool.cancel)
+    if result.status.state in FINAL:
+        save_final_status(RunRegistry().directory / record.id, result.status)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    runs: list[KnownRun]
+    hidden: int
+    damaged: list[DamagedRecord]
+
+
+def ps(
+    caller: CallWatcher, *, running: bool = False, newest: int | None = None, timeout: float | None = None
+) -> RunList:
+    """List the known runs: all, those that have not ended, or the newest. Removes runs from the registry that node0
+    forgot long ago."""
+    keep, registry = read_limits(os.environ), RunRegistry()
+    records, damaged, runs = _query(registry, caller, None if running else newest, timeout)
+    known = {record.id: record for record in records}
+    for placed in [
+        run.record for run in runs if run.record != known[run.record.id]
+    ]:  # submitted runs that have started
+        registry.save(placed)
+    runs = with_copies(runs, registry.directory)
+    if running:
+        runs = [run for run in runs if run.state in ("queued", "starting", "running", "unknown")]
+    hidden = len(records) - len(runs)
+    runs = runs[-newest:] if newest is not None else runs
+    for run in forgettable(runs, keep.days, time.time()):
+        registry.remove(run)
+    return RunList(runs, hidden, damaged)
+
+
+def _query(
+    registry: RunRegistry, caller: CallWatcher, newest: int | None, timeout: float | None
+) -> tuple[list[RunRecord], list[DamagedRecord], list[KnownRun]]:
+    abandoned_runs(registry.directory)
+    records, damaged = registry.read_records()
+    if newest is not None:  # don't query the others
+        records, damaged = records[-newest:], []
+    with _sessions(caller) as open_session:
+        return records, damaged, query_runs(records, open_session, caller.cancel, timeout=timeout or PS_ANSWER)
+
+
+@contextmanager
+def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
+    with ExitStack() as connectors:
+
+        def open_session(record: RunRecord, host: Host | None = None) -> Session:
+            return connectors.enter_context(caller.connector(record)).open(host or record.node0, caller.cancel)
+
+        yield open_session
+
+
+def prune(
+    caller: CallWatcher, *, dry_run: bool = False, timeout: float | None = None
+) -> tuple[list[PruneResult], list[PrunedRun]]:
+    """Remove runs beyond the limits from the nodes and from this machine."""
+    keep, registry = read_limits(os.environ), RunRegistry()
+    _, _, runs = _query(registry, caller, None, timeout)
+    with _sessions(caller) as open_session:
+        nodes = prune_nodes([run.record for run in runs], keep, open_session, caller.cancel, dry_run=dry_run)
+    over = {run.record.id for run in runs if run.state in FINAL or run.is_gone}
+    return nodes, prune_local(registry, keep, over=over, dry_run=dry_run)

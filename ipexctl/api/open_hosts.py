@@ -1,0 +1,83 @@
+"""The hosts of a call and the sessions to them; one command on each host.
+
+Progress goes to a callback; throwing the pool's cancellation ends a call early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.fanout import ExecResult
+from ipexctl.remote.fanout import execute as execute_on_hosts
+from ipexctl.remote.outcome import Report
+from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.session_pool import SessionPool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHosts:
+    hosts: tuple[Host, ...]
+    pool: SessionPool
+    home: str
+    iface: str | None = None
+    timeout: float | None = None
+    options: CallOptions = NO_OPTIONS
+
+
+@contextmanager
+def open_sessions(options: ConnectOptions, cancel: Cancel, *, forks: int = 1) -> Iterator[SessionPool]:
+    """Sessions open when first needed, and close at the end of the block."""
+    with Connector(options) as connector, SessionPool(connector, cancel, forks=forks) as pool:
+        yield pool
+
+
+def execute(
+    opened: OpenHosts,
+    command: Command,
+    sink_for: Callable[[Host], Callable[[StreamName, bytes], None]],
+    *,
+    on_done: Callable[[ExecResult], object] = ignore_event,
+    stdin_for: Callable[[], BinaryIO] | None = None,
+) -> Report[ExecResult]:
+    began, results, pool = time.monotonic(), dict[str, ExecResult](), opened.pool
+    for done in execute_on_hosts(
+        opened.hosts,
+        command,
+        connector=pool.connector,
+        cancel=pool.cancel,
+        sink_for=sink_for,
+        forks=pool.forks,
+        timeout=opened.timeout,
+        stdin_for=stdin_for,
+    ):
+        results[done.host.name] = done
+        on_done(done)
+    return Report(tuple(results[host.name] for host in opened.hosts), time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutput(ExecResult):
+    stdout: str = ""
+    stderr: str = ""
+
+
+def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
+    printed: dict[str, dict[StreamName, bytearray]] = {
+        host.name: {"stdout": bytearray(), "stderr": bytearray()} for host in opened.hosts
+    }
+    report = execute(opened, command, lambda host: lambda stream, data: printed[host.name][stream].extend(data))
+    hosts = []
+    for done in report.hosts:
+        stdout, stderr = (bytes(data).decode(errors="replace") for data in printed[done.host.name].values())
+        hosts.append(HostOutput(done.host, done.status, done.reason, done.fix, done.seconds, done.rc, stdout, stderr))
+    return opened.options.in_report(Report(tuple(hosts), report.seconds))
