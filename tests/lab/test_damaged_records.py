@@ -100,25 +100,3 @@ def test_every_command_stands_all_files_damaged_at_once(station: Station, damage
     for words in COMMANDS:
         station.call(*words)
     assert station.call(*RUN, "train.py").rc == 0
-
-
-@pytest.mark.parametrize("damage", ["brackets", "infinite"])
-def test_every_file_alone_may_be_damaged(station: Station, damage: str) -> None:
-    for path in station.records():
-        before = path.read_bytes()
-        DAMAGES[damage](path)
-        for words in (("ps",), ("why", "last"), ("fetch", "last", "out")):
-            station.call(*words)
-        path.unlink()
-        path.write_bytes(before)
-
-
-def test_a_damaged_record_is_the_failure_of_its_run_alone(station: Station) -> None:
-    assert station.call(*RUN, "train.py").rc == 0
-    first, last = sorted((station.home / "STATE/ipexctl/runs").glob("*.json"))
-    first.write_text("[" * 200_000)
-    shown = station.call("ps")
-    assert last.stem in shown.out
-    assert f"{first}: it is nested too deeply" in shown.out + shown.err
-    refused = station.call("logs", first.stem)
-    assert (refused.rc, "it is nested too deeply" in refused.err) == (2, True), refused.err

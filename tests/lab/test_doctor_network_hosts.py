@@ -13,9 +13,8 @@ from agent_helpers import wait_until
 from cli_helpers import ipexctl, processes_with
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
-from ipexctl.doctor.smoke import measure
 from ipexctl.extras.lab.fault_injection import break_host, mend_host
-from ipexctl.extras.lab.plan import PREFIX, LabSpec, ipv6
+from ipexctl.extras.lab.plan import PREFIX, LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
@@ -125,15 +124,6 @@ def test_host_failure_during_the_check_is_reported_without_a_hang(lab: Lab, faul
     check_nothing_left(lab)
 
 
-def test_network_check_works_over_ipv6(lab: Lab) -> None:
-    if ask(lab.hosts[0], f"ip -6 addr | grep -q {ipv6(lab.hosts[0].address)}").rc:
-        pytest.skip("no IPv6 here")
-    internal = {host.name: ipv6(host.address) for host in lab.hosts}
-    report = run_check(lab, internal=internal)
-    assert {finding.id for finding in report.findings} == {"network.login"}
-    assert only(run_check(lab, "firewall", internal=internal).findings, "network.port_closed").hosts == ("node2",)
-
-
 def test_cancelled_network_check_ends_and_leaves_no_processes(lab: Lab) -> None:
     hosts = read_hosts_file(lab.hostfile)
     break_host(lab.hosts[1], "firewall")
@@ -171,25 +161,6 @@ def test_internal_network_is_checked_if_hosts_have_one(make_lab: Callable[[LabSp
     assert internal["node2"] in away.message
     assert only(report.findings, "network.login").hosts == ("node2",)
     check_nothing_left(lab)
-
-
-def test_measurement_keeps_its_time_limit_and_leaves_no_processes(lab: Lab) -> None:
-    hosts, facts = read_hosts_file(lab.hostfile), _facts(lab)
-    internal = {host.name: host.address for host in hosts}
-    for late, measured in ((None, {"node2", "node3"}), ("no-python", {"node3"}), ("link-down", {"node3"})):
-        try:
-            with open_sessions(lab) as pool:
-                if late:
-                    break_host(lab.hosts[1], late)
-                started = time.monotonic()
-                report = measure(pool, hosts, internal, facts)
-                assert time.monotonic() - started < 5.2
-        finally:
-            mend_host(lab.hosts[1])
-        assert {link.name for link in report.links if link.bits} == measured
-        assert all("memory" in host.figures for host in report.hosts if host.name in measured)
-        assert {finding.level for finding in report.findings} <= {"info", "warn"}
-        check_nothing_left(lab)
 
 
 def _facts(lab: Lab) -> dict[str, Facts]:

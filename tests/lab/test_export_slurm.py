@@ -29,29 +29,6 @@ said = {{"host": socket.gethostname(), "cores": cores, "argv": sys.argv[1:], "en
 os.write(1, (json.dumps(said) + "\\n").encode())
 """
 """Each rank prints a short report: srun breaks lines of more than 1024 bytes."""
-SUM_SCRIPT = """\
-import os, socket, time
-
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-if rank == 0:
-    with socket.create_server(("", place[1])) as listening:
-        others = [listening.accept()[0] for _ in range(size - 1)]
-    total = sum(int(other.recv(9)) for other in others)
-    for other in others:
-        other.sendall(str(total).encode())
-else:
-    for _ in range(300):
-        try:
-            meeting = socket.create_connection(place)
-            break
-        except OSError:
-            time.sleep(0.1)
-    meeting.sendall(str(rank).encode())
-    total = int(meeting.recv(9))
-os.write(1, f"rank {rank} has {total}\\n".encode())
-"""
-"""Ranks connect to MASTER_ADDR:MASTER_PORT and add their numbers."""
 FAIL_SCRIPT = """\
 import os, sys, time
 
@@ -79,7 +56,6 @@ def cluster(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     cluster = new_cluster(lab, tmp_path_factory.mktemp("slurm"))
     for name, text in (
         ("who.py", REPORT_SCRIPT),
-        ("meet.py", SUM_SCRIPT),
         ("ends.py", FAIL_SCRIPT),
         ("tells.py", SAVE_SCRIPT),
     ):
@@ -129,12 +105,6 @@ def test_exported_job_starts_the_same_ranks_as_run(cluster: Cluster, slurm: Slur
     alone = ranks_of(slurm, exported(cluster, *to, "--ppn", "1", "--iface", "eth0", "who.py"))
     assert [alone[rank]["cores"] for rank in sorted(alone)] == [cores, cores]
     assert {said["env"]["GLOO_SOCKET_IFNAME"] for said in alone.values()} == {"eth0"}
-
-
-@BOTH_LAUNCHERS
-def test_ranks_on_different_nodes_communicate(cluster: Cluster, slurm: Slurm, launcher: str) -> None:
-    said = slurm.ended(slurm.submit(exported(cluster, "--launcher", launcher, "--ppn", "2", "meet.py")))
-    assert sorted(said.splitlines()) == [f"rank {rank} has 6" for rank in range(4)]
 
 
 @BOTH_LAUNCHERS

@@ -1,25 +1,19 @@
-"""The probe on real hosts: imitated CPUs, shared homes, faults, and accounts with few rights."""
+"""The probe on real hosts: networks and peers, faults, and programs that hang."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
 from cli_helpers import processes_with
-from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.fault_injection import break_host
-from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
-from ipexctl.facts.network import Network
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
-from recorded_probes import TIERS
 
 pytestmark = pytest.mark.lab
 
@@ -45,21 +39,6 @@ def store(answer: HostFacts) -> str:
     return home.store
 
 
-def test_cpu_profiles_are_recognized(make_lab: Callable[[LabSpec], Lab]) -> None:
-    names = tuple(cpu_profile.name for cpu_profile in CPU_PROFILES)
-    answers = ask_all(make_lab(LabSpec(hosts=len(names), cpus=names)))
-    for cpu_profile, answer in zip(CPU_PROFILES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
-        cpu = whole(answer).cpu
-        counts = (cpu.sockets, cpu.cores, cpu.threads, cpu.numa_nodes, cpu.allowed)
-        cores = cpu_profile.sockets * cpu_profile.cores
-        assert counts == (cpu_profile.sockets, cores, cpu_profile.cpus, cpu_profile.nodes, cores), cpu_profile.name
-        assert (cpu.model_name, cpu.arch, cpu.tier) == (
-            cpu_profile.model_name,
-            cpu_profile.arch,
-            TIERS[cpu_profile.name],
-        )
-
-
 @pytest.mark.core
 def test_hosts_without_cpu_profile_report_own_network_and_peers(lab3: Lab) -> None:
     answers = ask_all(lab3)
@@ -79,46 +58,6 @@ def test_hosts_without_cpu_profile_report_own_network_and_peers(lab3: Lab) -> No
     assert len({whole(answer).machine for answer in answers.values()}) == 3
 
 
-def test_shared_home_is_recognized_before_and_after_first_install(
-    make_lab: Callable[[LabSpec], Lab],
-) -> None:
-    lab = make_lab(LabSpec(hosts=3, shared_home=True))
-    before = {store(answer) for answer in ask_all(lab).values()}
-    assert len(before) == 1
-    in_host(lab.hosts[0], 'mkdir "$HOME_DIR/.ipexctl" && chown "$LOGIN" "$HOME_DIR/.ipexctl"')
-    after = ask_all(lab)
-    in_host(lab.hosts[0], 'rmdir "$HOME_DIR/.ipexctl"')
-    assert {store(answer) for answer in after.values()} == before
-    elsewhere = ask_all(lab, home="/tmp/ipexctl")
-    assert len({store(answer) for answer in elsewhere.values()}) == 3
-
-
-def _settled(network: Network) -> Network:
-    """Without link-local addresses, which a new interface gets a second or two later."""
-    nics = [
-        nic._replace(addresses=tuple(address for address in nic.addresses if address.scope != "link"))
-        for nic in network.nics
-    ]
-    return network._replace(nics=tuple(nics))
-
-
-@pytest.mark.parametrize(
-    ("fault", "shell"),
-    [
-        pytest.param("csh-shell", "tcsh", marks=pytest.mark.needs("tcsh")),
-        pytest.param("fish-shell", "fish", marks=pytest.mark.needs("fish")),
-        ("noisy-rc", "sh"),
-    ],
-)
-def test_facts_do_not_depend_on_the_login_shell(lab3: Lab, node: LabHost, fault: str, shell: str) -> None:
-    plain = whole(ask_all(lab3)[node.name])
-    break_host(node, fault)
-    facts = whole(ask_all(lab3)[node.name])
-    assert facts.cpu == plain.cpu
-    assert _settled(facts.network) == _settled(plain.network)
-    assert (facts.account.shell or "").endswith(shell)
-
-
 def test_read_only_home_is_reported_by_the_probe(lab3: Lab, node: LabHost) -> None:
     before = store(ask_all(lab3)[node.name])
     break_host(node, "read-only-home")
@@ -136,13 +75,6 @@ def test_full_disk_is_reported_by_the_probe(lab3: Lab, node: LabHost) -> None:
     assert facts.home.disk is not None
     assert facts.home.disk.free == 0
     assert facts.home.disk.total
-
-
-def test_clock_skew_is_measured(lab3: Lab, node: LabHost) -> None:
-    break_host(node, "clock-skew", ["90"])
-    skew = ask_all(lab3)[node.name].skew
-    assert skew is not None
-    assert abs(skew.seconds - 90) <= skew.uncertainty + 0.05
 
 
 def test_unresolved_peer_names_are_reported(lab3: Lab, node: LabHost) -> None:

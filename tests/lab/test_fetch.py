@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,39 +139,6 @@ def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> No
     assert Path(f"{context.out}3/of").read_text() == "1\n"
 
 
-def test_results_and_paths_of_all_hosts_go_to_a_directory_each(context: FetchRun) -> None:
-    record = replace(context.record, stores=tuple(host.name for host in context.hosts))
-    RunRegistry(Path(context.env["XDG_STATE_HOME"]) / "ipexctl/runs").save(record)
-    for index, host in enumerate(context.lab.hosts):
-        place = f"{record.home}/results/{record.id}"
-        assert ask(host, f"mkdir -p {place}/deep && echo {index} >{place}/deep/metrics").rc == 0
-    ran = ipexctl("fetch", "last", context.out, "--results", env=context.env)
-    assert ran.rc == 0, ran.err
-    assert {str(path.relative_to(context.out)): path.read_text() for path in context.out.rglob("metrics")} == {
-        "node1/deep/metrics": "0\n",
-        "node2/deep/metrics": "1\n",
-    }
-    again = ipexctl("fetch", "last:ck/of", context.out, "--all-hosts", "--json", env=context.env)
-    assert [(host["host"], host["status"], host["brought"]) for host in json.loads(again.out)["hosts"]] == [
-        ("node1", "changed", ["of"]),
-        ("node2", "changed", ["of"]),
-    ]
-    assert (context.out / "node2" / "of").read_text() == "1\n"
-    assert ask(context.lab.hosts[1], f"rm -r {record.home}/results").rc == 0
-    lacks = ipexctl("fetch", "last", context.out, "--results", env=context.env)
-    assert lacks.rc == 0, lacks.err
-    assert f"{context.out}/node2/: nothing to fetch" in lacks.out
-    assert "IPEXCTL_RUN_DIR" not in lacks.err
-    assert ask(context.lab.hosts[0], f"rm -r {record.home}/results").rc == 0
-    new = context.out / "a" / "b"
-    none = ipexctl("fetch", "last", new, "--results", env=context.env)
-    assert none.rc == 0, none.err
-    assert "wrote nothing to IPEXCTL_RUN_DIR" in none.err
-    assert not new.parent.exists(), "nothing was fetched, and no directory is left"
-    assert ipexctl("fetch", "last:ck", context.out, "--results", env=context.env).rc == 2
-    assert ipexctl("fetch", "last", context.out, "--results", "-r", "1", env=context.env).rc == 2
-
-
 def test_fetch_ends_at_its_timeout(context: FetchRun) -> None:
     break_host(context.lab.hosts[0], "slow-link", ["300mbit"])
     try:
@@ -195,19 +161,3 @@ def test_fetch_errors_have_a_fix(context: FetchRun) -> None:
     assert ran.rc == 3
     assert json.loads(ran.out)["status"] == "unreachable"
     assert not context.out.exists()
-
-
-def test_full_local_disk_is_reported_and_partial_file_is_kept(context: FetchRun) -> None:
-    context.out.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", context.out], check=True)
-    try:
-        ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", env=context.env)
-        assert ran.rc == 1
-        assert "No space left" in ran.err
-        (part,) = context.out.iterdir()
-        assert part.stat().st_size > 50_000_000
-    finally:
-        subprocess.run(["umount", context.out], check=True)
-
-
-PROJECT = ("train.py", "f", "evil"), (".envrc", "f", "evil"), (".git/hooks/post-checkout", "f", "evil")

@@ -29,7 +29,6 @@ ARGS = (
     "--learning_rate 3e-5 --num_train_epochs 2 --max_seq_length 384 --doc_stride 128 --output_dir /tmp/debug_squad/ "
     "--no_cuda --ddp_backend ccl --use_ipex"
 )
-DEEPSPEED = "deepspeed --hostfile slots --num_nodes 2 script.py"
 SHORT_SCRIPT = """\
 import json, os
 names = ("RANK", "WORLD_SIZE", "IPEXCTL_RANK", "PMI_RANK", "OMP_NUM_THREADS")
@@ -106,38 +105,6 @@ def test_mpirun_on_two_nodes(cluster: Cluster, paste: Paste) -> None:
     assert missing(notes[0], data) == []
 
 
-def test_mpirun_on_one_node(cluster: Cluster, paste: Paste) -> None:
-    """Line 1: behind `--`, and on one host of the call."""
-    cluster.write("one", f"{cluster.lab.hosts[0].address}\n")
-    ran = paste(f"-- mpirun -n 2 -genv OMP_NUM_THREADS=23 python3 run_qa.py {ARGS}", "-H", "one")
-    reports = rank_reports(ran)
-    assert hosts_of(reports) == ["node1", "node1"]
-    assert values(reports, "MASTER_ADDR") == {"127.0.0.1"}
-    assert values(reports, "OMP_NUM_THREADS") == {"23"}
-
-
-SCENARIO_2 = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: MULTI_CPU
-downcast_bf16: 'no'
-ipex_config:
-  ipex: true
-machine_rank: 0
-main_process_ip: 36.112.23.24
-main_process_port: 29500
-main_training_function: main
-mixed_precision: bf16
-num_machines: 4
-num_processes: 16
-rdzv_backend: static
-same_network: true
-tpu_env: []
-tpu_use_cluster: false
-tpu_use_sudo: false
-use_cpu: true
-"""
-
-
 def test_accelerate_with_one_process(cluster: Cluster, paste: Paste) -> None:
     """Line 3: no process group, as under `accelerate launch`."""
     default = cluster.state / "hf" / "accelerate" / "default_config.yaml"
@@ -154,45 +121,6 @@ def test_accelerate_with_one_process(cluster: Cluster, paste: Paste) -> None:
     assert values(both, "WORLD_SIZE") == {"2"}
 
 
-def test_mpirun_outside_accelerate(cluster: Cluster, paste: Paste) -> None:
-    """Line 4: two launchers in one line."""
-    cluster.write("config.yaml", SCENARIO_2)
-    ran = paste(
-        "mpirun -f hostfile -n 16 -ppn 4 accelerate launch examples/nlp_example.py",
-        "--accelerate-config",
-        "config.yaml",
-        "--oversubscribe",
-        exports=f"export CCL_WORKER_COUNT=1 MASTER_ADDR={cluster.lab.hosts[0].address} CCL_ATL_TRANSPORT=ofi",
-    )
-    reports = rank_reports(ran)
-    assert hosts_of(reports) == [f"node{rank // 4 + 1}" for rank in range(16)]
-    assert values(reports, "WORLD_SIZE") == {"16"}
-    assert values(reports, "MASTER_PORT") == {"29500"}
-    assert values(reports, "ACCELERATE_MIXED_PRECISION") == {"bf16"}
-    assert values(reports, "CCL_ATL_TRANSPORT") == {"ofi"}
-    assert "36.112.23.24" in ran.err
-
-
-def test_accelerate_with_an_mpirun_of_its_own(cluster: Cluster, paste: Paste) -> None:
-    """Line 5, with the file of one translation, which lost its indentation."""
-    section = f"mpirun_config:\nmpirun_ccl: '1'\nmpirun_hostfile: {cluster.project}/hostfile\n"
-    config = SCENARIO_2.replace("  ipex:", "ipex:").replace("num_processes: 16", "num_processes: 4")
-    cluster.write("config.yaml", f"{config}{section}")
-    ran = paste("accelerate launch --config_file config.yaml examples/nlp_example.py")
-    reports = rank_reports(ran)
-    assert hosts_of(reports) == ["node1", "node2", "node3", "node4"]
-    assert values(reports, "CCL_WORKER_COUNT") == {"1"}
-    assert "mpirun_hostfile" in ran.err
-
-
-def test_accelerate_test(cluster: Cluster, paste: Paste) -> None:
-    """Line 6: accelerate's own script runs on the ranks."""
-    for package in ("accelerate", "accelerate/test_utils", "accelerate/test_utils/scripts"):
-        cluster.write(f"{package}/__init__.py", "")
-    cluster.write("accelerate/test_utils/scripts/test_script.py", REPORT_SCRIPT)
-    assert values(rank_reports(paste("accelerate test", "-H", "two", "--ppn", "1")), "WORLD_SIZE") == {"2"}
-
-
 @pytest.mark.core
 def test_independent_instances(cluster: Cluster, paste: Paste) -> None:
     """Line 9: copies without a process group, which mpirun starts without its own variables."""
@@ -204,19 +132,6 @@ def test_independent_instances(cluster: Cluster, paste: Paste) -> None:
         assert (env["IPEXCTL_RANK"], env["IPEXCTL_WORLD_SIZE"]) == (str(rank), "2")
         assert not [name for name in env if name.startswith(("PMI", "MPI_LOCAL", "MASTER_")) or name in RANK_NAMES]
     assert not set(reports[0]["cores"]) & set(reports[1]["cores"])
-
-
-def test_distributed_ipexrun_deepspeed_and_torchrun(cluster: Cluster, paste: Paste) -> None:
-    """Lines 9 and 10."""
-    cluster.write("slots", "".join(f"{host.address} slots=1\n" for host in cluster.lab.hosts))
-    for line, options, expected in (
-        ("ipexrun --nnodes 2 --nprocs-per-node 2 --hostfile hostfile script.py", (), ["node1"] * 2 + ["node2"] * 2),
-        (f"{DEEPSPEED} --deepspeed --deepspeed_config ds.json", (), ["node1", "node2"]),
-        ("torchrun --nproc-per-node 2 script.py", ("-H", "two"), ["node1"] * 2 + ["node2"] * 2),
-    ):  # fmt: skip
-        reports = rank_reports(paste(line, *options))
-        assert hosts_of(reports) == expected
-        assert values(reports, "WORLD_SIZE") == {str(len(expected))}
 
 
 def test_a_pasted_line_is_planned_and_exported(cluster: Cluster, paste: Paste) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from install_helpers import Target, statuses
+from install_helpers import PYTHON, Target, statuses
 from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from lab_helpers import ask
 from message_data import missing
 from simple_index import SimpleIndex
-from tiny_wheels import write_wheel
+from tiny_wheels import write_stack, write_wheel
 
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -118,3 +119,57 @@ def test_new_environment_takes_what_another_has_unpacked(installed: Target, whee
     target.on(1, f"for f in {tqdm}; do echo x >> $f; done")
     assert statuses(target.report(*words)) == {"node1": "ok", "node2": "changed"}
     assert target.on(1, f"ls $HOME_OF_OURS/envs/*/{torch} | wc -l").strip() in ("2", "4")
+
+
+def test_pruned_wheels_are_taken_from_the_wheelhouse_again(installed: Target, wheelhouse: Path) -> None:
+    """Of two hosts one has the environment and neither the wheels: they cross the uplink again."""
+    target = installed
+    target.report("--prune", verb="envs")
+    target.on(1, "rm -r $HOME_OF_OURS/envs")
+    lost = target.report("--offline", rc=1)
+    assert "--wheelhouse" in lost["hosts"][1]["fix"]
+    assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "ok", "node2": "changed"}
+
+
+def test_wheels_of_an_upload_that_took_too_long_are_not_downloaded_again(target: Target, tmp_path: Path) -> None:
+    """A link that carries less than the time limit allows, and the cache of the control machine."""
+    write_stack(tmp_path / "wheels", python=PYTHON, pad=4 << 20)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with SimpleIndex(tmp_path / "wheels") as index:
+        break_host(target.hosts[0], "slow-link", ["4mbit"])
+        ran = target.install("--index-url", index.url, "--timeout", 6, "--limit", "node1", env=env)
+        assert ran.rc == 1
+        assert "within 6 s" in ran.err
+        assert ran.seconds < 30
+        assert any((tmp_path / "cache").rglob("torch-*.whl"))
+        mend_host(target.hosts[0])
+        index.forget()
+        assert set(statuses(target.report("--index-url", index.url, env=env)).values()) == {"changed"}
+        assert sum(index.bytes.values()) < 4 << 20
+    assert not any((tmp_path / "cache").rglob("*.whl"))
+
+
+def test_parallel_installs_share_the_download_cache(target: Target, wheelhouse: Path) -> None:
+    """One call waits for its link while the other has ended and cleans up."""
+    with SimpleIndex(wheelhouse) as index:
+        break_host(target.hosts[0], "slow-link", ["60mbit"])
+        slow = target.begin("--index-url", index.url, "--limit", "node1")
+        time.sleep(2)
+        quick = target.install("--index-url", index.url, "--limit", "node2")
+        _, said = slow.communicate(timeout=120)
+    assert (quick.rc, slow.returncode) == (0, 0), quick.err + said
+
+
+def test_read_only_home_on_first_host_fails_only_that_host(
+    target: Target, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheels for the second host have no way over the first."""
+    monkeypatch.setenv("PIP_TRUSTED_HOST", f"10.77.{target.lab.block}.1")
+    break_host(target.hosts[0], "read-only-home")
+    with SimpleIndex(wheelhouse, bind=f"10.77.{target.lab.block}.1") as index:
+        report = target.report("--index-url", index.url, rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    again = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(again) == {"node1": "failed", "node2": "ok"}
+    assert "read-only" in again["hosts"][0]["reason"]
+    assert "node1" not in again["hosts"][1]["reason"]

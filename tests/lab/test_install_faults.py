@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import signal
 import subprocess
 import time
@@ -39,25 +37,6 @@ def partial_environments(target: Target, index: int) -> list[str]:
     works = "$env/bin/python -c 'import torch, intel_extension_for_pytorch' && test -s $env/env.json"
     check = f"for env in $HOME_OF_OURS/envs/*; do [ ! -e $env ] || {{ {works}; }} || echo $env; done"
     return target.on(index, check).split()
-
-
-def test_install_completes_after_sigkills_of_the_call(target: Target, wheelhouse: Path) -> None:
-    """What the agent does is killed at many more moments: process/test_build.py and process/test_node_store.py."""
-    seed = int(os.environ.get("IPEXCTL_TESTS_SEED", "20261120"))
-    moments = random.Random(seed)
-    for _ in range(5):
-        running = target.begin("--wheelhouse", wheelhouse, "--offline")
-        time.sleep(moments.uniform(0.2, 3.5))
-        running.kill()
-        running.communicate()
-        for index in range(2):
-            assert partial_environments(target, index) == [], f"seed {seed}"
-    report = target.report("--wheelhouse", wheelhouse, "--offline")
-    assert set(statuses(report).values()) <= {"changed", "ok"}
-    assert all(host["verify"]["ok"] for host in report["hosts"])
-    for index in range(2):
-        assert partial_environments(target, index) == []
-        assert target.on(index, "ls -A $HOME_OF_OURS/envs | grep -c '^[.]' || true").strip() == "0"
 
 
 def test_sigint_leaves_no_process_and_no_partial_environment(target: Target, wheelhouse: Path) -> None:

@@ -59,16 +59,6 @@ def test_ctrl_c_ends_the_task_on_the_hosts(site: Site) -> None:
     wait_until(lambda: not processes_with(site.lab, "sleep 313"))
 
 
-def test_all_tasks_use_one_connection(site: Site) -> None:
-    log = "cat /var/log/sshd.log /var/log/auth.log 2>/dev/null | grep -c Accepted || true"
-    before = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
-    report = site.report("\n".join(["- exec: echo $PPID", *["- exec: echo $PPID"] * 4]))
-    assert counts(report, "node3")[0] == 5
-    after = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
-    if before != "0":
-        assert int(after) - int(before) <= 3  # ours, and the two that looked
-
-
 FILES = """\
 - name: text
   copy: {content: "for {{ inventory_hostname }}\\n", dest: PLACE/a/text, mode: 0640}
@@ -121,17 +111,6 @@ def test_file_tasks_change_nothing_with_check_and_are_idempotent(site: Site) -> 
     assert counts(second)[0] == 10
 
 
-def test_fetch_task_limits_modes_of_a_host_by_the_umask(site: Site) -> None:
-    site.on(
-        0, "mkdir -p PLACE/d && echo x >PLACE/d/w.sh && cp PLACE/d/w.sh PLACE/own && chmod 6777 PLACE/d/w.sh PLACE/d"
-    )
-    site.on(0, "chmod 600 PLACE/own")
-    tasks = "".join(f"- fetch: {{src: PLACE/{name}, dest: got/, flat: true}}\n" for name in ("d/w.sh", "own", "d"))
-    site.report(tasks, "-l", "node1")
-    modes = {name: (site.directory / "got" / name).stat().st_mode & 0o7777 for name in ("w.sh", "own", "d", "d/w.sh")}
-    assert modes == {"w.sh": 0o755, "own": 0o600, "d": 0o755, "d/w.sh": 0o755}
-
-
 SUDO = """\
 #!/bin/sh
 [ "$1 $2 $3 $4" = "-n -u root --" ] || { echo "sudo: called as $*" >&2; exit 1; }
@@ -165,25 +144,6 @@ def test_become_uses_sudo_and_keeps_arguments_and_files(site: Site) -> None:
         assert missing(refused.err, "root password NOPASSWD") == []
     finally:
         ask(host, "rm -f /usr/local/bin/sudo /tmp/no-sudo", as_root=True)
-
-
-def test_root_follows_no_link_of_another_account_above_the_path(site: Site) -> None:
-    """All ways and modules: tests/process/test_play_paths.py."""
-    host = site.lab.hosts[0]
-    lay_out = """
-        mkdir -p PLACE/victim PLACE/app && chown 65534 PLACE/app
-        ln -s PLACE/victim PLACE/app/conf && chown -h 65534 PLACE/app/conf
-    """
-    assert ask(host, lay_out.replace("PLACE", site.place), as_root=True).rc == 0
-    where = {"head": "  become: true\n"}
-    task = "- name: put\n  copy: {content: x, dest: PLACE/app/conf/new"
-    report = site.report(f"{task}}}", "-l", "node1", "--user", "root", rc=1, **where)
-    result = report["tasks"][0]["hosts"]["node1"]["result"]
-    assert result["refused_link"]["link"] == f"{site.place}/app/conf"
-    assert result["refused_link"]["target"] == f"{site.place}/victim"
-    assert ask(host, f"ls {site.place}/victim", as_root=True).out == ""
-    site.report(f"{task}, follow: true}}", "-l", "node1", "--user", "root", **where)
-    assert ask(host, f"ls {site.place}/victim && rm -r {site.place}", as_root=True).out == "new\n"
 
 
 def test_secrets_are_neither_printed_nor_on_a_command_line(site: Site) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,7 +21,7 @@ from hub_hosts import hub_on_uplink, install_downloader, without_hub
 from hub_server import Hub
 from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.state import Lab
 from lab_helpers import on_host
 
 LAB = LabSpec(hosts=4)
@@ -149,75 +147,6 @@ def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(
     assert len(whole) == 1
     assert {host["status"] for host in site.push("hf:org/tiny")["hosts"]} == {"ok", "changed"}
     assert {on_host(host, TREE) for host in site.hosts.hosts} == whole
-
-
-SEED = int(os.environ.get("IPEXCTL_TESTS_SEED") or time.time())
-LEFT = (
-    "find ~/.ipexctl/hub ~/.ipexctl/tmp -name '*.incomplete' -o -name '*.part' -o -name '*.new'"
-    " -o -name '.ipexctl-*' 2>/dev/null || true"
-)
-
-
-def downloaders(host: LabHost) -> list[int]:
-    """The processes of the agent there that download."""
-    pids = subprocess.run(["ip", "netns", "pids", host.netns], capture_output=True, text=True, check=True).stdout
-    found = []
-    for pid in map(int, pids.split()):
-        with suppress(OSError):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"/envs/hub-download" in line.split(b"\0")[0]:
-                found.append(pid)
-    return found
-
-
-def play_kills(hosts: Lab, hub: Hub, site: Site, seed: int) -> list[str]:
-    """Calls that are killed at random moments, or whose download is, and one that ends the work."""
-    chance = random.Random(seed)
-    for host in hosts.hosts:
-        on_host(host, "rm -rf ~/.ipexctl/hub")
-    large = {"model-1.safetensors": chance.randbytes(16 * MB), "model-2.safetensors": chance.randbytes(8 * MB)}
-    files = {"config.json": b"{}", "sub/vocab.txt": chance.randbytes(5000), **large}
-    repo = hub.add("model", "org/tiny", files, token=TOKEN)
-    before, story = crossed(hosts), []
-    with capped(hosts, 8):
-        for _ in range(chance.randint(1, 4)):
-            victim, seconds = chance.choice(("call", "download")), chance.uniform(0.3, 4.5)
-            pushing = begin("push", "hf:org/tiny", "-H", hosts.hostfile, env={**site.env, "HF_TOKEN": TOKEN})
-            with suppress(subprocess.TimeoutExpired):
-                pushing.wait(seconds)
-            for pid in [pushing.pid] if victim == "call" else downloaders(hosts.hosts[0]):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            out, err = pushing.communicate(timeout=30)
-            story.append(f"{victim} {seconds:.1f} s: {pushing.returncode} {' '.join((out + err).split())[-200:]}")
-            time.sleep(chance.choice((0, 0, 0.2, 1)))
-        found = site.push("hf:org/tiny", token=TOKEN)
-    moved, calls, before = crossed(hosts) - before, len(story) + 1, crossed(hosts)
-    assert statuses(site.push("hf:org/tiny", token=TOKEN)) == {"ok"}
-    lost = moved - calls * (crossed(hosts) - before) - 24 * MB
-    story.append(f"{[host['status'] for host in found['hosts']]}, {lost / MB:.1f} MB twice, {calls} calls")
-    assert found["on"] == "node1"
-    assert lost < (2 + 24 * (calls - 1)) * MB, story  # a file that was cut off begins anew
-    blobs = {(hashlib.sha256(content).hexdigest(), f"./blobs/{repo.blob(name)}") for name, content in files.items()}
-    links = {
-        (f"./snapshots/{repo.commit}/{name}", f"{'../' * (2 + name.count('/'))}blobs/{repo.blob(name)}")
-        for name in files
-    }
-    for host in hosts.hosts:
-        rows = {(first, second) for first, second in map(str.split, on_host(host, TREE).splitlines())}
-        rows = {row for row in rows if not row[1].startswith(("./refs/", "./trees/"))}
-        assert rows == blobs | links, (host.name, story)
-        assert on_host(host, f"cat {CACHE}/models--org--tiny/refs/main") == repo.commit, story
-        assert on_host(host, LEFT) == "", (host.name, story)
-    return story
-
-
-def test_a_push_that_is_killed_at_random_moments_goes_on(hosts: Lab, tmp_path: Path) -> None:
-    with hub_on_uplink(hosts, tmp_path / "hub") as hub:
-        install_downloader(hosts.hosts[0])
-        site = Site(hosts, hub, tmp_path)
-        for seed in (SEED, SEED + 1):
-            print(f"IPEXCTL_TESTS_SEED={seed}", *play_kills(hosts, hub, site, seed), sep="\n")
 
 
 def of_processes(lab: Lab, text: bytes, known: int) -> set[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_helpers import processes_with
+from cli_helpers import ipexctl, processes_with
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask
@@ -30,31 +30,6 @@ from lab_run_helpers import (
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-
-
-def test_rank_variables_override_those_of_the_environment(cluster: Cluster) -> None:
-    strays = {"RANK": "0", "LOCAL_RANK": "7", "WORLD_SIZE": "99", "PMI_RANK": "0", "SLURM_PROCID": "0"}
-    cluster.write("who.py", REPORT_SCRIPT)
-    cluster.on(1, "printf '%s\\n' " + " ".join(f"'export {n}={v}'" for n, v in strays.items()) + " >.bashrc")
-    try:
-        ran = cluster.run("--ppn", "2", "who.py", "--lr", "1e-3", "two words", env={**strays, "OF_THE_CALLER": "yes"})
-    finally:
-        cluster.on(1, "rm .bashrc")
-    said = rank_reports(ran)
-    assert sorted(said) == list(range(6))
-    port = said[0]["env"]["MASTER_PORT"]
-    for rank, rank_said in said.items():
-        env = rank_said["env"]
-        assert rank_said["host"] == f"node{rank // 2 + 1}"
-        told = {"RANK": rank, "LOCAL_RANK": rank % 2, "WORLD_SIZE": 6, "LOCAL_WORLD_SIZE": 2}
-        assert {name: env.get(name) for name in told} == {name: str(value) for name, value in told.items()}
-        assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (cluster.lab.hosts[0].address, port)
-        assert "SLURM_PROCID" not in env
-        assert "OF_THE_CALLER" not in env
-        assert env["GLOO_SOCKET_IFNAME"] == "eth0"
-        assert rank_said["argv"] == ["--lr", "1e-3", "two words"]
-        assert env["OMP_NUM_THREADS"] == str(len(rank_said["cores"]))
-    assert not set(said[0]["cores"]) & set(said[1]["cores"])
 
 
 @pytest.mark.core
@@ -206,19 +181,6 @@ def test_exported_variables_are_unchanged_and_secrets_are_hidden(cluster: Cluste
     assert "s3cret" not in "".join(path.read_text() for path in cluster.state.rglob("*.json"))
 
 
-def test_hostfile_of_the_trainer_guide_works_unchanged(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.write("who.py", REPORT_SCRIPT)
-    first, second = (host.address for host in cluster.lab.hosts[:2])
-    hostfile = tmp_path / "hostfile"
-    hostfile.write_text(f"{first} #node0 ip\n{second} #node1 ip\n")
-    login = ("--user", "ipex", "--identity", cluster.lab.key, "--known-hosts", cluster.lab.known_hosts)
-    here = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=hostfile)
-    assert here.call("trust", "-H", hostfile, *login).rc == 0
-    said = rank_reports(here.run(*login, "-n", "4", "--ppn", "2", "who.py"))
-    assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
-    assert {said[rank]["env"]["MASTER_ADDR"] for rank in said} == {first}
-
-
 def test_uneven_ranks_and_time_limit_are_reported(cluster: Cluster) -> None:
     words = "echo $(hostname) $LOCAL_RANK of $WORLD_SIZE; sleep 600"
     ran = cluster.run("-n", "4", "--time-limit", "2", "--", "sh", "-c", words, rc=1)
@@ -287,3 +249,24 @@ def test_run_with_different_users_and_one_home_path(
     assert {Path(each["cwd"]).parent for each in said.values()} == {Path("/var/tmp/ours/code")}
     without = Cluster(lab, cluster.project, tmp_path / "other")
     assert "--home" in without.refused("who.py")
+
+
+LIST_SCRIPT = """\
+import os, pathlib
+here = pathlib.Path(__file__).parent
+tree = here.parent if here.name == "src" else here
+files = [str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()]
+print(os.path.relpath(os.getcwd(), tree), *sorted(file for file in files if not file.startswith(".ipexctl/")))
+"""
+"""A rank that prints its working directory and the files that are below its project's root."""
+
+
+def test_playbook_finds_the_project_root_from_its_script(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LIST_SCRIPT)
+    cluster.write("ipexctl.toml", "")
+    tasks = "    - sync:\n    - run: {script: ../src/train.py, ppn: 1}\n"
+    cluster.write("plays/site.yml", f"- hosts: all\n  tasks:\n{tasks}")
+    play = cluster.project / "plays/site.yml"
+    ran = ipexctl("play", "-H", cluster.lab.hostfile, play, cwd=Path("/"), env=cluster.env, timeout=100)
+    assert ran.rc == 0, ran.out + ran.err
+    assert "plays ipexctl.toml plays/site.yml src/train.py" in ran.out + ran.err

@@ -13,7 +13,6 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask
@@ -110,17 +109,6 @@ def test_spare_replaces_a_host_without_logins_between_them(cluster: Cluster) -> 
     cluster.wait_until_gone(20, "agent.zip")
 
 
-def test_plan_says_which_and_why(cluster: Cluster) -> None:
-    cluster.write("ring.py", RING)
-    for options, why in (((), "mpirun one path"), (("--launcher", "direct"), "--launcher")):
-        plan = json.loads(
-            cluster.good("run", "-H", cluster.lab.hostfile, *PYTHON, *options, "--dry-run", "--json", "ring.py")
-        )
-        launcher = plan["launcher"]
-        assert (launcher["mode"], missing(launcher["reason"], why)) == ("direct", [])
-    assert missing(cluster.refused(*PYTHON, "--launcher", "mpirun", "ring.py"), "mpirun one path") == []
-
-
 def test_run_outlives_its_call_and_is_dumped_attached_and_stopped(
     cluster: Cluster, begin: Callable[..., tuple[Any, str]]
 ) -> None:
@@ -145,15 +133,6 @@ def reboot(cluster: Cluster, index: int) -> None:
     assert not [host for host, _ in starters(cluster) if host == f"node{index + 1}"]
 
 
-def test_rebooted_host_ends_the_run_with_the_way_out(cluster: Cluster, begin: Callable[..., tuple[Any, str]]) -> None:
-    call, run = begin("--max-restarts", 1)
-    reboot(cluster, 2)
-    assert call.process.wait(90) == 1
-    why = json.loads(cluster.call("why", run, "--json").out)
-    assert missing(json.dumps(why), "run.no_starter node3 trust") == []
-    assert cluster.wait_until_gone(30, "agent.zip")
-
-
 @pytest.mark.parametrize("pool", [(), ("--min-hosts", 2, "--checkpoint", "checkpoints")], ids=["all", "min-hosts"])
 def test_rebooted_host_gets_its_starter_again_by_the_login_of_trust(
     cluster: Cluster, begin: Callable[..., tuple[Any, str]], pool: tuple[object, ...]
@@ -173,18 +152,6 @@ def test_rebooted_host_gets_its_starter_again_by_the_login_of_trust(
         cluster.good("trust", "--revoke", *where)
 
 
-def test_host_that_is_cut_off_is_named_and_ends_its_ranks_and_its_starter(
-    cluster: Cluster, begin: Callable[..., tuple[Any, str]]
-) -> None:
-    call, run = begin()
-    break_host(cluster.lab.hosts[2], "link-down")
-    assert call.process.wait(90) == 1
-    first = json.loads(cluster.call("why", run, "--json").out)["first_failure"]
-    assert (first["kind"], first["host"]) == ("lost", "node3")
-    assert cluster.wait_until_gone(90, "agent.zip")
-    mend_host(cluster.lab.hosts[2])
-
-
 @pytest.mark.parametrize(
     "spec", [LabSpec(hosts=2, shared_home=True), LabSpec(hosts=2, bastion=True)], ids=["shared-home", "bastion"]
 )
@@ -197,17 +164,6 @@ def test_hosts_with_one_home_or_behind_a_bastion_get_their_starters(
     assert [lines[rank][1].split()[:4] for rank in range(4)] == [
         ["sum", "6", "1", host] for host in ("node1", "node1", "node2", "node2")
     ]
-    assert cluster.wait_until_gone(10, "agent.zip")
-
-
-def test_64_ranks_on_8_hosts_start_and_restart(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
-    cluster = new_cluster(make_lab(LabSpec(hosts=8)), tmp_path)
-    cluster.write("ring.py", RING)
-    many = ("--ppn", 8, "--oversubscribe")
-    lines = by_rank(cluster.run(*PYTHON, *many, "--max-restarts", 1, "ring.py", "fail").out)
-    assert {rank: [line.split()[:3] for line in printed] for rank, printed in lines.items()} == {
-        rank: [["sum", "2016", "0"], ["sum", "2016", "1"]] for rank in range(64)
-    }
     assert cluster.wait_until_gone(10, "agent.zip")
 
 

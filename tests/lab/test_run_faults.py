@@ -32,7 +32,7 @@ PROVEN_ELSEWHERE = {
     "test_run_followed.py: the call. A round waits for a minute",
     "a rank exits 3": "test_run.py, with 7, and its report is that of a rank that raises",
     "a rank raises and doesn't end": "process/test_stack_dumps.py; it then ends as a rank that raises",
-    "all hang, and it is stopped": "test_dump.py and process/test_run_lifecycle.py",
+    "all hang, and it is stopped": "test_why.py and process/test_run_lifecycle.py",
     "the call is hung up on": "process/test_attach.py; to the run it is as if the call is killed",
     "the call gets SIGTERM": "process/test_signals.py; to the run it is as if it is stopped from elsewhere",
     "node0's disk is full to the end": "process/test_supervisor.py and process/test_attach.py",

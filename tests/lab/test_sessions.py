@@ -23,7 +23,6 @@ from ipexctl.extras.lab.state import Lab
 from ipexctl.extras.lab.system import in_host
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
@@ -70,29 +69,6 @@ def test_both_streams_are_transferred_unchanged(session: Session) -> None:
         Command.shell("tee /dev/stderr"), lambda stream, piece: received[stream].update(piece), stdin=io.BytesIO(data)
     )
     assert {digest.digest() for digest in received.values()} == {hashlib.sha256(data).digest()}
-
-
-def test_output_is_forwarded_immediately(session: Session) -> None:
-    seen: list[float] = []
-
-    def sink(stream: StreamName, data: bytes) -> None:
-        seen.append(time.monotonic())
-
-    session.run(Command.shell("echo one; sleep 0.5; echo two"), sink)
-    assert len(seen) == 2
-    assert seen[1] - seen[0] > 0.4
-
-
-def test_slow_sink_loses_no_output(session: Session) -> None:
-    count = 0
-
-    def sink(stream: StreamName, data: bytes) -> None:
-        nonlocal count
-        count += len(data)
-        time.sleep(0.005)
-
-    session.run(Command.shell("head -c 30000000 /dev/zero"), sink)
-    assert count == 30_000_000
 
 
 def test_timeout_ends_the_command_and_keeps_the_session(session: Session, lab3: Lab) -> None:

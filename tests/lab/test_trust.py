@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
-import signal
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from cli_helpers import begin, ipexctl
 from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import (
@@ -175,17 +173,70 @@ def test_trust_completes_after_sigkills(clean: Lab) -> None:
     assert all(read_authorized_keys(host).count("ipexctl:") == 1 for host in clean.hosts)
 
 
-def test_interrupt_exits_with_130_and_json_document(clean: Lab) -> None:
-    for wait in (0.1, 0.5, 0.9):
-        process = begin("trust", "-H", clean.hostfile, "--json")
-        while "cryptography" not in Path(f"/proc/{process.pid}/maps").read_text():  # it has begun to log in
-            time.sleep(0.01)
-        time.sleep(wait)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
-        assert process.returncode in (0, 130)
-        assert json.loads(out)["schema"] == "ipexctl.trust/1"
-        if process.returncode == 0:
-            break
-    assert trust(clean.hostfile).ran.rc == 0
-    assert node0_logins(clean) == expected_logins(clean)
+@pytest.fixture
+def keys_elsewhere(clean: Lab) -> Iterator[LabHost]:
+    """A host whose sshd reads keys from /etc/ssh, without a ~/.ssh."""
+    node = clean.hosts[2]
+    in_host(node, 'cp "$HOME_DIR/.ssh/authorized_keys" /etc/ssh/lab_keys; chmod 644 /etc/ssh/lab_keys')
+    in_host(node, 'mv "$HOME_DIR/.ssh" "$HOME_DIR/../kept"; cp /etc/ssh/sshd_config /etc/ssh/before')
+    sshd(node, "AuthorizedKeysFile /etc/ssh/lab_keys .ssh/authorized_keys")
+    yield node
+    trust(clean.hostfile, "--revoke")
+    in_host(node, 'mv "$HOME_DIR/../kept" "$HOME_DIR/.ssh"')
+    sshd(node, None)
+    in_host(node, "rm /etc/ssh/before /etc/ssh/lab_keys")
+
+
+def sshd(node: LabHost, line: str | None) -> None:
+    """Put a line before all others of sshd's configuration, or have it as it was."""
+    if line is None:
+        in_host(node, "cat /etc/ssh/before >/etc/ssh/sshd_config; kill -HUP $(cat /run/sshd.pid)")
+    else:
+        script = '{ echo "$1"; cat /etc/ssh/before; } >/etc/ssh/sshd_config; kill -HUP $(cat /run/sshd.pid)'
+        in_host(node, script, [line])
+    deadline = time.monotonic() + 10
+    while ask(node, "true").rc not in (0, None) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_authorized_keys_file_setting_of_sshd_is_named_in_the_fix(clean: Lab, keys_elsewhere: LabHost) -> None:
+    sshd(keys_elsewhere, "AuthorizedKeysFile /etc/ssh/lab_keys")
+    done = trust(clean.hostfile)
+    assert done.ran.rc == 1
+    assert (done.status("node3"), done.status("node2")) == ("failed", "changed")
+    assert "AuthorizedKeysFile" in done.host("node3")["fix"]
+
+
+def test_read_only_authorized_keys_is_unchanged(clean: Lab) -> None:
+    node = clean.hosts[1]
+    in_host(node, 'chmod 400 "$HOME_DIR/.ssh/authorized_keys"')
+    before = snapshot(node)
+    try:
+        done = trust(clean.hostfile)
+        assert snapshot(node) == before
+    finally:
+        in_host(node, 'chmod 600 "$HOME_DIR/.ssh/authorized_keys"')
+    assert (done.ran.rc, done.status("node2"), done.status("node3")) == (1, "failed", "changed")
+    assert done.host("node2")["reason"] == "/home/ipex/.ssh/authorized_keys is read-only"
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"), [("read-only-home", "Read-only file system"), ("full-disk", "No space left")]
+)
+@pytest.mark.parametrize("number", [0, 2])
+def test_unwritable_home_is_reported_and_unchanged(clean: Lab, fault: str, word: str, number: int) -> None:
+    node = clean.hosts[number]
+    before = snapshot(node)
+    break_host(node, fault)
+    done = trust(clean.hostfile)
+    mend_host(node)
+    assert done.ran.rc == 1
+    assert done.status(node.name) == "failed"
+    assert word in done.host(node.name)["reason"], done.document
+    assert done.host(node.name)["fix"]
+    assert snapshot(node) == before
+    if number == 0:
+        assert done.statuses == {"failed"}
+        assert "node0 (node1) failed" in done.host("node2")["reason"]
+    else:
+        assert done.status("node2") == "changed"

@@ -1,19 +1,17 @@
-"""`ipexctl why` on real SSH hosts with a real Intel MPI: the reported cause is the real one."""
+"""`ipexctl why` on real SSH hosts with a real Intel MPI: the real cause, and the stacks of hanging ranks."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
+import time
 from typing import Any
 
 import pytest
 
+from agent_helpers import wait_until
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import LabHost
-from ipexctl.extras.lab.system import in_namespaces
-from lab_run_helpers import Cluster
+from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 
 MPI_LAB = LabSpec(hosts=3)
@@ -73,40 +71,88 @@ def test_rank_with_exception_is_named_with_its_last_lines(cluster: Cluster) -> N
     assert text.err == ""
 
 
-@contextlib.contextmanager
-def limited_memory(host: LabHost, size: int) -> Iterator[None]:
-    """All processes of the host are in one cgroup of version 1, which the host itself does not show."""
-    top = Path("/sys/fs/cgroup/memory")
-    group = top / f"ipexctl-{host.netns}"
-    try:
-        group.mkdir()
-    except OSError:
-        pytest.skip("no memory cgroup of version 1 here that we may write to")
+HANG_SCRIPT = """\
+import os, sys, threading, time
+def load(path):
+    return open(path).read()
+def all_reduce():
+    while True:
+        time.sleep(0.01)
+def step():
+    if os.environ["RANK"] == "3":
+        os.mkfifo("fifo")
+        load("fifo")
+    all_reduce()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("here", os.environ["RANK"], flush=True)
+step()
+"""
+MPI_SCRIPT = """\
+import ctypes, os, sys, time
+mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
+assert mpi.MPI_Init(None, None) == 0
+def barrier():
+    mpi.MPI_Barrier(0x44000000)
+def train():
+    barrier()
+    if os.environ["RANK"] == "1":
+        time.sleep(600)
+    barrier()
+print("here", flush=True)
+train()
+"""
 
-    def move(place: Path) -> None:
-        for pid in in_namespaces([host.netns])[host.netns]:
-            with contextlib.suppress(OSError):
-                (place / "cgroup.procs").write_text(str(pid))
 
+def hanging(cluster: Cluster) -> str:
+    """A run of six ranks, once all of them hang."""
+    cluster.write("hangs.py", HANG_SCRIPT)
+    run = cluster.run("--ppn", "2", "--detach", "hangs.py").out.strip()
+    wait_until(lambda: len(by_rank(cluster.call("logs", run).out)) == 6, 60, lambda: cluster.status(run))
+    time.sleep(0.5)
+    return run
+
+
+def test_dump_groups_ranks_of_a_hanging_run_by_function(cluster: Cluster) -> None:
+    run = hanging(cluster)
+    dump = cluster.call("why", "last", "--stacks")
+    assert dump.rc == 0, dump.err
+    heads = [line for line in dump.out.splitlines() if line.startswith("rank")]
+    assert heads == ["rank 3 on node2 (1 of 6): load", "ranks 0-2,4-5 on node[1-3] (5 of 6): all_reduce"]
+    assert "  load      hangs.py:3" in dump.out.splitlines()
+    assert missing(dump.err, "rank 3 5") == []
+    told = json.loads(cluster.call("why", run[:-2], "--stacks", "-r", "2,3", "--json").out)
+    assert [group["ranks"] for group in told["groups"]] == [[2], [3]]
+    assert [(row["rank"], row["host"], row["reason"]) for row in told["ranks"]] == [(2, "node2", ""), (3, "node2", "")]
+    assert len(told["ranks"][0]["processes"][0]["threads"]) == 2
+    assert cluster.status(run)["state"] == "running"
+    cluster.good("stop", "last")
+    over = cluster.call("why", "last", "--stacks")
+    assert (over.rc, over.out) == (1, "")
+    assert f"ipexctl why {run}" in over.err
+
+
+@pytest.mark.core
+def test_unreachable_node0_is_named(cluster: Cluster) -> None:
+    run = hanging(cluster)
+    break_host(cluster.lab.hosts[0], "sshd-dead")
     try:
-        move(group)
-        (group / "memory.limit_in_bytes").write_text(str(size))
-        yield
+        dump = cluster.call("why", run, "--stacks", "--json")
+        assert (dump.rc, json.loads(dump.out)["ranks"]) == (3, [])
+        assert dump.err.startswith("node1: ")
     finally:
-        (group / "memory.limit_in_bytes").write_text("-1")
-        move(top)
-        group.rmdir()
+        mend_host(cluster.lab.hosts[0])
+    cluster.good("stop", run)
 
 
-def test_kill_for_lack_of_memory_is_known_on_a_host_that_shows_neither_cgroups_nor_its_log(cluster: Cluster) -> None:
-    assert cluster.on(1, "dmesg >/dev/null 2>&1 && echo shown || true") == ""
-    assert " - cgroup " not in cluster.on(1, "cat /proc/self/mountinfo")
-    grows = "if os.environ['RANK'] == '1': held = [b'x' * (1 << 20) for _ in range(3000)]\n"
-    with limited_memory(cluster.lab.hosts[1], 900 << 20):
-        said = fail(cluster, BARRIER_LINES + grows, rc=137)
-    first = said["first_failure"]
-    assert (first["kind"], first["rank"], first["host"], first["oom"]) == ("oom", 1, "node2", True)
-    assert 600 << 20 < first["memory"] < 920 << 20
-    assert (said["cause"]["id"], said["cause"]["confidence"]) == ("memory.oom", "likely")
-    assert missing(said["cause"]["sentence"], "rank 1 node2 memory MB") == []
-    assert "dmesg" not in json.dumps(said)
+def test_stacks_of_ranks_spinning_in_mpi_show_the_python_caller(cluster: Cluster) -> None:
+    cluster.write("spins.py", MPI_SCRIPT)
+    running = cluster.begin("--ppn", "1", "spins.py")
+    running.wait_for("] here", times=3)
+    time.sleep(1)
+    told = json.loads(cluster.call("why", running.id, "--stacks", "--json").out)
+    assert [(group["ranks"], group["frames"][0]["function"]) for group in told["groups"]] == [
+        ([1], "train"),
+        ([0, 2], "barrier"),
+    ]
+    cluster.good("stop", running.id)
+    running.end()

@@ -1,4 +1,4 @@
-"""Places that a call names for its output; `test_places_of_others.py` has those that other accounts have made."""
+"""Places that a call names for its output; `test_files_of_others.py` has those that other accounts have made."""
 
 from __future__ import annotations
 
