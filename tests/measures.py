@@ -468,6 +468,7 @@ def imports_inside_functions_that_save_nothing() -> list[str]:
     paths = {module_name(path): path for path in modules()}
     at_top = {path: {name for name, _, inside in imports(path) if not inside} for path in modules()}
 
+    @cache
     def loaded(path: str) -> set[str]:
         """What the import of the module imports, of ours and of others."""
         found: set[str] = set()
