@@ -6,8 +6,9 @@ number; extras are searched only for a name that the core lacks. With --json eve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,9 +17,6 @@ from typer.main import get_command
 import ipexctl
 from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.extensions import commands_of_extras
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CORE: Final[Mapping[str, Mapping[str, str]]] = {
     "Every day": {

@@ -13,8 +13,6 @@ from ipexctl.errors import OutputError, UserError
 from ipexctl.remote.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.remote.fanout import ExecResult
 
 

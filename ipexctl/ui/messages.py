@@ -12,12 +12,14 @@ import select
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
-from ipexctl.remote.progress import Notice
 from ipexctl.text import AS_ASCII, neutralise, printable, printable_lines
 from ipexctl.ui.paragraph import wrapped_fix, wrapped_lines
+
+if TYPE_CHECKING:
+    from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
 STOPPING = "stopping (press Ctrl-C again to leave at once)\n"

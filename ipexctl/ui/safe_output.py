@@ -11,12 +11,14 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.cancel import Cancel
 from ipexctl.text import AS_ASCII, is_ascii_locale, neutralise
 from ipexctl.ui.messages import paint, wants_color
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
 """Bytes waiting to be written; beyond that, `write` blocks, and with it the host's output."""

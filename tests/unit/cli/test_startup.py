@@ -39,6 +39,13 @@ def test_version_help_and_unknown_commands_import_no_heavy_modules(args: list[st
     assert "importlib.metadata" not in imported
 
 
+def test_help_of_exec_imports_few_modules_of_ours() -> None:
+    """A command's file imports at its top what its options and report need; the way to hosts comes with the call."""
+    own = {name for name in modules_of(call("exec", "--help")) if name.startswith("ipexctl.")}
+    assert len(own) <= 30, sorted(own)
+    assert not own & {"ipexctl.commands.target_hosts", "ipexctl.remote.connector", "ipexctl.spec"}
+
+
 def test_import_of_the_package_imports_none_of_its_modules() -> None:
     assert {name for name in modules_of("import ipexctl") if name.startswith("ipexctl")} == {"ipexctl"}
     imported = imported_by("import ipexctl; ipexctl.Cluster(['node1'])")
