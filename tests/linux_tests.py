@@ -31,7 +31,6 @@ LEFT_OUT = {
     "remote/test_ssh_config.py": SYSTEM,
     "run/test_local_copy.py": SYSTEM,
     "test_file_reader.py": SYSTEM,
-    "test_named_paths.py": SYSTEM,
 }
 """Patterns below tests/unit."""
 

@@ -1,20 +1,24 @@
-"""`ipexctl attach` and `logs` on this machine: output, the local copy and closed streams."""
+"""Commands beside a run on this machine: attach, logs, wait, why; the local copy, events, notes and closed streams."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attach_helpers import COUNT_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
+from ipexctl.run.registry import RunRegistry
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]
@@ -197,3 +201,187 @@ def test_why_says_that_the_last_call_started_no_run(attach: Callable[..., Attach
     assert last["failed_call"]["fix"]
     by_id = json.loads(attached.call("why", attached.run.id, "--json").stdout)
     assert by_id == {**last, "failed_call": None}
+
+
+def read_events(out: bytes) -> list[dict[str, Any]]:
+    assert out.endswith(b"\n")
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_piped_events_have_every_line_and_the_end(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(20, 0.01))
+    ran = attached.call("attach", "last", "--events")
+    events = read_events(ran.stdout)
+    for rank in (0, 1):
+        texts = [event["text"] for event in events if event["kind"] == "line" and event["rank"] == rank]
+        assert texts == [f"number {number}" for number in range(20)]
+    assert [event["kind"] for event in events[:2]] == ["plan", "start"]
+    assert (events[-1]["kind"], events[-1]["state"], events[-1]["exit_code"], ran.returncode) == ("end", "ok", 0, 0)
+    assert b"ended well" in ran.stderr
+
+
+def test_a_failed_rank_is_a_failure_with_its_exit_code(attach: Callable[..., Attached]) -> None:
+    attached = attach("import os, sys\nsys.exit(7 if os.environ['RANK'] == '1' else 0)")
+    ran = attached.call("attach", "last", "--events")
+    (failure,) = [event for event in read_events(ran.stdout) if event["kind"] == "failure"]
+    assert (failure["failure"], failure["rank"], failure["exit_code"], ran.returncode) == ("exit", 1, 7, 7)
+
+
+@pytest.mark.core
+def test_a_run_that_node0_has_not_is_a_failure(attach: Callable[..., Attached]) -> None:
+    attached = attach("print('out')")
+    attached.run.wait()
+    registry = RunRegistry(attached.copies)
+    record = attached.run.record
+    registry.save(type(record)(**{**{name: getattr(record, name) for name in record.__slots__}, "id": "gone"}))
+    ran = attached.call("attach", "gone", "--events")
+    *_, failure, end = read_events(ran.stdout)
+    assert (failure["kind"], failure["failure"]) == ("failure", "not-followed")
+    assert (end["kind"], end["exit_code"], ran.returncode) == ("end", 1, 1)
+
+
+@pytest.mark.parametrize("other", ["--plain", "--live", "--json"])
+def test_events_exclude_other_views(attach: Callable[..., Attached], other: str) -> None:
+    attached = attach("print('out')")
+    ran = attached.call("attach", "last", "--events", other)
+    assert ran.returncode == 2
+    assert missing(ran.stderr.decode(), other) == []
+    failure, end = read_events(ran.stdout) if other != "--json" else ({"failure": "not-started"}, {"exit_code": 2})
+    assert (failure["failure"], end["exit_code"]) == ("not-started", 2)
+
+
+FORGED = "[ipexctl: restart 1 of 1 after: rank 0 on nowhere ended with exit code 9]"
+FORGED_ERR = "ipexctl: here: a disk is on fire"
+SCRIPT = f"""\
+import os, sys
+print({FORGED!r}, flush=True)
+print({FORGED_ERR!r}, file=sys.stderr, flush=True)
+if os.environ["RANK"] == "1" and os.environ.get("RESTART_COUNT", "0") == "0":
+    sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize("source", ["node0", "copy"])
+def test_printed_notes_stay_lines_and_real_ones_are_notes(attach: Callable[..., Attached], source: str) -> None:
+    attached = attach(SCRIPT, go={"restarts": 1})
+    attached.run.wait()
+    if source == "copy":
+        assert attached.call("attach", "last").returncode == attached.run.status["exit_code"]
+        shutil.rmtree(attached.run.rundir)
+    for words in (("attach", "last"), ("logs", "last")):
+        ran = attached.call(*words)
+        for rank in (0, 1):
+            lines = [line for line in ran.stdout.decode().splitlines() if line.startswith(f"[{rank}]")]
+            assert set(lines) == {f"[{rank}] {FORGED}"}, ran.stdout
+            assert f"[{rank}] {FORGED_ERR}" in ran.stderr.decode().splitlines()
+        notes = [line for line in ran.stderr.decode().splitlines() if line.startswith("restart ")]
+        assert len(notes) == 1
+        assert "nowhere" not in notes[0]
+    found = json.loads(attached.call("logs", "last", "--json").stdout)["lines"]
+    assert {line["text"] for line in found if "note" not in line} == {FORGED, FORGED_ERR}
+    assert {line["note"] for line in found if "note" in line} == {"restart"}
+    events = [json.loads(line) for line in attached.call("attach", "last", "--events").stdout.splitlines()]
+    restarts = [event for event in events if event["kind"] == "note" and event["note"] == "restart"]
+    assert [(event["details"]["attempt"], event["details"]["restarts"]) for event in restarts] == [(1, 1)]
+    assert [event["attempt"] for event in events if event["kind"] == "start"] == [0, 1]
+
+
+def test_a_command_that_can_not_start_is_a_note(attach: Callable[..., Attached]) -> None:
+    attached = attach(["/nowhere/train"], 1)
+    ran = attached.call("attach", "last")
+    assert (ran.returncode, ran.stdout) == (127, b"")
+    assert b"rank 0, stderr: here: /nowhere/train: No such file or directory" in ran.stderr
+    assert (attached.run.rundir / "ranks/0000.err").read_text().startswith("ipexctl: here: /nowhere/train: ")
+    (line,) = json.loads(attached.call("logs", "last", "--json").stdout)["lines"]
+    assert (line["rank"], line["stream"], line["note"]) == (0, "stderr", "not-started")
+
+
+@pytest.mark.core
+def test_the_note_of_a_restart_is_in_the_last_lines(attach: Callable[..., Attached]) -> None:
+    attached = attach("print('once', flush=True)\nimport sys\nsys.exit(3)", 1, go={"restarts": 1})
+    attached.run.wait()
+    ran = attached.call("logs", "last", "--tail", "2")
+    assert ran.stdout == b"[0] once\n"
+    assert ran.stderr.startswith(b"restart 1 of 1 after: ")
+    assert attached.call("logs", "last", "--grep", "^once").stderr == b""
+
+
+FAILS = "import sys, time\nprint('here', flush=True)\ntime.sleep(0.5)\nsys.exit(7)"
+
+
+def test_exit_code_of_the_run_and_its_summary(attach: Callable[..., Attached]) -> None:
+    attached = attach(FAILS, 1)
+    summary = attached.run.home / "summary.json"
+    done = attached.call("wait", "last", "--summary", str(summary))
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == b""
+    assert b"failed" in done.stderr
+    document = json.loads(summary.read_text())
+    assert (document["id"], document["state"], document["exit_code"]) == (attached.run.id, "failed", 7)
+    again = attached.call("wait", attached.run.id, "--json")
+    (run,) = json.loads(again.stdout)["runs"]
+    assert (again.returncode, run["state"], run["exit_code"]) == (7, "failed", 7)
+
+
+@pytest.mark.core
+def test_run_that_ends_well_is_waited_for_to_its_end(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(20, 0.05), 1)
+    done = attached.call("wait", "last")
+    assert done.returncode == 0, done.stderr
+    assert attached.run.status["state"] == "ok"
+    assert attached.call("wait", "last", "-q").stderr == b""
+
+
+def test_time_limit_has_its_own_exit_code_and_leaves_the_run_alone(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(100_000, 0.05), 1)
+    started = time.monotonic()
+    done = attached.call("wait", "last", "--timeout", "1.5")
+    assert done.returncode == 124, done.stderr
+    assert 1.4 < time.monotonic() - started < 15
+    assert f"ipexctl wait {attached.run.id}".encode() in done.stderr
+    assert attached.run.status["state"] == "running"
+    assert json.loads(attached.call("wait", "last", "--timeout", "3", "--json").stdout)["runs"][0]["state"] == "running"
+
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+LIMIT = 200 << 20
+GROW = """
+import os, sys, time
+print("here", flush=True)
+if os.environ["RANK"] == "1":
+    with open(sys.argv[1] + "/cgroup.procs", "w") as file: file.write(str(os.getpid()))
+    time.sleep(0.3)
+    held = [b"x" * (1 << 20) for _ in range(2000)]
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    place = GROUPS / f"ipexctl-test-{os.getpid()}"
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("no memory cgroup of version 1 here that we may write to")
+    (place / "memory.limit_in_bytes").write_text(str(LIMIT))
+    yield place
+    with contextlib.suppress(OSError):
+        place.rmdir()
+
+
+@pytest.mark.core
+def test_limit_that_was_reached_and_memory_of_the_rank_are_named(
+    attach: Callable[..., Attached], group: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "grow.py"
+    script.write_text(GROW)
+    attached = attach([sys.executable, str(script), str(group)])
+    attached.run.wait()
+    first = attached.run.status["first_failure"]
+    assert (first["kind"], first["rank"], first["oom"]["by"], first["oom"]["limit"]) == ("oom", 1, "cgroup", LIMIT)
+    assert LIMIT * 0.9 < first["oom"]["memory"] < LIMIT * 1.1
+    why = json.loads(attached.call("why", "last", "--json").stdout)
+    assert (why["cause"]["id"], why["cause"]["confidence"]) == ("memory.oom", "likely")
+    assert missing(why["cause"]["sentence"], "rank 1 here control group's limit of 200 MB reached memory MB") == []
+    assert why["first_failure"]["memory"] == first["oom"]["memory"]
+    assert "dmesg" not in json.dumps(why)

@@ -1,19 +1,29 @@
-"""The checks of the nodes of a run before it starts: connections from node0, and the imports of its script."""
+"""The checks of the nodes of a run before it starts: connections, imports, paths that the call names, hubs."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from env_helpers import said, start
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, login_line
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.node_call import script_text
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.start.preflight.paths import CheckedPaths, check_paths
+from ipexctl.spec import RunSpec
+from tls_helpers import serving
 
 SSH = """#!/bin/sh
 case $2 in
@@ -87,3 +97,178 @@ def test_syntax_errors_are_reported_with_their_line() -> None:
     assert asked("own", source="def f():\npass\n")["fault"]["kind"] == "IndentationError"
     assert asked("own", source="x = 'a\0b'")["fault"]["kind"] == "SyntaxError"
     assert asked("own", source="name = '\udce9'  # latin-1, and it doesn't say so")["fault"] is not None
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPO = {"word": "hf:org/tiny", "repo_id": "org/tiny", "folder": "models--org--tiny", "revision": "main"}
+DATA = {"word": "hf-dataset:org/d", "repo_id": "org/d", "folder": "datasets--org--d", "revision": "v1"}
+
+
+def fill(cache: Path, folder: str, ref: str = "main") -> None:
+    (cache / folder / "snapshots" / COMMIT).mkdir(parents=True)
+    (cache / folder / "refs").mkdir()
+    (cache / folder / "refs" / ref).write_text(COMMIT)
+
+
+class Hub(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_HEAD(self) -> None:
+        self.send_response(self.status)
+        if self.status == 302:
+            self.send_header("Location", "http://192.0.2.1/")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def look(tmp_path: Path, *, env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
+    request = {"home": "~/.ipexctl", "setup": "", "variables": {}, "repos": [REPO, DATA], "work": "."}
+    account = {**os.environ, "HF_HOME": "", "HF_HUB_OFFLINE": "", **(env or {})}
+    return said(start("network.hub", "look", {**request, "tries": False, **changes}, env=account))
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The account's home is that of passwd, so a cache and a home are named by their paths."""
+    home = tmp_path / "home"
+    fill(home / "hub" / "hub", "models--org--tiny")
+    return home
+
+
+def test_repositories_are_found_in_both_caches(tmp_path: Path, own_home: Path) -> None:
+    cache = tmp_path / "own"
+    fill(cache / "hub", "datasets--org--d", "v1")
+    fill(cache / "hub", "models--org--other")
+    (cache / "hub" / "models--a--unfinished").mkdir()
+    variables = {"HF_HOME": str(cache)}
+    found = look(tmp_path, home=str(own_home), variables=variables)
+    assert (found["in_home"], found["in_own"]) == (["hf:org/tiny"], ["hf-dataset:org/d"])
+    assert (found["has_own_cache"], found["others"], found["problem"]) == (True, 2, "")
+    wrong = look(
+        tmp_path, home=str(own_home), variables={"XDG_CACHE_HOME": str(cache)}, repos=[{**REPO, "revision": "v2"}]
+    )
+    assert (wrong["in_home"], wrong["has_own_cache"]) == ([], False)
+
+
+@pytest.mark.core
+def test_datasets_that_were_prepared_and_directories_count(tmp_path: Path, own_home: Path) -> None:
+    mixed = {**DATA, "word": "hf-dataset:org/MyData2", "repo_id": "org/MyData2"}
+    for home, name in ((tmp_path / "own", "org___d"), (own_home / "hub", "org___my_data2")):
+        (home / "datasets" / name / "default" / "0.0.0" / COMMIT).mkdir(parents=True)
+    (tmp_path / "own" / "datasets" / "org___my_data2").mkdir()  # of a preparation that failed
+    (own_home / "code" / "project-1" / "sub" / "org" / "tiny").mkdir(parents=True)
+    own = {"HF_HOME": str(tmp_path / "own"), "HF_HUB_CACHE": str(tmp_path / "elsewhere")}
+    found = look(tmp_path, home=str(own_home), variables=own, work="sub", repos=[REPO, DATA, mixed])
+    assert (found["in_own"], found["directories"]) == (["hf-dataset:org/d"], ["hf:org/tiny"])
+    assert found["prepared_in_own"] == ["hf-dataset:org/d"]
+    assert found["prepared_in_home"] == ["hf-dataset:org/MyData2"]
+    own = {"HF_DATASETS_CACHE": str(own_home / "hub" / "datasets")}
+    assert look(tmp_path, variables=own, repos=[DATA, mixed])["prepared_in_own"] == ["hf-dataset:org/MyData2"]
+    (tmp_path / "work" / "org" / "d").mkdir(parents=True)
+    assert look(tmp_path, work=str(tmp_path / "work"))["directories"] == ["hf-dataset:org/d"]
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"), [(200, ""), (401, ""), (403, ""), (302, ""), (404, ""), (503, "503"), (407, "407")]
+)
+def test_any_answer_of_a_hub_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, problem: str) -> None:
+    monkeypatch.setattr(Hub, "status", status)
+    with serving(Hub) as address:
+        found = look(tmp_path, tries=True, variables={"HF_ENDPOINT": f"http://{address}"})["problem"]
+        assert bool(found) == bool(problem)
+        assert problem in found
+        setup = tmp_path / "setup.sh"
+        setup.write_text(f"export HF_ENDPOINT=http://{address} HF_HOME=/models\n")
+        assert look(tmp_path, tries=True, setup=str(setup))["has_own_cache"]
+        for decided, why in (("1", "HF_HUB_OFFLINE is set there"), ("0", "")):
+            assert look(tmp_path, tries=True, env={"HF_HUB_OFFLINE": decided})["problem"] == why
+
+
+def test_hub_that_refuses_connections_is_not_reached(tmp_path: Path) -> None:
+    with serving(Hub) as address:
+        pass
+    assert "refused" in look(tmp_path, tries=True, variables={"HF_ENDPOINT": f"http://{address}"})["problem"]
+
+
+def test_a_proxy_that_refuses_is_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "status", 403)
+    with serving(Hub) as address:
+        variables = {"HF_ENDPOINT": "http://192.0.2.1", "http_proxy": f"http://{address}"}
+        assert "403" in look(tmp_path, tries=True, variables=variables)["problem"]
+        assert look(tmp_path, tries=True, variables={**variables, "no_proxy": "*"})["problem"] != ""
+
+
+@pytest.fixture
+def bindings(tmp_path: Path) -> Path:
+    """The package of the bindings with its MPI, below a path with a space."""
+    package = tmp_path / "my env" / "oneccl_bindings_for_pytorch"
+    programs = package / "opt" / "mpi" / "bin"
+    programs.mkdir(parents=True)
+    (package / "env").mkdir()
+    (package / "env" / "setvars.sh").write_text("export CCL_ROOT=x\n")
+    (programs / "mpirun").write_text('#!/bin/sh\nfor _ in 1 2 3; do [ -f $0 ]; done\nmpiexec.hydra "$@"\n')
+    version = "Intel(R) MPI Library for Linux* OS, Version 2021.15 Build 20250213"
+    (programs / "mpiexec.hydra").write_text(f"#!/bin/sh\n[ $1 = --version ] && echo '{version}'\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    return package
+
+
+def checked(mpi: Path | str = "auto", unsynced: str = "", **options: Any) -> CheckedPaths:
+    request = RunSpec("script", ("train.py",), mpi=str(mpi), **options)
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=2) as pool:
+        found = check_paths([Host("localhost", "localhost")], request, pool, unsynced)
+    assert isinstance(found, CheckedPaths), found
+    return found
+
+
+@pytest.mark.parametrize("path", ["opt/mpi/bin/mpirun", "opt/mpi/bin", "opt/mpi"])
+def test_bundled_mpirun_is_found_with_setvars_of_its_bindings(bindings: Path, path: str) -> None:
+    found = checked(bindings / path)
+    assert found.mpi is not None
+    assert found.mpi.path == str(bindings / "opt" / "mpi" / "bin" / "mpirun")
+    assert (found.mpi.flavor, found.mpi.version) == ("intel", "2021.15")
+    assert found.setvars == str(bindings / "env" / "setvars.sh")
+
+
+def test_setvars_is_none_without_the_script_or_for_other_mpis(bindings: Path) -> None:
+    (bindings / "env" / "setvars.sh").unlink()
+    assert checked(bindings / "opt" / "mpi").setvars is None
+    elsewhere = bindings.parent / "mpi"
+    (bindings / "opt" / "mpi").rename(elsewhere)
+    found = checked(elsewhere)
+    assert found.mpi is not None
+    assert (found.mpi.version, found.setvars) == ("2021.15", None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="directories of another account need root")
+@pytest.mark.parametrize(
+    "is_others", [pytest.param(True, marks=pytest.mark.core), False], ids=["of-another", "for-all"]
+)
+def test_what_ranks_execute_below_a_directory_of_others_is_noted(tmp_path: Path, *, is_others: bool) -> None:
+    """A user's own environment may lie in a tree that a team shares, so it is no refusal."""
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        place.chmod(0o755)
+        shared = place / "shared"
+        (shared / "project").mkdir(parents=True)
+        (shared / "python").symlink_to(sys.executable)
+        (shared / "setup.sh").touch()
+        named: dict[str, Any] = {"python": f"{shared}/python", "setup": f"{shared}/setup.sh"}
+        assert checked(unsynced=f"{shared}/project", **named).notes == ()
+        os.chown(shared, 47001 if is_others else 0, 0)
+        shared.chmod(0o755 if is_others else 0o777)
+        notes = checked(unsynced=f"{shared}/project", **named).notes
+        assert [note.partition(" on localhost: ")[0] for note in notes] == [
+            f"--no-sync {shared}/project",
+            f"--setup {shared}/setup.sh",
+            f"--python {shared}/python",
+        ]
+        assert all(str(shared) in note and "another account" in note for note in notes)
+        shared.chmod(0o1777)
+        os.chown(shared, 0, 0)
+        assert checked(unsynced=f"{shared}/project", **named).notes == ()
+    finally:
+        shutil.rmtree(place)

@@ -1,10 +1,12 @@
-"""A run from the start of mpirun to its end: failures end it, the status is correct, no processes remain."""
+"""A run from before its mpirun to its end: failures end it, the status is correct, no processes remain."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -13,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import SLEEP_FOREVER, Run, processes_with
+from run_helpers import HERE, SLEEP_FOREVER, Run, processes_with, runs_in
 
 from agent_helpers import all_pythons, wait_until
-from ipexctl.node.common.processes import is_running
+from ipexctl.node.common.job import Master, StartRequest
+from ipexctl.node.common.processes import all_processes, is_running
+from ipexctl.node.common.sockets import free_port
+from ipexctl.node.run.machine_state import MpirunEnded
+from ipexctl.node.run.master_port import bind_problem, listening_process
+from ipexctl.node.run.mpirun import MpirunProcess
+from ipexctl.remote.local import LocalSession
+from ipexctl.run.dump import Dump, dump
+from ipexctl.run.start.begin import in_rank_files
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
@@ -200,3 +210,172 @@ def test_failed_setup_file_on_node0_is_reported_with_a_command(make: Callable[..
     argv = shlex.split(reply["fix"].partition("ipexctl exec -- ")[2])
     assert argv[:2] == ["bash", "-c"]
     assert b"no such license" in subprocess.run(argv, capture_output=True, check=False).stderr
+
+
+WRITES = """
+import os, time
+while not os.path.exists({go!r}): time.sleep(0.05)
+print("a line that the record has no room for", "x" * 100000, flush=True)
+raise RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed")
+"""
+
+
+def test_full_disk_is_recorded_and_ends_the_run_soon(mounted: Callable[[str], Path], tmp_path: Path) -> None:
+    home, go = mounted("size=4m"), tmp_path / "go"
+    with runs_in(home) as make:
+        run = make(WRITES.format(go=str(go)), 1).start()
+        run.wait_until(lambda: run.status["state"] == "running")
+        with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(b"\0" * 4096):
+                pass
+        began = time.monotonic()
+        go.touch()
+        status = run.wait()
+        took = time.monotonic() - began
+        assert (status["state"], status["first_failure"]["kind"], status["exit_code"]) == ("failed", "exit", 1)
+        (row,) = status["ranks"]
+        assert row["lost"] > 100000
+        disk = row["disk"]
+        assert Path(disk["path"]).is_relative_to(home)
+        assert (disk["free"] < 1 << 20, disk["size"], disk["lacks_files"]) == (True, 4 << 20, False)
+        assert took < 20, took
+
+
+@pytest.mark.core
+def test_rank_that_fails_beside_a_disk_with_room_has_no_disk(tmp_path: Path) -> None:
+    with runs_in(tmp_path) as make:
+        status = make("raise ValueError('no')", 1).start().wait()
+    assert status["ranks"][0]["disk"] is None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_port_with_a_listener_is_refused_with_its_process(make: Callable[..., Run], address: str) -> None:
+    port = free_port("127.0.0.1")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        listener = socket.create_server((address, port), family=family)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        run = make("print('started')", go={"master": {"addr": "127.0.0.1", "port": port}})
+        run.start()
+        assert run.started["event"] == "failed"
+        assert missing(run.started["reason"], f"{port} {os.getpid()}") == []
+        assert "--master-port" in run.started["fix"]
+        assert run.wait()["state"] == "failed"
+        assert run.output(0) == b""
+    run = make(
+        "import os\nprint(os.environ['MASTER_PORT'])", go={"master": {"addr": "127.0.0.1", "port": port}}
+    ).start()
+    assert (run.wait()["state"], run.output(0)) == ("ok", f"{port}\n".encode())
+
+
+@pytest.mark.core
+def test_port_whose_connections_are_being_closed_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with contextlib.closing(socket.create_connection(("127.0.0.1", port))) as client:
+            server, _ = listener.accept()
+            server.close()  # this side is in TIME_WAIT then
+            client.recv(1)
+        assert bind_problem(port)
+        assert str(os.getpid()) in listening_process(port)
+    assert bind_problem(port) is None
+    assert listening_process(port) == ""
+
+
+OBEYS = "#!/bin/sh\ntrap 'exit 7' TERM\ntouch ready\nwhile :; do sleep 0.05; done\n"
+LEAVES_ONE = "#!/bin/bash\nset -m\nsleep 600 &\necho here\ntouch ready\nwait\n"
+"""Its child has a group of its own."""
+
+
+def started(rundir: Path, script: str) -> MpirunProcess:
+    program = rundir / "mpirun"
+    program.write_text(script)
+    program.chmod(0o755)
+    mpirun = MpirunProcess(StartRequest((str(program),), (), 2, 1, Master("127.0.0.1", 1), 0.0, "report"), str(rundir))
+    wait_until((rundir / "ready").exists, 10)
+    return mpirun
+
+
+def test_a_signal_reaches_mpirun_and_its_exit_code_is_known(tmp_path: Path) -> None:
+    mpirun = started(tmp_path, OBEYS)
+    assert mpirun.take_events() == []
+    mpirun.signal(signal.SIGTERM)
+    wait_until(mpirun.take_events, 5)
+    assert mpirun.take_events() == [MpirunEnded(7)]
+
+
+@pytest.mark.core
+def test_nothing_of_its_session_is_left(tmp_path: Path) -> None:
+    mpirun = started(tmp_path, LEAVES_ONE)
+    assert len([stat for stat in all_processes() if stat.session == mpirun.pid and stat.state != "Z"]) == 2
+    mpirun.kill_leftovers()
+    wait_until(lambda: mpirun.take_events() == [MpirunEnded(-signal.SIGKILL)], 5)
+    wait_until(lambda: not [stat for stat in all_processes() if stat.session == mpirun.pid], 5)
+    assert mpirun.read_log() == "here\n"
+
+
+EXCHANGES = """
+import os, sys, time
+sys.path.insert(0, os.environ["PYTHONPATH"].partition(":")[0])  # the run's hooks are imported from there, and hide it
+from ipexctl_inrank.segment import HEADER, WRITTEN, Segment, create_memfd
+from ipexctl_inrank.waiting import MASK, Peer, Waiter, read_state
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+number = create_memfd(HEADER)
+with open(f"{rank}.new", "w") as file:
+    file.write(f"{os.getpid()} {number} {read_state(os.getpid())[1]}")
+os.rename(f"{rank}.new", f"{rank}.peer")
+while not all(os.path.exists(f"{peer}.peer") for peer in range(size)):
+    time.sleep(0.01)
+peers, segments = [], []
+for peer in range(size):
+    pid, theirs, started = map(int, open(f"{peer}.peer").read().split())
+    peers.append(Peer(peer, pid, started))
+    opened = number if peer == rank else os.open(f"/proc/{pid}/fd/{theirs}", os.O_RDWR)
+    segments.append(Segment(opened, HEADER))
+count, waiter = 0, Waiter(segments[rank], segments, peers, 600.0)
+print("here", flush=True)
+while True:
+    count = (count + 1) & MASK
+    waiter.count_up(WRITTEN, count)
+    waiter.wait_for_all(WRITTEN, count)
+    time.sleep(0.001)
+"""
+
+
+def awaited_by(run: Run, rank: int) -> int | None:
+    """For which rank that one waits, as a dump says it."""
+    found = dump(LocalSession(HERE), run.record, [rank])
+    assert isinstance(found, Dump)
+    return found.ranks[0].processes[0].waits_for
+
+
+@pytest.mark.core
+def test_rank_that_died_first_is_blamed_and_not_the_one_that_waited_for_it(make: Callable[..., Run]) -> None:
+    """The wrapper of the rank that is killed stands still until the other rank has raised its error."""
+    run = make(EXCHANGES)
+    run.listen()
+    for file in in_rank_files():
+        (run.rundir / file.name).parent.mkdir(exist_ok=True)
+        (run.rundir / file.name).write_bytes(file.content)
+    run.write_job()
+    run.send_go()
+    run.wait_for_all(b"here")
+    victim = run.status["ranks"][1]
+    os.kill(victim["pid"], signal.SIGSTOP)
+    run.wait_until(lambda: awaited_by(run, 0) == 1)
+    os.kill(victim["wrapper"], signal.SIGSTOP)
+    try:
+        os.kill(victim["pid"], signal.SIGKILL)
+        run.wait_until(lambda: run.events("ending"))
+    finally:
+        os.kill(victim["wrapper"], signal.SIGCONT)
+    status = run.wait()
+    (ending,) = run.events("ending")
+    assert "rank 0" in ending["reason"], "it was the first to end, a second after the other's death"
+    assert b"Connection closed by peer: rank 1 ended" in run.output(0, "err")
+    first = status["first_failure"]
+    assert (status["exit_code"], first["kind"], first["rank"], first["signal"]) == (137, "signal", 1, signal.SIGKILL)
+    assert run.left() == []

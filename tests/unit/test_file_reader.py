@@ -1,4 +1,4 @@
-"""Files that other files name are read without waiting and up to a limit."""
+"""Files that others name are read without waiting and up to a limit; places that a call names for its output."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ipexctl.file_reader import (
     read_regular,
     read_typed,
 )
+from ipexctl.named_paths import check_named_file, open_named_directory, open_named_file
 
 KIND = FileKind("a test", 10)
 pytestmark = pytest.mark.timeout(10)
@@ -116,3 +117,64 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
 def test_all_ends_of_lines_become_newlines() -> None:
     assert decoded(b"a\r\nb\rc\n") == "a\nb\nc\n"
     assert decoded(b"\xef\xbb\xbfa", "utf-8-sig") == "a"
+
+
+def write(path: Path | str, content: bytes = b"new") -> None:
+    check_named_file(path)
+    with open(open_named_file(path), "wb") as file:
+        file.write(content)
+
+
+def test_a_file_is_made_with_the_umask_or_its_content_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path)
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o666 & ~umask)
+    path.write_bytes(b"x" * 999)
+    path.chmod(0o640)
+    inode = path.stat().st_ino
+    write(path)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777, path.stat().st_ino) == (b"new", 0o640, inode)
+
+
+def test_links_of_this_account_are_followed_anywhere_in_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real/again").symlink_to(tmp_path / "link/deep")
+    (tmp_path / "real/deep/file").symlink_to("../not-yet")
+    write(tmp_path / "link/again/file")
+    assert (tmp_path / "real/not-yet").read_bytes() == b"new"
+    monkeypatch.chdir(tmp_path / "real/deep")
+    write("../../link/./deep/../b")
+    assert (tmp_path / "real/b").read_bytes() == b"new"
+    directory, made = open_named_directory("../again/x/y", make=True)
+    deep = tmp_path / "real/deep"
+    assert (directory.path, made) == (f"{deep}/x/y", (f"{deep}/x", f"{deep}/x/y"))
+    directory.close()
+
+
+def test_an_open_file_and_a_pipe_of_this_account_are_written_to(tmp_path: Path) -> None:
+    read, number = os.pipe()
+    write(f"/dev/fd/{number}")
+    os.close(number)
+    assert os.read(read, 9) == b"new"
+    os.close(read)
+    write("/dev/null")
+    os.mkfifo(tmp_path / "pipe")
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()), daemon=True)
+    reader.start()
+    write(tmp_path / "pipe")
+    reader.join(10)
+    assert found == [b"new"]
+
+
+def test_what_is_not_there_and_links_without_end_are_errors_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for path, number in ((tmp_path / "no/file", errno.ENOENT), (tmp_path / "loop", errno.ELOOP)):
+        with pytest.raises(OSError, match=str(tmp_path)) as caught:
+            open_named_file(path)
+        assert caught.value.errno == number

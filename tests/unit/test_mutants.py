@@ -67,7 +67,7 @@ def test_tests_that_reach_the_function_come_first_and_others_only_for_a_constant
     path = Path("ipexctl/hosts/limit.py")
     (mutant, *_) = mutants_of((ROOT / path).read_text())
     close = near(path)
-    assert "tests/unit/hosts/test_hosts_limit.py" in close
+    assert "tests/unit/hosts/test_hosts_select.py" in close
     assert "tests/unit/launch/test_binding.py" not in close
     # A module that only a helper beside the tests imports.
     assert "tests/unit/doctor/test_doctor_rules.py" in near(Path("ipexctl/facts/facts.py"))

@@ -1,19 +1,33 @@
-"""Parsing recorded probes: whole, cut and damaged ones."""
+"""Parsing probes, whole, cut and damaged: CPUs, the address of the connection, stores, runs that are alive."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import FakeSession
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
-from ipexctl.facts.facts import Facts, parse, to_json
+from ipexctl.facts import cpu as cpu_facts
+from ipexctl.facts.answers import read_answers
+from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist, tier_of
+from ipexctl.facts.facts import Facts, addresses_among, parse, to_json
+from ipexctl.facts.gather import gather_facts
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, parse_live_runs, read_look
+from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.store import store_token
 from ipexctl.facts.system import parse_mount
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.session_pool import SessionPool
 from recorded_probes import MACHINES, NAMES, RECORDED, TIERS, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECTIONS = to_json(Facts()).keys()
 
@@ -245,3 +259,201 @@ def test_mountinfo_paths_with_spaces_are_parsed() -> None:
     mount = parse_mount(r"36 35 98:0 / /mnt/my\040disk rw - cifs //filer/my\040share rw")
     assert mount is not None
     assert (mount.point, mount.source) == ("/mnt/my disk", "//filer/my share")
+
+
+_AVX512 = "avx2 fma avx512f avx512bw avx512dq avx512vl".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("flags", "tier"),
+    [
+        ([], None),
+        (["sse4_2", "avx"], "unsupported"),
+        (["avx2"], "unsupported"),
+        (["avx2", "fma"], "avx2"),
+        (["avx2", "fma", "avx512f", "avx512cd", "avx512er", "avx512pf"], "avx2"),
+        (_AVX512, "avx512"),
+        ([*_AVX512, "avx512_bf16"], "avx512_bf16"),
+        ([*_AVX512, "amx_tile", "amx_bf16"], "avx512"),
+        ([*_AVX512, "avx512_bf16", "amx_tile", "amx_int8"], "avx512_bf16"),
+        ([*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"], "amx"),
+    ],
+)
+def test_tier_is_the_strongest_with_all_its_flags(flags: list[str], tier: str | None) -> None:
+    assert tier_of("x86_64", flags) == tier
+
+
+def test_other_architectures_are_unsupported() -> None:
+    assert tier_of("aarch64", ["sve", "bf16"]) == "unsupported"
+    assert tier_of("aarch64", []) == "unsupported"
+    assert tier_of("i686", ["avx2", "fma"]) == "unsupported"
+
+
+@given(st.sampled_from(CPU_PROFILES), st.data())
+def test_removing_flags_never_raises_the_tier(cpu_profile: object, data: st.DataObject) -> None:
+    flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # any CPU profile
+    fewer = data.draw(st.sets(st.sampled_from(flags)))
+    more, less = tier_of("x86_64", flags), tier_of("x86_64", fewer or {"fpu"})
+    assert more is not None
+    assert less is not None
+    assert cpu_facts.TIERS.index(less) <= cpu_facts.TIERS.index(more)
+
+
+def _cpu(affinity: str | None = None, quota: float | None = None) -> Cpu:
+    """Two cores of two threads a socket, two sockets."""
+    siblings = tuple(CpuList((core, core + 4)) for core in range(4))
+    mask = parse_cpulist(affinity) if affinity else None
+    return Cpu(cores=4, threads=8, online=parse_cpulist("0-7"), siblings=siblings, affinity=mask, quota=quota)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "allowed"),
+    [
+        (None, None, 4),
+        ("0-7", None, 4),
+        ("0-3", None, 4),
+        ("0,4", None, 1),
+        ("0,1,4", None, 2),
+        ("0-7", 2.5, 3),
+        ("0-7", 0.1, 1),
+        ("0-7", 64.0, 4),
+        ("0,4", 2.0, 1),
+    ],
+)
+def test_allowed_cores_are_limited_by_affinity_and_quota(
+    affinity: str | None, quota: float | None, allowed: int
+) -> None:
+    assert _cpu(affinity, quota).allowed == allowed
+
+
+def test_allowed_threads_of_each_core() -> None:
+    assert [str(core) for core in _cpu("1,2,6").allowed_cores] == ["1", "2,6"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "0-99999999", "1,,2", "-1", "0x1"])
+def test_invalid_cpu_lists_are_none(text: str) -> None:
+    assert parse_cpulist(text) is None
+
+
+@given(st.sets(st.integers(0, 511), min_size=1))
+def test_cpu_list_is_parsed_back_from_its_text(numbers: set[int]) -> None:
+    assert parse_cpulist(str(CpuList.of(numbers))) == CpuList.of(numbers)
+    assert str(CpuList.of((5, 0, 1, 7, 8))) == "0-1,5,7-8"
+
+
+NAMED = [Host("a", "a"), Host("b", "b")]
+
+
+def two_networks(number: int, reached: str | None) -> Facts:
+    nics = [Nic(f"eth{at}", "ethernet", addresses=(Address(f"10.{at}.0.{number}", 24),)) for at in (1, 9)]
+    return Facts(network=Network(nics=tuple(nics), reached=reached))
+
+
+def test_hosts_given_by_name_use_the_network_of_the_ssh_connection() -> None:
+    facts = {"a": two_networks(1, "10.9.0.1"), "b": two_networks(2, "10.9.0.2")}
+    assert addresses_among(NAMED, facts, None) == {"a": "10.9.0.1", "b": "10.9.0.2"}
+    unknown = {"a": two_networks(1, None), "b": two_networks(2, None)}
+    assert addresses_among(NAMED, unknown, None) == {"a": "10.1.0.1", "b": "10.1.0.2"}
+    by_address = [Host("a", "10.9.0.1"), Host("b", "10.9.0.2")]
+    assert addresses_among(by_address, unknown, None) == {"a": "10.9.0.1", "b": "10.9.0.2"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reached"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("node1", None),
+        ("$(id)", None),
+    ],
+)
+def test_invalid_reached_addresses_are_ignored(line: str, reached: str | None) -> None:
+    facts = parse(f"reached {line}\n")
+    assert facts.network.reached == reached
+    assert "reached" not in to_json(facts)["network"]
+
+
+class _SshSession(FakeSession):
+    @property
+    def server_key(self) -> tuple[str, bytes] | None:
+        return "ssh-ed25519", b"key"
+
+
+@pytest.mark.parametrize(("session", "reached"), [(_SshSession, "10.0.0.1"), (FakeSession, None)])
+def test_reached_address_of_local_sessions_is_ignored(
+    session: Callable[..., FakeSession], reached: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SessionPool, "session", lambda _, host: session(host, stdout=b"reached 10.0.0.1\n"))
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
+        (answer,) = gather_facts([Host("a", "a")], pool)
+    assert answer.facts is not None
+    assert answer.facts.network.reached == reached
+
+
+LOOK = """\
+run.boot 1000000
+run.program 70 supervisor train-1 1001 500
+run.account 1001 alice
+run.program 71 rank train-1 1001 600
+run.program 72 rank train-1 1001 620
+run.program 80 lock other-2 1002 90000
+run.program 81 lock other-2 1002 90010
+run.cores 71 0-3
+run.cores 72 4
+run.cores 72 4-7
+machine 5c-2 pid:[41]
+looked yes
+"""
+
+
+def look(text: str) -> RunsOnHost:
+    found = read_look(text)
+    assert found is not None
+    return found.runs
+
+
+def test_programs_of_a_run_are_one_run_with_the_cores_of_its_ranks() -> None:
+    lock, run = look(LOOK).runs
+    assert run == RunOnHost("train-1", 1001, "alice", 1000005.0, CpuList.of(range(8)))
+    assert lock == RunOnHost("other-2", 1002, None, 1000900.0, CpuList(), is_starting=True)
+    assert (run.owner, lock.owner) == ("alice", "uid 1002")
+
+
+def test_a_run_whose_lock_is_still_there_is_running() -> None:
+    text = LOOK.replace("looked", "run.program 90 lock train-1 1001 400\nlooked")
+    assert look(text).runs[1] == look(LOOK).runs[1]
+
+
+def test_the_same_id_of_two_accounts_is_two_runs() -> None:
+    text = LOOK.replace("looked", "run.program 90 rank train-1 1003 400\nlooked")
+    assert [(live.run, live.uid) for live in look(text).runs] == [
+        ("other-2", 1002), ("train-1", 1001), ("train-1", 1003),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run.program 70 rank ../x 1001 500",
+        "run.program 70 rank $(id) 1001 500",
+        "run.program 70 rank x me 500",
+        "run.program 70 other x 1001 500",
+        "run.program 70 rank",
+    ],
+)
+def test_lines_that_no_probe_prints_count_for_nothing(line: str) -> None:
+    assert look(f"{line}\nlooked yes\n").runs == ()
+
+
+def test_names_of_accounts_are_matched() -> None:
+    text = LOOK.replace("1001 alice", "1001 \x1b[31mroot")
+    assert [live.owner for live in look(text).runs] == ["uid 1002", "uid 1001"]
+
+
+def test_an_answer_without_its_end_is_none() -> None:
+    assert read_look(LOOK.replace("looked yes\n", "")) is None
+    assert read_look(LOOK) == (look(LOOK), "5c-2 pid:[41]")
+    assert look("looked yes\n") == RunsOnHost()
+    assert look("run.hidden yes\nlooked yes\n") == RunsOnHost((), hides_others=True)
+    assert parse_live_runs(read_answers("")) == RunsOnHost()

@@ -1,10 +1,13 @@
-"""The relay on the control machine: it passes only complete files with the expected hash."""
+"""The relay on the control machine, which passes only complete files with the expected hash, and stores beside it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import tempfile
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,15 @@ from typing import Any
 import pytest
 
 from fakes import FakeSession
+from ipexctl.files import distribute, store_client
+from ipexctl.files.distribute import Servers
 from ipexctl.files.relay import Relay
-from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation
+from ipexctl.files.store_client import Damaged, Delivery, StoredFile, StoreLocation, drop
+from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import Ended
 
 ONE, TWO = b"the first file", b"the second"
@@ -95,3 +102,62 @@ def test_an_error_on_the_source_is_reported_with_its_name() -> None:
     with pytest.raises(HostError) as caught:
         relay_files(session, [file_of(ONE)])
     assert caught.value.reason == "node1: OSError: broken disk"
+
+
+LOCAL_HOST = Host("here", "localhost")
+
+
+def test_drop_removes_more_files_than_fit_on_a_command_line(tmp_path: Path) -> None:
+    store = tmp_path / "it's a store"
+    files = [StoredFile(hashlib.sha256(b"%d" % number).hexdigest(), "content") for number in range(2200)]
+    for file in (files[0], files[-1], StoredFile("other", "content")):
+        (store / file.sha256).mkdir(parents=True)
+        (store / file.sha256 / file.name).touch()
+    drop(LocalSession(LOCAL_HOST), StoreLocation(LOCAL_HOST, "python3", str(store)), files)
+    assert [path.name for path in store.iterdir()] == ["other"]
+
+
+def test_drop_in_a_missing_store_does_nothing(tmp_path: Path) -> None:
+    drop(
+        LocalSession(LOCAL_HOST),
+        StoreLocation(LOCAL_HOST, "python3", str(tmp_path / "none")),
+        [StoredFile("a" * 64, "content")],
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    file = StoredFile("0" * 64, "pipe", 3).to_json()
+    with pytest.raises(NotInStore, match="no regular file"):
+        list(stream_blobs([(file, tmp_path / "pipe")], {}))
+
+
+FILES = (StoredFile("a" * 64, "one.whl", 1),)
+
+
+@pytest.mark.parametrize(("lacking", "waits"), [((), False), (FILES, True)])
+def test_target_waits_for_a_busy_server_only_if_it_lacks_files(
+    lacking: tuple[StoredFile, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distribute, "_PATIENCE", 0.1)
+    monkeypatch.setattr(store_client, "missing", lambda *_, **__: lacking)
+    source, target, cancel = Host("a", "a"), Host("b", "b"), Cancel()
+    servers = Servers(FILES, cancel)
+    servers.add(StoreLocation(source, "python3", "/h/wheels", "10.0.0.1"), FakeSession(source))
+    servers._servers[0].clients = distribute._MAX_CLIENTS
+    location = StoreLocation(target, "python3", "/h/wheels", "10.0.0.2")
+    delivery = Delivery(location, FakeSession(target), FILES, None, cancel, lambda *_: None)
+    sending = threading.Thread(target=_send, args=(servers, delivery), daemon=True)
+    sending.start()
+    sending.join(1)
+    assert sending.is_alive() == waits
+    assert delivery.had_all != waits
+    cancel.throw()
+    sending.join(3)
+    assert not sending.is_alive()
+
+
+def _send(servers: Servers, delivery: Delivery) -> None:
+    with contextlib.suppress(Cancelled):
+        servers.send(delivery)

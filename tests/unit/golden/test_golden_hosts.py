@@ -24,8 +24,7 @@ from ipexctl.hosts.limit import limit_hosts
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.starters.choice import choose_starter
-from test_hosts_limit import HOSTS
-from test_hosts_select import SLURM
+from test_hosts_select import HOSTS, SLURM
 
 FILES = (
     b"",

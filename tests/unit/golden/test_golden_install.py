@@ -6,14 +6,13 @@ import re
 from functools import partial
 from pathlib import Path
 
-import test_bindings
-import test_env_preflight
-import test_solver_errors
+import test_answers_chosen
+import test_resolver_refusals
 import test_verify_errors
 from golden_file import Case, golden_diff, refusal, refused
 from lock_helpers import plan
 from stack_helpers import host, index, planned
-from test_env_preflight import at
+from test_answers_chosen import at
 from test_project_requirements import CONDA, PYPROJECT
 
 from ipexctl.errors import UserError
@@ -109,10 +108,10 @@ def broken() -> list[Case]:
 
 
 def obstacles() -> list[Case]:
-    found = [home_obstacle(facts, test_env_preflight.LOCK) for facts in HOMES]
+    found = [home_obstacle(facts, test_answers_chosen.LOCK) for facts in HOMES]
     differ = check_same_home({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
-    without_oneccl = test_bindings.answer(oneccl=False)
-    found.append(lacks_oneccl(test_bindings.plan_of(without_oneccl), (), without_oneccl))
+    without_oneccl = test_resolver_refusals.answer(oneccl=False)
+    found.append(lacks_oneccl(test_resolver_refusals.plan_of(without_oneccl), (), without_oneccl))
     assert None not in found
     assert differ is not None
     return [*(Case("an obstacle", *each) for each in found if each), refused("homes differ", differ)]
@@ -161,17 +160,17 @@ def requirements(tmp_path: Path) -> list[Case]:
 
 
 def solver() -> list[Case]:
-    texts = test_solver_errors.CASES.strip().split("\n\n")
-    cases = [uv_case(messages, test_solver_errors.error_for(messages, "deep")) for messages in texts]
+    texts = test_resolver_refusals.CASES.strip().split("\n\n")
+    cases = [uv_case(messages, test_resolver_refusals.error_for(messages, "deep")) for messages in texts]
     clash = "Because all versions of peft depend on torch>=2.9 and you require torch==2.8.0 and peft, "
-    cases.append(uv_case(clash, test_solver_errors.error_for(clash + test_solver_errors.END, "peft")))
-    cases += [uv_case(cause, test_solver_errors.unreachable(cause)) for cause in test_solver_errors.CAUSES]
-    cases.append(uv_case("a full disk", test_solver_errors.full_disk()))
-    return [*cases, uv_case("an index without an answer", test_solver_errors.index_without_answer())]
+    cases.append(uv_case(clash, test_resolver_refusals.error_for(clash + test_resolver_refusals.END, "peft")))
+    cases += [uv_case(cause, test_resolver_refusals.unreachable(cause)) for cause in test_resolver_refusals.CAUSES]
+    cases.append(uv_case("a full disk", test_resolver_refusals.full_disk()))
+    return [*cases, uv_case("an index without an answer", test_resolver_refusals.index_without_answer())]
 
 
 def uv_case(name: str, error: HostError | UserError) -> Case:
-    return Case(f"uv: {' '.join(name.split())[:100]}", test_solver_errors.text_of(error), error.fix)
+    return Case(f"uv: {' '.join(name.split())[:100]}", test_resolver_refusals.text_of(error), error.fix)
 
 
 def test_install(tmp_path: Path) -> None:

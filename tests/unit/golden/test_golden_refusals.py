@@ -20,8 +20,7 @@ from test_config import VARIABLES, parse, write_user
 from test_sync_manifest_and_plan import project_of
 from test_sync_root import HOMES, OWN, run_spec
 from test_trust_plan import answer
-from test_unit_lab_faults import HOST
-from test_unit_lab_plan import PROGRAMS
+from test_unit_lab_plan import HOST, PROGRAMS
 
 import ipexctl
 from ipexctl.commands.push_command import _with_hosts

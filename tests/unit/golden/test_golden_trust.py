@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import test_trust_explain as explaining
+import test_trust_internal as explaining
 from golden_file import Case, golden_diff, refused
-from test_trust_internal import A, B, C, at
+from test_trust_internal import ADDED, REPORT, A, B, C, at, done
 from test_trust_plan import HOST_STATE, LINE, OWNER
-from test_trust_ui import ADDED, REPORT, done
 
 from ipexctl.commands.trust_command import show
 from ipexctl.hosts.internal import internal_addresses

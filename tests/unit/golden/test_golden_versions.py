@@ -9,9 +9,8 @@ from pathlib import Path
 from golden_file import Case, golden_diff, refusal
 from golden_file import refused as refused_case
 from stack_helpers import AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, PYPI_INDEX, host, index, planned, refused
-from test_guide_versions import IPEX, ONECCL, pypi
 from test_resolver import OLD
-from test_table import BY_NAME
+from test_table import BY_NAME, IPEX, ONECCL, pypi
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System

@@ -1,13 +1,25 @@
-"""Messages of a rank as the supervisor reads them: checked and bounded."""
+"""Messages, frames and files between agent and control machine: checked and bounded."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import os
+import random
+import resource
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ipexctl.node.common.frames import FrameError
+from agent_helpers import wait_until
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedFrameWriter, FrameError, encode_chunk
+from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.records import Detail
+from ipexctl.node.files.file_stream import END, FilePart, Wanted, header_line, read_files
+from ipexctl.node.run.host_calls import HostAnswer, HostCalls
 from ipexctl.node.run.messages import MAX_TEXT, Exit, read_message
 
 
@@ -35,3 +47,141 @@ def test_detail_is_read_and_may_be_missing() -> None:
 def test_malformed_detail_is_refused(problem: object) -> None:
     with pytest.raises(FrameError):
         read_message(exit_message(problem))
+
+
+MEBIBYTE = 1 << 20
+"""The reader decompresses at most this many bytes at once."""
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("size", [MEBIBYTE - 18, MEBIBYTE - 17, MEBIBYTE, 2 * MEBIBYTE, 3 * MEBIBYTE - 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_reader_decodes_a_stream_split_anywhere_and_stops_at_its_end(size: int, seed: int) -> None:
+    received: list[bytes] = []
+    writer = CompressedFrameWriter(received.append)
+    sent = [Chunk(0, "stdout", bytes([65 + index]) * (size // 3), index) for index in range(3)]
+    for chunk in sent:
+        writer.send(encode_chunk(chunk))
+    writer.close()
+    stream, after = b"".join(received), b'{"event": "done"}\n'
+    reader, cuts = CompressedFrameReader(), random.Random(seed)
+    data, frames = stream + after, 0
+    while not reader.is_over:
+        piece, data = data[: (length := cuts.choice([1, 7, 100, 4096, 65536]))], data[length:]
+        frames += sum(1 for _ in reader.feed(piece))
+    assert frames == len(sent)
+    assert reader.rest + data == after
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        ({"size": 7}, (7, 0, 7)),
+        ({"size": 7, "offset": 3}, (7, 3, 4)),
+        ({"size": 7, "offset": 3, "length": 2}, (7, 3, 2)),
+        ({"size": 7, "offset": 7}, (7, 7, 0)),
+        ({"size": 0, "length": 0}, (0, 0, 0)),
+    ],
+)
+def test_bytes_of_a_header_have_a_place_in_their_file(header: dict[str, Any], part: tuple[int, int, int]) -> None:
+    assert FilePart.of(header) == part
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *({}, {"size": -1}, {"size": None}, {"size": True}, {"size": 7.0}, {"size": "7"}),
+        *({"size": 7, "offset": 8}, {"size": 7, "offset": -1}, {"size": 7, "offset": None}, {"size": 7, "offset": [3]}),
+        *({"size": 7, "length": 8}, {"size": 7, "offset": 3, "length": 5}, {"size": 7, "length": -1}),
+    ],
+)
+def test_bytes_that_are_not_in_their_file_are_refused(header: dict[str, Any]) -> None:
+    with pytest.raises(AgentError, match="header of a file"):
+        FilePart.of(header)
+
+
+@pytest.mark.parametrize("wanted", [Wanted("a" * 64, 3), Wanted(0), Wanted(7, 5, "b" * 64)])
+def test_request_for_a_file_comes_back_from_json(wanted: Wanted) -> None:
+    assert Wanted.of(json.loads(json.dumps(wanted))) == wanted
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(None, {}, [], [0], [0, 1], [0, 1, None, 2], "abc"),
+        *([None, 0, None], [True, 0, None], [0, -1, None], [0, True, None], [0, 1.5, None], [0, 1, 2], [[0], 0, None]),
+    ],
+)
+def test_malformed_request_for_a_file_is_refused(row: object) -> None:
+    with pytest.raises(AgentError, match="request for a file"):
+        Wanted.of(row)
+
+
+def test_content_is_read_only_with_its_hash() -> None:
+    sha256 = hashlib.sha256(b"abc").hexdigest()
+    header = header_line({"sha256": sha256, "size": 3})
+    stream = io.BytesIO(header + b"abc" + header + b"abX" + END + b"not read")
+    files = read_files(stream)
+    assert next(files).content("REASON") == b"abc"
+    with pytest.raises(AgentError, match="REASON"):
+        next(files).content("REASON")
+    assert list(files) == []
+    assert stream.read() == b"not read"
+
+
+FLOOD = "head -c 200000000 /dev/zero >&2; echo >&2; echo refused >&2; exit 1"
+SHELL = ("sh", "-c", 'eval "$2"', "sh")
+
+
+def answer_of(line: str, seconds: float, stdin: bytes = b"") -> HostAnswer:
+    calls = HostCalls(SHELL, dict(os.environ))
+    calls.begin("node2", "node2", line, stdin, seconds)
+    return answer_to(calls, seconds)
+
+
+def answer_to(calls: HostCalls, seconds: float) -> HostAnswer:
+    answers: list[HostAnswer] = []
+
+    def is_answered() -> bool:
+        answers.extend(calls.take())
+        return calls.is_over
+
+    wait_until(is_answered, seconds + 10)
+    (answer,) = answers
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds", "problem"),
+    [
+        ("cat >/dev/null", 20, ""),
+        ("echo warning >&2", 20, ""),
+        ("echo first >&2; echo; echo last >&2; exit 3", 20, "last"),
+        ("exit 3", 20, "its shell ended with exit code 3"),
+        ("sleep 30", 0.3, "no answer within 0.3 s"),
+        ("yes >&2", 0.3, "no answer within 0.3 s"),
+        ("sleep 30 & echo in the background >&2; exit 1", 20, "in the background"),
+        (FLOOD, 60, "refused"),
+    ],
+)
+def test_a_host_has_one_answer(line: str, seconds: float, problem: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert answer_of(line, seconds, b"x" * 1_000_000) == HostAnswer("node2", problem)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
+
+
+def test_a_host_has_one_job_at_a_time_and_none_after_the_run(tmp_path: Path) -> None:
+    """Each has the token of the run; a rank removes the one that it has read."""
+    rundir, calls = tmp_path / "a run", HostCalls(SHELL, dict(os.environ))
+    rundir.mkdir()
+    for name in ("agent.zip", "job.json", "job.1.json"):
+        (rundir / name).write_text(name)
+    calls.find("node2", "node2", str(rundir))
+    assert answer_to(calls, 20) == HostAnswer("node2", "")
+    calls.give_job("node2", "node2", str(rundir / "job.2.json"), "{}")
+    assert answer_to(calls, 20) == HostAnswer("node2", "")
+    assert {path.name for path in rundir.iterdir()} == {"agent.zip", RESERVED_FILE, "job.2.json"}
+    assert (rundir / "job.2.json").stat().st_mode & 0o777 == 0o600
+    calls.release("node2", "node2", str(rundir))
+    assert answer_to(calls, 20) == HostAnswer("node2", "")
+    assert [path.name for path in rundir.iterdir()] == ["agent.zip"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pytest
 
-from ipexctl.node.run.supervisor_contact import Contact, Due, Stage
+from ipexctl.node.common.frames import FrameReader, decode_json
+from ipexctl.node.common.link import Link
+from ipexctl.node.run.supervisor_client import SupervisorClient
+from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT, Contact, Due, Stage
 
 LOCAL, FAR = ("@socket", 0), ("node0", 4711)
 Event = Callable[[Contact, float], Contact]
@@ -127,3 +131,15 @@ def test_the_local_address_is_tried_again_only_if_it_is_the_supervisors() -> Non
 def test_each_stage_can_be_reached() -> None:
     events = ((0.0, broken), *UP)
     assert [after(*events[: count + 1]).stage for count in range(len(events))] == list(Stage)
+
+
+def test_client_announces_a_reconnect_before_it_disconnects_from_a_silent_supervisor() -> None:
+    client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None, 100.0)
+    own, other = socket.socketpair()
+    client._link, client.contact = Link(own), client.contact.on_welcome(100.0)
+    client.step(100.0 + SILENCE_LIMIT - 1)
+    client.step(100.0 + SILENCE_LIMIT + 1)
+    with other:
+        received = b"".join(iter(lambda: other.recv(4096), b""))
+    assert client.readers() == []
+    assert [decode_json(payload)["t"] for _, payload in FrameReader().feed(received)] == ["reconnecting"]

@@ -188,3 +188,24 @@ def test_lost_lent_session_is_closed_and_replaced(pool: SessionPool, opened: lis
     lent.close()
     assert pool.session(A) is opened[1]
     assert [session.closed for session in opened] == [True, False]
+
+
+def test_throw_in_a_signal_handler_does_not_deadlock_with_a_callback_lock() -> None:
+    cancel, held, woken = Cancel(), threading.Lock(), threading.Event()
+
+    def wake() -> None:
+        with held:
+            woken.set()
+
+    with cancel.waking(wake):
+        with held:  # as in Event.wait and Event.clear
+            cancel.throw()
+            assert cancel.thrown
+        assert woken.wait(10)
+
+
+def test_callback_registered_after_throw_is_called_at_once() -> None:
+    cancel, woken = Cancel(), threading.Event()
+    cancel.throw()
+    with cancel.waking(woken.set):
+        assert woken.is_set()

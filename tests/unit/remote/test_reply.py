@@ -1,8 +1,9 @@
-"""Replies of hosts with missing fields, wrong types or too much data are errors of that host only."""
+"""Replies and events of hosts with missing fields, wrong types or too much data are errors of that host only."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import resource
 import tracemalloc
@@ -21,9 +22,9 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, FenceFilter
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call, call_line
+from ipexctl.remote.node_call import call, call_line, explain_stderr
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.reply import DEFAULT_LIMITS, EventReader, MalformedReply, RawReader, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.stack.env.environment import EnvClient, verify
 from ipexctl.stack.lock.indexes import pip_settings, query_indexes
@@ -197,3 +198,86 @@ def test_fence_line_without_an_end_is_an_error() -> None:
     with pytest.raises(HostError):
         for data in [b"\x1eabc123", *[b"x" * 1000] * 10]:
             fence.feed(data)
+
+
+OUTPUT = b"""\
+Welcome to node2
+{"event": "piece", "n": 7}
+one
+two{"event": "piece", "n": 0}
+[1, 2]
+{"event": "done"} and more
+{"event": "piece", "n": 4}
+\xff\n{}{"event": "done"}
+"""
+
+
+class Pieces:
+    """Collects events, and as many raw bytes as each announces."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.raw = b""
+
+    def on_event(self, event: Reply) -> RawReader | None:
+        self.events.append(event["event"])
+        left = event.get("n")
+
+        def read(data: memoryview) -> int | None:
+            nonlocal left
+            assert left is not None
+            part = bytes(data[:left])
+            self.raw += part
+            left -= len(part)
+            return None if left else len(part)
+
+        return read if left is not None else None
+
+
+@given(st.lists(st.integers(0, len(OUTPUT))))
+def test_events_and_raw_bytes_are_read_however_they_are_cut(cuts: list[int]) -> None:
+    pieces = Pieces()
+    reader = EventReader(pieces.on_event)
+    for start, end in itertools.pairwise([0, *sorted(cuts), len(OUTPUT)]):
+        reader.sink("stdout", OUTPUT[start:end])
+    assert pieces.events == ["piece", "piece", "piece", "done"]
+    assert pieces.raw == b"one\ntwo\xff\n{}"
+
+
+@pytest.mark.parametrize(
+    "line", [b"Welcome\n", b"[]\n", b"\n", b"\xff\n", b'{"event": "done"} x\n', b"[" * 10**5 + b"\n"]
+)
+def test_only_events_may_come_where_nothing_else_is_allowed(line: bytes) -> None:
+    reader = EventReader(lambda _: None, DEFAULT_LIMITS._replace(events_only=True))
+    reader.sink("stdout", b'{"event": "entry"}\n')
+    with pytest.raises(MalformedReply):
+        reader.sink("stdout", line + b"\n")
+
+
+@pytest.mark.parametrize(("output", "reason"), [(b"x" * 101, "without an end"), (b"x" * 90 + b"\n", "answer takes")])
+def test_a_host_that_sends_too_much_is_cut_off(output: bytes, reason: str) -> None:
+    reader = EventReader(lambda _: None, DEFAULT_LIMITS._replace(line=100, total=1000))
+    with pytest.raises(HostError, match=reason):
+        for _ in range(12):
+            reader.sink("stdout", output)
+
+
+TAR = b"tar: agent.zip: Cannot write: %s\ntar: Exiting with failure status due to previous errors\n"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason", "has_fix"),
+    [
+        (TAR % b"No space left on device", "/h/runs/r: the disk is full", True),
+        (b"tar: x: Cannot open: No space left on device\n" * 3, "/h/runs/r: the disk is full", True),
+        (TAR % b"Disk quota exceeded", "/h/runs/r: this account's disk quota is used up", True),
+        (TAR % b"Read-only file system", "/h/runs/r: the filesystem is mounted read-only", True),
+        (TAR % b"Input/output error", "tar: agent.zip: Cannot write: Input/output error", False),
+        (b"Traceback:\n  x\nValueError: y\n\n", "ValueError: y", False),
+        (b"tar: Exiting with failure status due to previous errors\n", "", False),
+        (b"", "", False),
+    ],
+)
+def test_the_cause_is_named(stderr: bytes, reason: str, has_fix: bool) -> None:
+    found, fix = explain_stderr(stderr, "/h/runs/r")
+    assert (found, bool(fix)) == (reason, has_fix)

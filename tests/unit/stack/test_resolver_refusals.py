@@ -1,18 +1,29 @@
-"""Refusals of the stack resolver: the hosts, the rule and the fix."""
+"""Refusals of the resolver, of bindings and of uv: the hosts, the rule and the fix."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stack_helpers import AVX, AVX2, AVX512, PYPI, host, index, refused
+from lock_helpers import answer_of, plan
+from lock_helpers import index as source_at
+from stack_helpers import AVX, AVX2, AVX512, PYPI, host, index, planned, refused
 
+from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
+from ipexctl.node.env.replies import SourceFailure
+from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog.table import minor, rows, version_key
-from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.lock.make_lock import explain_refusal
+from ipexctl.stack.lock.wheels import Availability, lacks_oneccl
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve
+from message_data import missing
 
 # Any mix of hosts, requests and wheels gives a plan for all hosts, or a refusal with a reason
 
@@ -111,3 +122,110 @@ def test_result_does_not_depend_on_the_order_of_hosts(
     assert isinstance(one, StackPlan) == isinstance(other, StackPlan)
     if isinstance(one, StackPlan) and isinstance(other, StackPlan):
         assert (one.row.name, one.python, one.requirements) == (other.row.name, other.python, other.requirements)
+
+
+WHEEL = "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
+
+
+def answer(*, oneccl: bool | None) -> Availability:
+    """PyPI, and a directory with bindings that have oneCCL inside or not."""
+    found = index(*PYPI, WHEEL)
+    (wheel,) = found.of("oneccl-bind-pt")
+    mpi = "2021.15" if oneccl else ""
+    wheels = {**found.candidates, "oneccl-bind-pt": (wheel._replace(oneccl=oneccl, mpi=mpi),)}
+    return replace(found, candidates=wheels)
+
+
+def plan_of(available: Availability) -> StackPlan:
+    return planned(resolve(StackRequest(stack="ipex-2.8"), {"n1": host()}, available))
+
+
+@pytest.mark.parametrize(
+    ("oneccl", "extras"),
+    [
+        (True, ()),
+        (None, ()),  # of an index: the verification shows it
+        (False, ("oneccl==2021.15.2", "impi-rt==2021.15.*")),
+        (False, ("oneccl", "transformers", "impi_rt")),
+    ],
+)
+def test_others_are_not_refused(oneccl: bool | None, extras: tuple[str, ...]) -> None:
+    available = answer(oneccl=oneccl)
+    assert lacks_oneccl(plan_of(available), extras, available) is None
+
+
+def test_packages_of_one_kind_alone_are_not_enough() -> None:
+    available = answer(oneccl=False)
+    assert lacks_oneccl(plan_of(available), ("impi-rt==2021.15.*",), available) is not None
+
+
+END = "we can conclude that your requirements are unsatisfiable."
+
+
+def error_for(messages: str, *extras: str) -> HostError | UserError:
+    answered = answer_of(source_at("https://me:secret@mirror/simple", "the mirror"))
+    origins = {"peft": "requirements.txt:3"}
+    return explain_refusal(f"error: No solution found\n  cause: {messages}", plan(), extras, origins, answered, "node1")
+
+
+def text_of(error: HostError | UserError) -> str:
+    return error.reason if isinstance(error, HostError) else error.message
+
+
+CASES = """
+Because libfabric was not found in the package registry and impi-rt==2021.19.0 depends on libfabric>=2.6, we can conclude
+that impi-rt==2021.19.0 cannot be used.
+And because you require impi-rt==2021.19.0, END
+
+Because missing was not found in the provided package locations and all versions of deep depend on missing>=2.6, END
+
+Because only deep<=3.0rc1 is available and you require deep>=4, we can conclude that your requirements are unsatisfiable.
+
+Because torch==2.8.0 has no wheels with a matching platform tag (e.g., `manylinux_2_17_x86_64`) and you require
+torch==2.8.0, END
+hint: Wheels are available for `torch` (v2.8.0) on the following platforms: `manylinux_2_28_x86_64`, `win_amd64`
+
+Because deep==4.9.3 has no usable wheels and you require deep==4.9.3, END
+hint: Wheels are required for `deep` because building from source is disabled for all packages
+
+Because deep>=4.9,<=4.9.3 has no usable wheels and peft==1.3.8 depends on deep==4.9.*, END
+
+Failed to build `deep==1.0`
+  cause: The build backend returned an error
+ModuleNotFoundError: No module named 'torch'
+
+Because the requested Python version (>=3.11) does not satisfy Python>=3.12 and deep==1.0 depends on Python>=3.12, END
+
+Because impi-rt>=2021.19.0 depends on libfabric>=2.6 and you require impi-rt==2021.19.0, we can conclude that you require
+libfabric>=2.6.
+And because you require libfabric<2, END
+""".replace("END", END)  # noqa: E501 - sentences in one piece
+CAUSES = (
+    "client error (Connect)\n cause: dns error\n cause: failed to lookup address",
+    "client error (Connect)\n cause: invalid peer certificate: UnknownIssuer",
+    "HTTP status client error (401 Unauthorized) for url (https://mirror/simple/torch/)",
+)
+
+
+def unreachable(cause: str) -> HostError | UserError:
+    return error_for(f"Failed to fetch: https://mirror/simple/torch/\n  cause: error sending request\n  cause: {cause}")
+
+
+def full_disk() -> HostError | UserError:
+    return error_for("failed to write to /h/tmp/lock-1/cache: No space left on device (os error 28)")
+
+
+def index_without_answer() -> HostError | UserError:
+    answered = answer_of(source_at("https://a/simple"), failures=(SourceFailure("Intel's index", "REASON"),))
+    messages = f"Because oneccl-bind-pt was not found in the package registry and you require oneccl-bind-pt, {END}"
+    return explain_refusal(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered, "node1")
+
+
+def test_unknown_uv_messages_are_shortened_without_secrets_and_uv_options() -> None:
+    lines = ["something new at https://me:secret@mirror/simple", "hint: try `--prerelease=allow`", *["x" * 5000] * 50]
+    began = time.process_time()
+    text = text_of(error_for("\n".join(lines)))
+    assert time.process_time() - began < 1, "a long word takes no time by the square of its length"
+    assert missing(text, "something new") == []
+    assert "secret" not in text and "--prerelease" not in text
+    assert len(text) < 4000

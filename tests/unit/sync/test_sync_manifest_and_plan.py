@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sync_helpers import put
 
 from ipexctl.errors import UserError
+from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name
@@ -21,6 +22,7 @@ from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.sync import scan as walk
 from ipexctl.sync.node_calls import SyncResult, TreeState
+from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.project_sync import make_sync_plan
 from ipexctl.sync.root import MARKS, find_root, tree_name
@@ -272,3 +274,60 @@ def test_follower_of_a_shared_tree_refers_to_the_host_that_changed_it() -> None:
     answers = {"a": seen, "b": changed._replace(updated=SyncResult(B, "changed")), "c": answer(store="s")}
     decision = make_sync_plan((A, B, C), answers)
     assert (decision.whole, decision.leaders, decision.followers) == ((A, B), (), ((C, B),))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    project = tmp_path / "project"
+    put(project, "train.py", "print()")
+    return project
+
+
+def files(root: Path, *includes: str) -> list[str]:
+    return [entry.path for entry in read_project(root, includes=includes).manifest.entries if entry.kind == "f"]
+
+
+def test_fetched_paths_are_left_out_listed_and_sent_by_include(root: Path) -> None:
+    for name in ("out/a.pt", "weights.pt", "own.pt", "tool.py"):
+        put(root, name, "x")
+    note_fetched(str(root / name) for name in ("out", "weights.pt", "tool.py"))
+    found = read_project(root)
+    assert files(root) == ["own.pt", "tool.py", "train.py"]
+    assert found.fetched == ("out/", "weights.pt")
+    assert any("out/" in note and "--include" in note for note in found.notes)
+    assert files(root, "weights.pt") == ["own.pt", "tool.py", "train.py", "weights.pt"]
+    put(root, ".ipexctlignore", "!weights.pt\n")
+    assert "weights.pt" in files(root)
+    assert fetched_below(root / "out") == frozenset()
+
+
+def test_removed_paths_are_no_longer_recorded_as_fetched(root: Path) -> None:
+    put(root, "out/a.pt", "x")
+    note_fetched([str(root / "out/a.pt"), str(root / "gone")])
+    assert fetched_below(root) == {"out/a.pt"}
+    (root / "out/a.pt").unlink()
+    note_fetched([str(root / "train.py")])
+    put(root, "out/a.pt", "the user's own")
+    assert "out/a.pt" in files(root)
+
+
+def test_project_that_was_fetched_completely_is_synced(root: Path) -> None:
+    note_fetched([str(root)])
+    assert files(root) == ["train.py"]
+
+
+def directory(path: str) -> ManifestEntry:
+    return ManifestEntry(path, "d", 0o755, 0, "")
+
+
+def test_destination_lists_the_topmost_created_paths(root: Path) -> None:
+    put(root, "there/x", "1")
+    with Destination(str(root)) as destination:
+        for path in ("there", "there/new", "there/new/deep", "other"):
+            destination.inspect(directory(path))
+        destination.close_directories()
+        assert destination.created == [str(root / "there/new"), str(root / "other")]
+    with Destination(str(root / "there/y/z")) as destination:
+        assert destination.created == [str(root / "there/y")]

@@ -1,23 +1,29 @@
-"""Names, addresses and links of a lab plan; the machine is not changed."""
+"""The plan of a lab: names, addresses, links, files, faults, Slurm; the machine is not changed."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import files, network, state
+from ipexctl.extras.lab import faults, files, network, slurm, state, system
 from ipexctl.extras.lab.command import lab_command
+from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.down import labs_of, mounts_below
 from ipexctl.extras.lab.fault_injection import find_host, pick_host
+from ipexctl.extras.lab.faults import FAULTS, check_possible, find_fault, read_arguments, steps
 from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, LabSpec, check, free_block, free_name, ipv6, plan_lab
 from ipexctl.extras.lab.state import from_json, netns_name, to_json
-from ipexctl.extras.lab.system import innermost_pid, missing
-from message_data import missing as data_missing
+from ipexctl.extras.lab.system import innermost_pid
+from ipexctl.extras.lab.system import missing as lacks
+from ipexctl.text import counted
+from message_data import missing
 
 
 def test_addresses_begin_at_11_and_settings_repeat_in_turn() -> None:
@@ -133,7 +139,7 @@ def test_the_lab_of_the_hostfile_comes_first(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("IPEXCTL_HOSTFILE")
     with pytest.raises(UserError) as refused:
         find_host("node1")
-    assert data_missing(refused.value.fix, "one/node1 two/node1") == []
+    assert missing(refused.value.fix, "one/node1 two/node1") == []
 
 
 def test_mounts_of_a_lab_with_a_similar_name_are_excluded() -> None:
@@ -154,7 +160,7 @@ PROGRAMS = ("/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setsid"
 
 
 def test_a_machine_that_lacks_nothing_can_have_a_lab() -> None:
-    assert missing(platform="linux", uid=0, programs=PROGRAMS) == ("", "")
+    assert lacks(platform="linux", uid=0, programs=PROGRAMS) == ("", "")
 
 
 def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:
@@ -174,3 +180,207 @@ def test_up_takes_a_name_as_down_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names == [None, "mine", "mine"]
     with pytest.raises(UserError):
         up.main(["up", "mine", "--lab", "other"], standalone_mode=False)
+
+
+HOST = plan_lab(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "expected"),
+    [
+        ("slow-link", (), ("10mbit", "all")),
+        ("slow-link", ("1GBIT",), ("1gbit", "all")),
+        ("slow-link", ("eth1",), ("10mbit", "eth1")),
+        ("slow-link", ("5mbit", "eth0"), ("5mbit", "eth0")),
+        ("packet-loss", ("2.50%",), ("2.5", "all")),
+        ("link-down", (), ("all",)),
+        ("slow-rc", ("5s",), ("5",)),
+        ("clock-skew", ("-90",), ("-90",)),
+        ("clock-skew", ("+90s",), ("90",)),
+        ("full-disk", (), ()),
+    ],
+)
+def test_arguments_are_normalized(fault: str, given: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert read_arguments(find_fault(fault), given) == expected
+
+
+def test_slow_link_applies_to_both_ends_of_every_link() -> None:
+    found = steps(find_fault("slow-link"), "break", ("2.5gbit", "all"), HOST)
+    assert [(step.argv[2], step.in_host) for step in found] == [
+        ("eth0", True),
+        ("node1-eth0", False),
+        ("eth1", True),
+        ("node1-eth1", False),
+    ]
+    assert found[0].argv == ("break", "slow-link", "eth0", "2500000000bit", "3125000b")
+    (slow, *_) = steps(find_fault("slow-link"), "break", ("8kbit", "eth0"), HOST)
+    assert slow.argv[3:] == ("8000bit", "65536b")
+
+
+def test_link_down_applies_to_the_port_of_the_switch() -> None:
+    found = steps(find_fault("link-down"), "mend", ("eth1",), HOST)
+    assert [(step.argv, step.in_host) for step in found] == [(("mend", "link-down", "node1-eth1"), False)]
+
+
+@pytest.mark.parametrize(
+    ("in_force", "wanted"),
+    [("sshd-hang", "csh-shell"), ("sshd-hang", "sshd-hang"), ("slow-link", "packet-loss")],
+)
+def test_faults_that_do_not_conflict_are_added(in_force: str, wanted: str) -> None:
+    host = replace(HOST, faults={in_force: read_arguments(find_fault(in_force), ())})
+    fault = find_fault(wanted)
+    check_possible(fault, read_arguments(fault, ()), host)
+
+
+def test_every_fault_has_its_script_and_every_script_its_fault() -> None:
+    scripts = {path.stem for path in Path(faults.__file__).with_name("fault_scripts").glob("*.sh")}
+    assert scripts == {fault.script_name for fault in FAULTS} | {"common"}
+
+
+def test_docs_list_every_fault_and_cpu_profile() -> None:
+    manual = (Path(__file__).parents[4] / "docs/lab.md").read_text()
+    for fault in FAULTS:
+        assert f"| `{fault.usage}` | {fault.summary} |" in manual
+    for cpu_profile in CPU_PROFILES:
+        nodes = counted(cpu_profile.nodes, "NUMA node")
+        layout = f"{cpu_profile.sockets}x{cpu_profile.cores}, {nodes}, {cpu_profile.cpus} threads"
+        assert f"| `{cpu_profile.name}` | {cpu_profile.model_name} | {layout} |" in manual
+
+
+PLAIN = plan_lab(LabSpec(hosts=2), "lab", 3)
+TWO_NETWORKS = plan_lab(LabSpec(hosts=2, internal=True), "lab", 3)
+BASTION = plan_lab(LabSpec(hosts=2, bastion=True), "lab", 3)
+PASSWD = (
+    "root:x:0:0:root:/root:/bin/zsh\n"
+    "sshd:x:102:65534::/run/sshd:/usr/sbin/nologin\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    "jane:x:1000:1000:Jane:/home/jane:/bin/bash\n"
+    "+nis\n"
+)
+
+
+def test_hostfile() -> None:
+    assert files.hostfile(PLAIN).splitlines()[1] == (
+        "node2 address=10.77.3.12 user=ipex identity=key known_hosts=known_hosts"
+    )
+    assert files.hostfile(TWO_NETWORKS).splitlines()[0].endswith(" internal=10.78.3.11")
+    assert files.hostfile(BASTION) == ("node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n")
+
+
+def test_ssh_config_has_proxy_jump_only_with_a_bastion() -> None:
+    assert "ProxyJump" not in files.ssh_config(PLAIN)
+    sections = files.ssh_config(BASTION).split("\n\n")
+    assert sections[0] == "Host bastion 10.77.3.10\n  HostName 10.77.3.10\n  User ipex"
+    assert sections[1] == "Host node1 10.78.3.11\n  HostName 10.78.3.11\n  User ipex\n  ProxyJump bastion"
+    assert sections[-1].startswith("Host *\n  IdentityFile /")
+
+
+def test_known_hosts_has_every_name_and_address_once() -> None:
+    keys = {"node1": "ssh-ed25519 AAAA1 node1", "node2": "ssh-ed25519 AAAA2 node2"}
+    assert files.known_hosts(TWO_NETWORKS, keys).splitlines()[0] == (
+        "node1,10.77.3.11,10.78.3.11,fd77:3::11,fd78:3::11 ssh-ed25519 AAAA1"
+    )
+
+
+def test_inventory_goes_through_the_bastion() -> None:
+    assert "node1 ansible_host=10.77.3.11 ansible_user=ipex" in files.inventory(PLAIN)
+    assert "'-F " in files.inventory(BASTION)
+
+
+def test_passwd_keeps_system_accounts_and_drops_other_users() -> None:
+    lines = files.passwd(PASSWD, PLAIN.hosts[0]).splitlines()
+    assert lines[0] == "root:x:0:0:root:/root:/bin/bash"
+    assert [line.split(":")[0] for line in lines] == ["root", "sshd", "nobody", "ipex"]
+    assert lines[-1] == "ipex:x:1000:1000:ipex:/home/ipex:/bin/bash"
+
+
+def test_passwd_adds_a_missing_sshd_account() -> None:
+    assert "\nsshd:" in files.passwd("root:x:0:0::/root:/bin/sh\n", PLAIN.hosts[0])
+
+
+def test_no_account_has_a_password_and_none_is_locked() -> None:
+    shadow = files.shadow(files.passwd(PASSWD, PLAIN.hosts[0]))
+    assert all(line.split(":")[1] == "*" for line in shadow.splitlines())
+
+
+def test_group_file_drops_users_of_the_machine() -> None:
+    text = files.group("root:x:0:\nsudo:x:27:jane\njane:x:1000:\n", PLAIN.hosts[0])
+    assert text == "root:x:0:\nsudo:x:27:\nipex:x:1000:\n"
+
+
+def test_hosts_file_has_internal_addresses_and_no_loopback() -> None:
+    text = files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
+    assert "10.78.3.12 node2\n" in text
+    assert "10.78.3.11 node1\n" in text
+    assert "::ffff:10.78.3.12 node2.mapped\n" in text
+    assert "127.0.1.1" not in text
+    assert "node2" not in files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=False)
+
+
+@pytest.mark.parametrize(
+    ("banner", "version"),
+    [
+        ("OpenSSH_9.2p1 Debian-2+deb12u10, OpenSSL 3.0.19", (9, 2)),
+        ("OpenSSH_10.0p2, OpenSSL 3.5", (10, 0)),
+        ("", (0, 0)),
+        ("something else", (0, 0)),
+    ],
+)
+def test_openssh_version(banner: str, version: tuple[int, int]) -> None:
+    assert files.openssh_version(banner) == version
+
+
+def test_penalties_are_disabled_if_sshd_supports_them() -> None:
+    assert "PerSourcePenalties no" in files.sshd_config((9, 8))
+    assert "PerSourcePenalties" not in files.sshd_config((9, 2))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    found: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str], **_: object) -> str:
+        found.append(argv)
+        return ""
+
+    monkeypatch.setattr(system, "run", run)
+    return found
+
+
+def test_a_machine_with_slurm_downloads_nothing(
+    calls: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(system, "find", lambda name: f"/usr/sbin/{name}")
+    assert not slurm.download_packages(tmp_path / "packages")
+    assert (calls, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_what_the_machine_lacks_is_downloaded_and_not_installed(
+    calls: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(system, "find", lambda name: None if name == "munged" else f"/usr/sbin/{name}")
+    assert slurm.download_packages(tmp_path / "packages")
+    (argv,) = calls
+    assert {"--download-only", f"Dir::Cache::archives={tmp_path}/packages", "munge", "slurmd"} < set(argv)
+    assert (tmp_path / "packages/partial").is_dir(), "apt-get does not make it"
+
+
+def test_packages_that_apt_does_not_find_are_an_error_with_a_fix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(*_: object, **__: object) -> str:
+        raise system.CommandError("apt-get install: E: Unable to locate package slurmd")
+
+    monkeypatch.setattr(system, "find", lambda _: None)
+    monkeypatch.setattr(system, "run", run)
+    with pytest.raises(UserError) as failed:
+        slurm.download_packages(tmp_path / "packages")
+    assert missing(failed.value.message, "slurmctld munged locate") == []
+    assert missing(failed.value.fix or "", "apt-get update") == []
+
+
+def test_the_first_host_is_the_controller_and_the_others_compute() -> None:
+    lines = slurm.configuration(plan_lab(LabSpec(hosts=3, slurm=True), "lab", 2), 4).splitlines()
+    assert "SlurmctldHost=node1" in lines
+    assert any(line.startswith("NodeName=node2,node3 CPUs=4 ") for line in lines)
+    assert "AuthType=auth/munge" in lines

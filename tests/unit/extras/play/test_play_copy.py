@@ -1,4 +1,4 @@
-"""The modules copy, file, stat, exec and command on this machine: symlinks, temporary files, diffs, arguments."""
+"""Modules on this machine: copy, file, stat, exec and command, their malformed output, and migrate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from fakes import FakeSession
+from ipexctl.extras.play.modules.migrate import applied, scan, scan_text
 from ipexctl.extras.play.result import Result
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import HostError
 from playbook_helpers import HOST, run_module
 
 
@@ -125,3 +128,79 @@ def test_command_lists_are_argv_and_only_exec_uses_a_shell(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert run(module, **args).data["stdout"] == said
+
+
+@pytest.mark.parametrize(
+    ("suffix", "line", "new"),
+    [
+        (".py", "import intel_extension_for_pytorch as ipex", ""),
+        (".py", "import oneccl_bindings_for_pytorch", ""),
+        (".py", "dist.init_process_group(backend='ccl')", "dist.init_process_group(backend='gloo')"),
+        (".py", 'dist.init_process_group("ccl", rank=0)', 'dist.init_process_group("gloo", rank=0)'),
+        (".py", "TrainingArguments(use_ipex=True, bf16=True)", "TrainingArguments(bf16=True)"),
+        (".py", "TrainingArguments(ddp_backend='ccl')", "TrainingArguments(ddp_backend='gloo')"),
+        (".py", "model = ipex.optimize(model)", None),
+        (".sh", "run x.py --use_ipex --ddp_backend=ccl --bf16", "run x.py --ddp_backend gloo --bf16"),
+        (".yaml", "  ipex: true", "  ipex: false"),
+        (".yaml", "use_ipex: true", ""),
+        (".txt", "intel-extension-for-pytorch==2.8.0", ""),
+        (".toml", '"oneccl-bind-pt",', None),
+    ],
+)
+def test_uses_of_ipex_and_ccl_are_replaced(suffix: str, line: str, new: str | None) -> None:
+    (found,) = scan_text(line, f"f{suffix}", suffix)
+    assert found.new == new
+
+
+@pytest.mark.parametrize("line", ["import torch", "backend = 'gloo'", "# recipe x", "clip.exe", "cclamp(x)"])
+def test_unrelated_lines_are_not_matched(line: str) -> None:
+    assert scan_text(line, "f.py", ".py") == []
+
+
+def test_ipex_import_is_kept_while_it_is_used() -> None:
+    text = "import intel_extension_for_pytorch as ipex\nmodel = ipex.optimize(model)\n"
+    found = scan_text(text, "f.py", ".py")
+    assert [each.new for each in found] == [None, None]
+    assert applied(text, found) == text
+
+
+def test_migration_is_idempotent(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import intel_extension_for_pytorch as ipex\ninit_process_group('ccl')\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "x.py").write_text("import intel_extension_for_pytorch\n")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe")
+    found = scan(tmp_path)
+    assert [each.path for each in found] == ["train.py", "train.py"]
+    new = applied((tmp_path / "train.py").read_text(), list(found))
+    assert new == "init_process_group('gloo')\n"
+    (tmp_path / "train.py").write_text(new)
+    assert scan(tmp_path) == ()
+
+
+ARGS: dict[str, dict[str, Any]] = {"stat": {"path": "/x"}, "file": {"path": "/x"}, "wait_for": {"port": 22}}
+STATUS = b"81a4|5|644|1795244924|ipex|ipex\n\n"
+
+
+def run_answering(module: str, output: bytes) -> Result:
+    """Run a module on a host that always prints `output`."""
+    return run_module(module, FakeSession(HOST, stdout=output), **ARGS[module])
+
+
+def test_complete_stat_output_is_parsed() -> None:
+    stat = run_answering("stat", STATUS).data["stat"]
+    assert (stat["size"], stat["mode"], stat["isreg"], stat["mtime"]) == (5, "0644", True, 1795244924)
+
+
+@pytest.mark.parametrize(
+    ("module", "output"),
+    [
+        *(("stat", line) for line in (b"", b"0\n", b"\n", b"|||||\n", STATUS.replace(b"5", b"five"))),
+        *(("stat", line) for line in (STATUS.replace(b"81a4", b"file"), STATUS.replace(b"5", b"9" * 5000))),
+        ("stat", STATUS.rstrip(b"\n")),
+        *(("file", text) for text in (b"", b"changed", b"changed\nfile\n")),
+        *(("wait_for", text) for text in (b"yes", b"yes soon", b"yes -1", b"yes " + b"9" * 5000, "yes ².".encode())),
+    ],
+)
+def test_malformed_module_output_raises_a_host_error(module: str, output: bytes) -> None:
+    with pytest.raises(HostError):
+        run_answering(module, output)

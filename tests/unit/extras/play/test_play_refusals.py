@@ -1,17 +1,22 @@
-"""Mistakes in playbooks: refused before any host is changed, all of them in one call."""
+"""Mistakes in playbooks and projects: refused before any host is changed, all of them in one call."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
-from ipexctl.errors import MAX_ERRORS
+from ipexctl.commands.app import app
+from ipexctl.errors import MAX_ERRORS, FileError, raise_all
 from ipexctl.extras.play.command import _extra_variables, _pairs
 from ipexctl.extras.play.options import source_path
-from ipexctl.extras.play.prepare import TaskSelection, check_facts, prepare
+from ipexctl.extras.play.prepare import TaskSelection, check_facts, check_projects, load_playbook, prepare
 from ipexctl.extras.play.templater import Templater
 from playbook_helpers import HOSTS, at, book, play_of, refusal, tasks_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +150,57 @@ def test_copy_of_a_file_of_256_mb_is_accepted_when_read(tmp_path: Path) -> None:
 def test_lookup_of_a_variable_of_the_environment_is_accepted_when_read(tmp_path: Path) -> None:
     for kind in ("'env'", "'ansible.builtin.env'", "kind"):
         assert tasks_in(tmp_path, play_of(f"- debug: {{msg: \"{{{{ lookup({kind}, 'A') }}}}\"}}"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj/two words.py").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozenset[str] = frozenset()) -> None:
+    raise_all(errors_of(directory, word, cwd or directory, tags))
+
+
+def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = frozenset()) -> list[FileError]:
+    with Templater() as templater:
+        ready, _ = prepare(load_playbook(word, directory, templater), TaskSelection(tags), HOSTS, HOSTS)
+        return list(check_projects(ready, cwd))
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        "- sync: proj",
+        "- run: proj/two words.py",
+        "- sync: {src: '{{ x }}'}",
+        "- run: {script: proj/train.py, cwd: proj}",
+        "- run: {cmd: hostname, sync: no}",
+        "- run: '{{ x }}'",
+        "- run: {script: a.py, sync: '{{ x }}'}",
+        "- run: {cmd: hostname, cwd: '{{ here }}/proj'}",
+        "- {sync: ~, tags: [never]}",
+    ],
+)
+def test_projects_below_home_and_unknown_paths_are_not_refused(home: Path, tasks: str) -> None:
+    (home / "site.yml").write_text(play_of(tasks))
+    assert errors_of(home, "site.yml", home) == []
+
+
+def test_bundled_train_playbook_is_refused_in_a_home_directory(home: Path) -> None:
+    with pytest.raises(FileError):
+        check(home, "train")
+    check(home / "proj", "train")
+
+
+@pytest.mark.parametrize("task", ["sync:", "run: a.py"])
+def test_play_command_refuses_a_home_directory_before_it_connects(
+    home: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "site.yml").write_text(play_of(f"- exec: hostname\n- {task}"))
+    monkeypatch.chdir(home)
+    ran = CliRunner().invoke(app, ["play", "site.yml", "--hosts", "10.0.0.1"])
+    assert isinstance(ran.exception, FileError)
+    assert (ran.exception.line, ran.output) == (4, "")

@@ -1,22 +1,31 @@
-"""The page of a run, also without a part of the record."""
+"""The page of a run, also without a part of the record: losses, known causes, slow ranks."""
 
 from __future__ import annotations
 
+import html
 import statistics
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from known_texts import account
+from known_texts import TEXTS, Text, account, document, recorded_dump
+from report_samples import page as sample_page
+from slow_helpers import CALM, HEALTHY, changed, judged
 from why_helpers import FAILED, FIRST, NO_MODULE
 
 from ipexctl.extras.report.comparison import Change, compare
+from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import ReportPage, TimeCurve, report_page
-from ipexctl.extras.report.report import page_without_record
+from ipexctl.extras.report.report import find_losses, page_without_record, read_losses, timed_lines
+from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.hosts.host import Host
+from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
+from ipexctl.text import printable
 
 RECORD = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py", hosts=("node1", "node2"))
 PLAN = {
@@ -288,3 +297,131 @@ def test_an_exchange_of_checkpoints_is_a_phase() -> None:
         ("checkpoint", 2.0, 5.0),
         ("script", 5.0, 13.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("loss: 0.25", 0.25),
+        ("{'loss': '2.068', 'grad_norm': '0.58', 'epoch': '0.0128'}", 2.068),
+        ("step 10 | train_loss 4", 4.0),
+        ("Training loss: .5", 0.5),
+        ("\x1b[32mLoss\x1b[0m: 1.5", 1.5),
+        ("val loss: 0.3", None),
+        ("validation: loss 0.3", None),
+        ("loss: nan", None),
+        ("loss of connection 3", None),
+        ("loss: 12 %", 12.0),
+        ("loss: 12%", None),
+        ("loss: 1.2.3", None),
+        ("no number: loss", None),
+    ],
+)
+def test_a_line_with_a_loss(line: str, value: float | None) -> None:
+    assert [found for _, found in find_losses([(1.0, line)])] == ([] if value is None else [value])
+
+
+def test_a_line_that_is_made_to_take_long_does_not() -> None:
+    begin = time.process_time()
+    find_losses([(0.0, "loss " * 400_000), (0.0, "loss" + " " * 100_000), (0.0, "loss: " + "1" * 100_000)] * 20)
+    assert time.process_time() - begin < 1.0
+
+
+def test_a_line_has_the_time_at_which_its_end_arrived() -> None:
+    data = b"one\ntwo\rthree\nfour"
+    assert list(timed_lines(data, [(1.0, 2), (2.0, 8), (3.0, 14), (4.0, 18)])) == [
+        (2.0, "one"),
+        (2.0, "two"),
+        (3.0, "three"),
+    ]
+
+
+def test_the_losses_of_a_copy(tmp_path: Path) -> None:
+    assert read_losses(tmp_path) == ()
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks/0000.out").write_bytes(b"loss: 2\nloss: 1\n")
+    writer = TimesWriter(str(tmp_path / "output.times"))
+    for at, rank, end in ((10.0, 0, 8), (11.0, 1, 100), (12.0, 0, 16)):
+        writer.add(rank, "stdout", end)
+        writer.write_all(at)
+    writer.close()
+    assert read_losses(tmp_path) == ((10.0, 2.0), (12.0, 1.0))
+
+
+def test_a_copy_without_the_file_of_output_has_no_losses(tmp_path: Path) -> None:
+    writer = TimesWriter(str(tmp_path / "output.times"))
+    writer.add(0, "stdout", 8)
+    writer.write_all(10.0)
+    writer.close()
+    assert read_losses(tmp_path) == ()
+
+
+KNOWN_RUN = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py")
+
+
+def page_of(text: Text) -> ReportPage:
+    dump = recorded_dump(text.stacks) if text.stacks else None
+    snapshot = read_snapshot(*document(text), "node1", dump)
+    return report_page(KNOWN_RUN, snapshot, diagnose(snapshot), {})
+
+
+def test_every_known_cause_is_on_its_page() -> None:
+    for text in TEXTS:
+        page = page_of(text)
+        shown = html.unescape(page_html(page))
+        assert printable(page.headline) in shown
+        assert printable(page.cause) in shown
+
+
+def test_the_stacks_of_a_hang_are_folded_on_the_page() -> None:
+    hung = [page for text in TEXTS if text.stacks and (page := page_of(text)).stacks]
+    assert hung
+    for page in hung:
+        assert page_html(page).count("<details><summary>") >= len(page.stacks)
+        assert all(stack.lines for stack in page.stacks)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"started": None, "ended": None},
+        {"started": 1e308, "ended": -1e308},
+        {"started": -1e308, "ended": 1e308},
+        {"started": 1000.0, "ended": 1000.0},
+        {"started": "x", "ended": [], "exit_code": {}, "attempts": "x", "silent": 3},
+        {"attempts": [{"attempt": 0, "ended": 9e99}, {"ended": None}, 3, {"ended": -5.0}], "attempt": 3},
+        {"silent": {"since": 1005.0, "after": 3.0, "ranks": []}},
+    ],
+)
+def test_a_damaged_record_gives_a_page(status: dict[str, Any]) -> None:
+    events = [{"event": "start", "at": "x"}, {"event": "start", "at": 1e300}, {}, {"event": None}]
+    sent, output = account([({"state": "ok"}, "")], status=status, state="running", events=events)
+    snapshot = read_snapshot(sent, output, "node1")
+    drawn = page_html(report_page(KNOWN_RUN, snapshot, diagnose(snapshot), {})).partition("<body>")[2]
+    assert "<h1>" in drawn
+    assert '="nan' not in drawn
+    assert 'width="-' not in drawn
+    assert "inf" not in drawn.partition("<script>")[0]
+
+
+SLOW_RUN = RunRecord("train-1", Host(name="node1", address="a"), "/h", "/p", script="<b>.py", hosts=("node1", "node2"))
+QUEUED = changed(HEALTHY, cpu=0.4, queue=0.1)
+SLOW_LINK = CALM._replace(sent_per_s=6e7)
+
+
+def slow_html(verdict: SlowVerdict | None) -> str:
+    return page_html(sample_page(slow=verdict, record=SLOW_RUN))
+
+
+def test_page_names_rank_host_cause_and_command() -> None:
+    text = slow_html(judged(changed(HEALTHY, cpu=0.4), QUEUED, hosts={"node1": SLOW_LINK, "node2": SLOW_LINK}))
+    section = text.partition("Slow ranks")[2].partition("</section>")[0]
+    for word in ("rank 1", "node2", "ipexctl slow last", "ip -s link"):
+        assert word in section
+    assert "<b>" not in section
+
+
+def test_page_without_a_verdict_has_no_section() -> None:
+    assert "Slow ranks" not in slow_html(None)
+    assert "Slow ranks" not in slow_html(SlowVerdict(unjudged="too-short"))
+    assert "Slow ranks" in slow_html(judged(HEALTHY, HEALTHY))
