@@ -153,7 +153,7 @@ def check_regular(path: Path | str) -> None:
         raise NotRegularError(errno.EINVAL, _NOT_REGULAR, str(path))
 
 
-_NOT_REGULAR: Final = "it is no regular file"
+_NOT_REGULAR: Final = "it is not a regular file"
 
 
 def _check_kind(number: int, path: Path | str | bytes) -> None:

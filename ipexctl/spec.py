@@ -146,7 +146,7 @@ class RunOptions(SyncOptions):
         "--env NAME", "Environment of the ranks (default: {default}).", DEFAULT_ENV, panel=_ENVIRONMENT, kind="env"
     )
     python: str | None = declare(
-        "--python PATH", "Python on every host, in place of an environment.", panel=_ENVIRONMENT, kind="path"
+        "--python PATH", "Python on every host, instead of an environment.", panel=_ENVIRONMENT, kind="path"
     )
     setup: str | None = declare(
         "--setup FILE",
@@ -158,7 +158,7 @@ class RunOptions(SyncOptions):
     )
     offline_hub: bool = declare(
         "--offline-hub",
-        "Keep the ranks from the Hugging Face Hub (default: where a host does not reach it).",
+        "Keep the ranks off the Hugging Face Hub (default: if a host cannot reach it).",
         False,
         panel=_ENVIRONMENT,
     )
@@ -220,7 +220,7 @@ class RunOptions(SyncOptions):
     )
     wait: float | None = declare(
         "--wait S",
-        "Wait up to S seconds until no other run is on the hosts (default: start beside it).",
+        "Wait up to S seconds until no other run is on the hosts (default: start anyway).",
         panel=_RANKS,
         least=0,
         lost_in=_EVERY_EXPORT,
@@ -228,7 +228,7 @@ class RunOptions(SyncOptions):
     )
     on_hang: Literal["report", "dump", "stop"] = declare(
         "--on-hang",
-        "What to do at a hang: report it, dump all stacks, or dump them and stop (default: {default}).",
+        "What to do when a run hangs: report it, dump all stacks, or dump them and stop (default: {default}).",
         "report",
         panel=_ENDING,
         lost_in=_EVERY_EXPORT,
@@ -242,14 +242,14 @@ class RunOptions(SyncOptions):
     )
     tag: str | None = declare(
         "--tag TEXT",
-        "Text by which ipexctl ps shows the run.",
+        "Text that ipexctl ps shows for the run.",
         panel=_WATCHING,
         lost_in=_EVERY_EXPORT,
         consequence="ipexctl ps does not show it",
     )
     metric: str | None = declare(
         "--metric RE",
-        "Pattern over the output; its first group is samples per second, for scripts without a DataLoader.",
+        "Regular expression for the output; its first group is samples per second. For scripts without a DataLoader.",
         panel=_WATCHING,
         lost_in=_EVERY_EXPORT,
         consequence="nothing reads it from the output",

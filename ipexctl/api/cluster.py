@@ -161,7 +161,7 @@ class Cluster:
             known_hosts=_path(known_hosts),
         )
         if named is not None and hostfile is not None:
-            raise UserError("hosts and hostfile each say which hosts there are", fix="use one of them")
+            raise UserError("hosts and hostfile both name the hosts", fix="use one of them")
         found: Selection = select_hosts(request, environ={}, cwd=Path.cwd())
         self.hosts: tuple[Host, ...] = with_own_address(found.hosts)
         self._source = found.source

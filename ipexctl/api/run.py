@@ -151,7 +151,7 @@ def on_hosts_left(
     for host in call.hosts:
         if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
             on_note(f"{host.name} is left out: {error.reason}")
-    on_note(f"run {record.id} begins anew on {fold(host.name for host in found.hosts)}")
+    on_note(f"run {record.id} starts over on {fold(host.name for host in found.hosts)}")
     return found
 
 

@@ -152,7 +152,7 @@ def _own_option(argument: str) -> list[str]:
     name, equals, value = argument.partition("=")
     if name in _NODE_COUNTS:
         raise UserError(
-            f"{name}: the number of nodes is that of the hosts",
+            f"{name}: ipexctl uses one node per host",
             fix="-H HOSTFILE or --hosts 'node[1-2]'; -l LIMIT leaves some out",
         )
     if name not in _SAME_MEANING:
@@ -163,7 +163,7 @@ def _own_option(argument: str) -> list[str]:
 @dataclass(frozen=True, kw_only=True)
 class ScriptLine:
     words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
-    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
+    module: str | None = option("--module -m NAME", "Python module to run instead of a script.")
     ranks: RankOptions
     run: RunOptions
     export: list[str] | None = option(

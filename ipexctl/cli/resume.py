@@ -99,7 +99,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
         )
     if directory != record.typed_in:
         raise UserError(
-            f"run {run} was begun in {printable(record.typed_in)}, from which its words are read",
+            f"run {run} was started in {printable(record.typed_in)}; --resume works only there",
             fix=f"cd {shlex.quote(record.typed_in)} && ipexctl run --resume {run}",
         )
 

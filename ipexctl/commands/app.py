@@ -20,7 +20,7 @@ from ipexctl.extensions import commands_of_extras
 
 CORE: Final[Mapping[str, Mapping[str, str]]] = {
     "Every day": {
-        "doctor": "Check whether the hosts can train together.",
+        "doctor": "Check if the hosts can train together.",
         "install": "Install a matching PyTorch stack on every host.",
         "run": "Run a script on all hosts, one process per rank.",
         "ps": "List the runs started from the control machine and their states.",

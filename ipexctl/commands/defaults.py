@@ -373,7 +373,7 @@ class _FileReader:
         """`found_files` uses it; here only its mistakes are reported."""
         own = tilde_path(user_file())
         if self._file.origin != "user":
-            problem = f"{TRUSTED} counts only in your own {own}, so that no project can add itself"
+            problem = f"{TRUSTED} counts only in your own {own}, because no project may add itself"
             self._add("", TRUSTED, problem, f"take it out here; look at each directory before you write it into {own}")
         elif not isinstance(entries, list) or not all(map(is_entry, entries)):
             example = f'{TRUSTED} = ["/srv/team/project", "/srv/shared/*"]'

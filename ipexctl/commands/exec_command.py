@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def exec_command(
     *,
     command: list[str] | None = argument("-- CMD ARGS…", "Program and its arguments, passed literally.", None),
-    shell: str | None = option("--shell LINE", "Line for sh in place of a program, with pipes and globs."),
+    shell: str | None = option("--shell LINE", "Line for sh instead of a program, with pipes and globs."),
     gather: bool = flag("--gather", "Print identical output once, under its hosts, at the end."),
     stdin: Path | None = option("--stdin FILE", "File to pass to the command's stdin on every host."),
     targets: Targets,

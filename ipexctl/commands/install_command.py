@@ -43,7 +43,7 @@ def install_command(
     build: list[str] | None = option(
         "--build NAME", "Package that one host builds from its source for all, which runs its code; repeatable."
     ),
-    index_url: str | None = option("--index-url URL", "Package index in place of all others."),
+    index_url: str | None = option("--index-url URL", "Package index instead of all others."),
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
     find_links: list[str] | None = option("--find-links DIR|URL", "Further directory or page of wheels; repeatable."),
     wheelhouse: str | None = option("--wheelhouse DIR|URL", "Wheels to prefer; the indexes serve what is missing."),

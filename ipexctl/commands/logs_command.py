@@ -35,7 +35,7 @@ def logs_command(
     ),
     timestamps: bool = flag("--timestamps", "Print the time when node0 received each line, after its rank."),
     grep: str = option("--grep RE", "Print only lines that match this regular expression.", ""),
-    plain: bool = flag("--plain", "Print lines prefixed with their rank, which is how logs are printed."),
+    plain: bool = flag("--plain", "Print lines prefixed with their rank (the default)."),
     reconnect: float = RECONNECT,
     output: Output,
 ) -> None:

@@ -135,7 +135,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
-        text = f"no run goes on; ipexctl ps shows the {counted(hidden, 'run')} that ended"
+        text = f"no run is running; ipexctl ps shows the {counted(hidden, 'run')} that ended"
         print_message(text if hidden else "no runs; ipexctl run starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_with_fix(printable(problem[0]), problem[1])

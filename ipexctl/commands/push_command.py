@@ -104,7 +104,7 @@ def _push_repos(
 
     if other := next((word for word in words if not is_repo_word(word)), None):
         fix = "name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
-        raise UserError(f"{other[:200]!r} is no repository of a hub", fix=fix)
+        raise UserError(f"{other[:200]!r} is not a repository of a hub", fix=fix)
     if force:
         raise UserError("--force is for PATH: a file of a repository has its hash as its name", fix="leave --force out")
     repos = list(dict.fromkeys(map(parse_repo, words)))

@@ -69,7 +69,7 @@ RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.",
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
     "--reconnect S",
-    "Seconds that node0 may be away before the call ends (default: {default}).",
+    "Seconds to wait for node0 if it does not answer (default: {default}).",
     RECONNECT_SECONDS,
     min=0,
 )
@@ -80,7 +80,7 @@ REQUIREMENTS: Final = option(
     "File of further packages: requirements.txt, pyproject.toml[EXTRA], uv.lock or environment.yml; repeatable.",
 )
 CONFIG: Final = option(
-    "--config FILE", "File of defaults to read in place of the project's ipexctl.toml (default: the one found)."
+    "--config FILE", "File of defaults to read instead of the project's ipexctl.toml (default: the one found)."
 )
 TIMEOUT: Final = option(
     "--timeout S", "Seconds a host may take for one step (default: depends on the command).", min=0.1
@@ -100,7 +100,7 @@ class Targets:
     )
     hosts: str | None = option(
         "--hosts SPEC",
-        "Hosts in place of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
+        "Hosts instead of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
         autocompletion=complete.hosts,
     )
     limit: str | None = option(
@@ -239,7 +239,7 @@ class ViewOptions:
 
     plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
     live: bool = flag("--live", "Show the live view; an error without a terminal.")
-    events: bool = flag("--events", "Print the run as events, one JSON object a line.")
+    events: bool = flag("--events", "Print the run as events, one JSON object per line.")
     reconnect: float = RECONNECT
 
     def __post_init__(self) -> None:

@@ -107,7 +107,7 @@ def _print_kept(report: SyncReport) -> None:
         "kept": "changed on the host since the last sync, and is kept",
         "blocked": "was written by a run on the host and is kept; the project's version is not on the host",
         "moved_away": "changed on the host and in the project: the project's version replaced it; the host's version "
-        "is beside it as NAME.node-1",
+        "is next to it as NAME.node-1",
     }
     for name, explanation in explanations.items():
         paths_of = attrgetter(name)

@@ -42,7 +42,7 @@ def uninstall_command(
 
     if not dry_run and not yes and (output.json or not sys.stdin.isatty()):
         selection = host_options(targets, home)
-        reason = "--json prints no question" if output.json else "stdin is no terminal to answer on"
+        reason = "--json prints no question" if output.json else "stdin is not a terminal to answer on"
         raise UserError(
             f"uninstall asks before it removes anything, and {reason}",
             fix=f"ipexctl uninstall{selection} --dry-run lists it; to remove it: ipexctl uninstall{selection} --yes",

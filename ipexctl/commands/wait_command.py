@@ -73,7 +73,7 @@ def show_waited(result: WaitResult, *, quiet: bool) -> None:
         print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
     else:
         print_with_fix(
-            f"run {run} goes on, and the time to wait is over", f"ipexctl wait {run}, or ipexctl attach {run}"
+            f"run {run} is still running after the time to wait", f"ipexctl wait {run}, or ipexctl attach {run}"
         )
 
 

@@ -47,7 +47,7 @@ _RULES: Final = (
         "environment.omp_num_threads",
         "info",
         "OMP_NUM_THREADS|MKL_NUM_THREADS",
-        "{} at login: one number for every rank and host, but the right one depends on both",
+        "{} at login: it is the same for every rank and host, but the right value differs",
         with_values=True,
         fix="nothing to do under ipexctl run, which sets its own; elsewhere: {}",
     ),
@@ -90,7 +90,7 @@ _RULES: Final = (
         "environment.python",
         "warn",
         "PYTHONPATH|PYTHONHOME",
-        "{} set at login: modules from there hide those of the environment, such as another torch",
+        "{} set at login: modules there hide the environment's own, such as torch",
     ),
     VariableRule(
         "environment.library_path",
@@ -184,7 +184,7 @@ def interface(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "environment.interface",
                 "warn",
-                f"{name}={value[:20]} at login, an interface that {problem}: ranks wait for other hosts for ever",
+                f"{name}={value[:20]} at login, an interface that {problem}: ranks hang waiting for other hosts",
                 _unset([name]),
             )
 

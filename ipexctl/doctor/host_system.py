@@ -263,7 +263,7 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
         "activity.other_accounts",
         "warn",
         f"Another account runs here: {'; '.join(texts)}{more}. A second run on the same cores slows both",
-        "ipexctl run --wait S waits for its end, run --exclusive refuses to start beside it; or leave the host out: "
+        "ipexctl run --wait S waits for its end, run --exclusive refuses to start; or leave the host out: "
         "--limit '!NAME'",
     )
 

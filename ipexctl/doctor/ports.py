@@ -226,7 +226,7 @@ def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     message = (
         f"These hosts can't connect to one another on high ports, while others can: {', '.join(shown[:8])}{more}."
-        " Ranks on them would wait for each other for ever."
+        " Ranks there would hang."
     )
     fix = (
         "look for a firewall or a security group between them (ip route get shows the route that is taken), or"

@@ -368,7 +368,7 @@ class Destination:
         return directory
 
     def _disk(self, error: OSError) -> HostError:
-        full = "; make room and run it again: it goes on from here" if error.errno in _FULL else ""
+        full = "; make room and run it again: it continues from here" if error.errno in _FULL else ""
         return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 

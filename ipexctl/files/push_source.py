@@ -60,7 +60,7 @@ def parse_target(text: str, source: Path) -> PushTarget:
     example = "ipexctl push ./corpus data/corpus"
     if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
         what = "/" if path.startswith("/") else "the home directory" if path else "no path"
-        raise UserError(f"{quoted(text)} names {what}", fix=f"name a directory of its own: {example}")
+        raise UserError(f"{quoted(text)} names {what}", fix=f"name a separate directory: {example}")
     if ".." in path.split("/") or not path.isprintable() or (path.startswith("~") and not path.startswith("~/")):
         raise UserError(
             f"{quoted(text)} can't be PATH", fix=f"a path without `..`, absolute or below the home: {example}"
@@ -86,7 +86,7 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Canc
         found = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source), "")]
         root, is_file = source, False
     else:
-        raise UserError(f"{source} is no file and no directory")
+        raise UserError(f"{source} is neither a file nor a directory")
     _check_links(source, found)
     total, done, lock = sum(entry.size for entry in found), 0, threading.Lock()
 

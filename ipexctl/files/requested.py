@@ -113,9 +113,7 @@ def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed
     size, mode, mtime = _checked_numbers(*numbers)
     if not is_followed and size > max(2 * entry.size, entry.size + _GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
-        raise HostError(
-            f"it sends {readable(size)} of {quoted(entry.path)}, {listed}", "the same command lists it anew"
-        )
+        raise HostError(f"it sends {readable(size)} of {quoted(entry.path)}, {listed}", "run the same command again")
     return entry._replace(size=size, mode=mode, mtime=mtime)
 
 
@@ -265,7 +263,7 @@ def _check_tree(entries: Sequence[ManifestEntry]) -> None:
         above = entry.path.rpartition("/")[0]
         while above:
             if seen.get(above, "d") != "d":
-                raise _refused(entry, f"{quoted(above)} is no directory")
+                raise _refused(entry, f"{quoted(above)} is not a directory")
             above = above.rpartition("/")[0]
 
 

@@ -45,7 +45,7 @@ def read_tasks(text: str) -> list[int]:
         match = _TASKS.fullmatch(part.strip())
         times = int(match[2] or 1) if match else 0
         if match is None or len(tasks) + times > MAX_HOSTS:
-            raise WordError(f"{quoted(part)} is no number of tasks such as 2 or 2(x3)")
+            raise WordError(f"{quoted(part)} is not a number of tasks such as 2 or 2(x3)")
         tasks.extend([int(match[1])] * times)
     return tasks
 

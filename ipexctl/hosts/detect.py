@@ -78,7 +78,7 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
     try:
         return read_regular(path, kind) if found else read_typed(path, kind)
     except NotRegularError:
-        raise UserError(f"{shown}: this is no regular file", fix=f"remove it, or name it: {found}") from None
+        raise UserError(f"{shown}: this is not a regular file", fix=f"remove it, or name it: {found}") from None
     except TooLargeError:
         raise UserError(
             f"{shown}: the file is larger than {kind.limit >> 20} MB, which no hostfile is", fix="check the path"

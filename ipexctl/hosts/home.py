@@ -26,7 +26,7 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
     if not text:
         return DEFAULT_HOME
     problems = {
-        "is no absolute path": not text.startswith(("/", "~/")),
+        "is not an absolute path": not text.startswith(("/", "~/")),
         "can't be ipexctl's directory": ".." in text.split("/") or not text.strip("/~"),
         "has a colon, which separates the directories of PATH": ":" in text,
         "has characters that can't be shown": not text.isprintable(),

@@ -166,7 +166,7 @@ def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Hos
         )
     colon_slots = None
     if word.number:
-        colon_slots = read_at(word.number_column, lambda text: read_count(text, "the slots behind ':'"), word.number)
+        colon_slots = read_at(word.number_column, lambda text: read_count(text, "the slots after ':'"), word.number)
     slots = value("slots", lambda text: read_count(text, "slots")) or colon_slots
     if colon_slots not in (None, slots):
         raise WordError(f"slots is both {colon_slots} and {slots}", column=fields["slots"].column)
@@ -288,17 +288,17 @@ def _refuse_inventory(line: str, first: Word) -> None:
 
 def _bare_word(first: str, word: Word) -> WordError:
     text, column = word
-    what, fix = f"{quoted(text)} is no key=value", "such as slots=4"
+    what, fix = f"{quoted(text)} is not a key=value", "such as slots=4"
     if text.isdecimal():
         what, fix = f"{quoted(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
     elif first.endswith(",") or text.startswith(","):
-        what, fix = "one line names one host or one node set", "put each host on a line of its own"
+        what, fix = "one line names one host or one node set", "put each host on its own line"
     elif first.lower() in ("host", "hostname", "match", "include"):
         what, fix = "this looks like an ssh configuration, not a hostfile", "give it with --ssh-config"
     elif _ADDRESS.fullmatch(first):
-        what = f"{quoted(text)} stands behind an address, as in /etc/hosts"
+        what = f"{quoted(text)} follows an address, as in /etc/hosts"
         fix = f"{printable(text)} address={printable(first)}"
     elif ":" not in text:
         what = f"{quoted(text)} is a second name: a line names one host or one node set"
-        fix = "put each host on a line of its own; a comment begins with #"
+        fix = "put each host on its own line; a comment begins with #"
     return WordError(what, column=column, fix=fix)

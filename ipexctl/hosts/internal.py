@@ -82,11 +82,11 @@ class InterfaceChoice:
                 self._network = ipaddress.ip_network(text, strict=False)
             except ValueError:
                 raise UserError(
-                    f"--iface {quoted(text)} is no network", fix="an interface's name such as eth1, or 10.1.0.0/24"
+                    f"--iface {quoted(text)} is not a network", fix="an interface's name such as eth1, or 10.1.0.0/24"
                 ) from None
         elif not re.fullmatch(r"[^\s/]{1,15}", text):
             raise UserError(
-                f"--iface {quoted(text)} is no interface's name", fix="a name such as eth1, or a network: 10.1.0.0/24"
+                f"--iface {quoted(text)} is not an interface name", fix="a name such as eth1, or a network: 10.1.0.0/24"
             )
 
     def covers(self, nic: InterfaceAddress) -> bool:

@@ -134,19 +134,19 @@ def _bad_section(line: str, start: int) -> WordError:
     if "]" not in line:
         return WordError("this '[' is never closed", column=start, fix="such as [group]")
     return WordError(
-        f"{quoted(line.strip())} is no section",
+        f"{quoted(line.strip())} is not a section",
         column=start,
         fix="such as [group], [group:vars] or [group:children]",
     )
 
 
 def _bare_word(first: Word, word: Word) -> WordError:
-    fix = "put each host on a line of its own; a value with blanks needs quotes"
+    fix = "put each host on its own line; a value with blanks needs quotes"
     if first.text.startswith("["):
-        fix = "a section stands on a line of its own"
+        fix = "a section stands on its own line"
     elif word.text.isdecimal():
         fix = f"for slots: slots={word.text}"
-    return WordError(f"{quoted(word.text)} is no key=value", column=word.column, fix=fix)
+    return WordError(f"{quoted(word.text)} is not a key=value", column=word.column, fix=fix)
 
 
 def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:

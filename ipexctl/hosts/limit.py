@@ -70,7 +70,7 @@ def _from_file(part: str, *, found: bool) -> list[str]:
     try:
         lines = decoded((read_regular if found else read_typed)(path, HOSTS)).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"--limit {quoted(part)}: {reason}", fix="@ is followed by a file of host names") from None
     return [name for line in lines if (name := line.partition("#")[0].strip())]
 

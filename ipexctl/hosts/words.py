@@ -139,7 +139,7 @@ def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tup
     user, at, host = word.rpartition("@")
     if at:
         if not host:
-            raise WordError(f"no host stands behind {quoted(word)}", column=len(word) + 1, fix=f"{word}node1")
+            raise WordError(f"no host follows {quoted(word)}", column=len(word) + 1, fix=f"{word}node1")
         check_user(user)
     prefix_length = len(user) + len(at)
     names, number, column = read_at(prefix_length + 1, lambda host: _names_and_number(host, names_of), host)
@@ -200,7 +200,7 @@ def _comma(name: str, index: int | None = None) -> WordError:
     return WordError(
         "a comma stands between hosts: a line names one host or one node set",
         column=column,
-        fix="put each host on a line of its own, or write node[1-4]",
+        fix="put each host on its own line, or write node[1-4]",
     )
 
 
@@ -208,7 +208,7 @@ def _text_after_colon(rest: str, column: int) -> str:
     if not rest:
         return ""
     if rest[0] != ":" or len(rest) == 1:
-        raise WordError("only :N can stand behind an address in brackets", column=column + 1, fix="such as [fe80::2]:4")
+        raise WordError("only :N can follow an address in brackets", column=column + 1, fix="such as [fe80::2]:4")
     return rest[1:]
 
 
@@ -216,4 +216,4 @@ def _without_scheme(rest: str) -> str:
     host, _, port = rest.rstrip("/").rpartition(":")
     if host and re.fullmatch(r"[0-9]{1,5}", port):
         return f"{host} port={port}"
-    return "only user@host, with port=N behind it where it isn't 22"
+    return "only user@host, with port=N after it if it isn't 22"

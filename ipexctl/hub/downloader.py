@@ -167,13 +167,13 @@ def hub_access(environ: Mapping[str, str]) -> HubAccess:
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
-        raise UserError(f"HF_ENDPOINT is no address of a hub: {endpoint[:200]!r}", fix=f"such as {HUB}")
+        raise UserError(f"HF_ENDPOINT is not an address of a hub: {endpoint[:200]!r}", fix=f"such as {HUB}")
     token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
     if not token and environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() not in ("1", "ON", "YES", "TRUE"):
         token = _token_of_file(environ)
     token = token.strip()
     if not token.isprintable() or not token.isascii() or " " in token:
-        raise UserError("the token of the hub has characters that no token has", fix="set HF_TOKEN anew")
+        raise UserError("the token of the hub has characters that no token has", fix="set HF_TOKEN again")
     return HubAccess(endpoint, token)
 
 
@@ -214,7 +214,7 @@ def find_downloader(
     else:
         named = {CONTROL: own, NODE0: hosts[0], **{host.name: host for host in hosts}}
         if on not in named:
-            raise UserError(f"{on!r} is none of the hosts", fix="--on control, node0, auto or the name of a host")
+            raise UserError(f"{on!r} is not one of the hosts", fix="--on control, node0, auto or the name of a host")
         host = named[on]
         if access.is_of_control and host != own:
             fix = "leave --on out, or name an address of the hub that the hosts reach"

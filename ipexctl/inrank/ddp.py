@@ -128,7 +128,7 @@ def _attach(model: Any) -> str:
     group = getattr(model, "process_group", None)
     world = dist.distributed_c10d._get_default_group()
     if group is not world:
-        return "the model has another process group than that of all ranks"
+        return "the model has a process group without all ranks"
     _models += 1
     reason = reason_against(model, group)
     store = dist.distributed_c10d._get_default_store()
@@ -166,7 +166,7 @@ def reason_against(model: Any, group: Any) -> str:
         (getattr(model, "_use_python_reducer", False), "torch.compile uses the Python reducer"),
         (getattr(config, "compiled_autograd", False), "torch.compile uses compiled autograd"),
         (getattr(model, "_delay_all_reduce_all_params", False), "DDP delays all all-reduces"),
-        (bool(getattr(model, "_comm_hooks", None)), "the model has a communication hook of its own"),
+        (bool(getattr(model, "_comm_hooks", None)), "the model has its own communication hook"),
         (any(getattr(part, "sparse", False) is True for part in model.module.modules()), "gradients are sparse"),
         (_gradient_bytes(model) < CROSSOVER, f"the model has less than {CROSSOVER >> 10} KB of gradients"),
     )

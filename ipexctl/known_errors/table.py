@@ -322,7 +322,7 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
 def _port_busy(found: PatternMatch) -> tuple[str, str]:
     port = found.groups.get("port") or ""
     if port and port == str(found.context.master.port or ""):
-        taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program meanwhile"
+        taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program"
         if found.context.plan.get("master_port"):
             who = "to see which one: ipexctl exec -- ss -ltnp"
             return taken, f"leave --master-port out: node0 looks for a free port at each start; {who}"

@@ -68,7 +68,7 @@ def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateCon
     try:
         text = (read_typed if is_typed else read_regular)(expanded(path), ACCELERATE).decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(
             f"the accelerate config {path}: {reason}", fix="the file that accelerate config wrote"
         ) from None
@@ -214,7 +214,7 @@ class _AccelerateConfigReader:
         for key, entry in entries.items():
             if key not in known:
                 place, meant = f"{self._path}:{_line(entry)}", did_you_mean(key, known, "leave it out")
-                self._notes.append(f"{place}: {quoted(key)} is no key of accelerate: ignored; {meant}")
+                self._notes.append(f"{place}: {quoted(key)} is not a key of accelerate: ignored; {meant}")
 
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")
@@ -224,7 +224,7 @@ class _AccelerateConfigReader:
             precision = self._tree.text(entry.value).lower()
             precision = "no" if precision in (*_NO, "null") else precision
         if entry is not None and precision not in PRECISIONS:
-            raise self._tree.error(entry.value, f"{quoted(precision)} is no precision", fix=", ".join(PRECISIONS))
+            raise self._tree.error(entry.value, f"{quoted(precision)} is not a precision", fix=", ".join(PRECISIONS))
         if precision in ("fp16", "fp8"):
             self._notes.append(f"mixed_precision {precision} is not possible on CPUs: choose bf16, or no")
         return precision
@@ -238,7 +238,7 @@ class _AccelerateConfigReader:
         entry = self._top.get("main_process_port")
         port = self._whole(entry)
         if entry is not None and port is not None and port > 65535:
-            raise self._tree.error(entry.value, f"{port} is no port", fix="1 to 65535, or 0 for a free one")
+            raise self._tree.error(entry.value, f"{port} is not a port", fix="1 to 65535, or 0 for a free one")
         return port or None
 
     def _count(self, key: str) -> int | None:

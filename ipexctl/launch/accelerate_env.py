@@ -61,7 +61,7 @@ def no_optimize(packages: Mapping[str, str], request: str) -> str:
             f"ipexctl install --with 'accelerate<{WITHOUT_IPEX}'"
         )
     if IPEX not in packages:
-        return f"{request} asks for IPEX, which the environment doesn't have: ipexctl install --stack ipex"
+        return f"{request} asks for IPEX, and the environment has none: ipexctl install --stack ipex"
     if version and torch and not before(version, OPTIMIZES_BY_TORCH) and not before(torch, OPTIMIZED_TORCH):
         return (
             f"{request} does nothing: accelerate {version} calls ipex.optimize only for torch before "

@@ -75,7 +75,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _oneccl(context: LaunchContext) -> Iterator[Setting]:
-    why = "one thread beside compute keeps up with one network link; more take cores from compute"
+    why = "one thread keeps up with one network link; more take cores from the computation"
     if not context.workers:
         why = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
     elif context.request.spec.ccl_workers is not None:
@@ -175,7 +175,7 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
             return None
         return (
             node.iface,
-            "the same interface: with bridges (docker's, say), libfabric may wait on one of them for ever",
+            "the same interface: with bridges (docker's, say), libfabric may hang on one of them",
         )
 
     yield from context.per_node("FI_TCP_IFACE", interface)

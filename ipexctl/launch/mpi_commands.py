@@ -113,7 +113,7 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
     yield Setting(
         "I_MPI_JOB_STARTUP_TIMEOUT",
         str(STARTUP_TIMEOUT),
-        "seconds for all hosts to answer; by default it waits for ever",
+        "seconds for all hosts to answer; by default it waits forever",
     )
     if context.alone:
         yield Setting("I_MPI_HYDRA_BOOTSTRAP", "fork", "one host: ranks are started without ssh")

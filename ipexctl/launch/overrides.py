@@ -33,11 +33,11 @@ _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESS
 def check_options(spec: RunSpec) -> Refusal | None:
     """Why the options can't be met on any hosts; checked before a host is contacted, and not again for the plan."""
     if spec.master_port is not None and not 0 < spec.master_port < 1 << 16:
-        return Refusal(f"--master-port {spec.master_port} is no port", "a number from 1024 to 65535")
+        return Refusal(f"--master-port {spec.master_port} is not a port", "a number from 1024 to 65535")
     if (refusal := check_limits(spec)) is not None:
         return refusal
     if "/" not in spec.mpi and spec.mpi not in _MPIS:
-        return Refusal(f"--mpi {spec.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
+        return Refusal(f"--mpi {spec.mpi} is not a known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
     for export in spec.exports:
         if export.name in RANK_NAMES:
             return Refusal(

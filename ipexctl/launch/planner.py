@@ -160,7 +160,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
         return None
     return Refusal(
         f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",
-        "a name for that host in the hostfile, with internal=ADDRESS behind it; or --iface with an IPv4 network",
+        "a name for that host in the hostfile, with internal=ADDRESS after it; or --iface with an IPv4 network",
         tuple(node.name for node in ipv6),
     )
 

@@ -77,7 +77,7 @@ def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
     why = []
     if library := openmp_library(context, node):
         parts.append(library)
-        why.append("Intel's OpenMP must come before the libgomp that torch brings, so that only one of them runs")
+        why.append("Intel's OpenMP must come before the libgomp that torch brings, or both would run")
     if allocators := _allocators(context, node):
         full = [path for path in allocators if "minimal" not in path]
         parts.append((full or list(allocators))[0])
@@ -122,9 +122,9 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
 
     if context.request.spec.allocator == "jemalloc":
         conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
-        by_thread = "jemalloc returns memory in a thread of its own, not in the one that computes"
+        by_thread = "jemalloc returns memory in a separate thread, not in the one that computes"
         yield from context.per_node("MALLOC_CONF", lambda n: (conf, by_thread) if _allocators(context, n) else None)
-    once = "large tensors are not mapped anew at every step: the kernel would fault in and clear each of their pages"
+    once = "large tensors are not mapped again at every step: the kernel would fault in and clear each of their pages"
     keep = "malloc keeps freed memory for the next step, as tcmalloc does"
     yield from context.per_node("MALLOC_MMAP_MAX_", choose("0", once))
     yield from context.per_node("MALLOC_TRIM_THRESHOLD_", choose("-1", keep))
@@ -135,7 +135,7 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
 
     def affinity(node: NodeLayout) -> ChosenValue | None:
         if own_places:
-            return None, f"Intel's OpenMP would ignore your {own_places[0]} beside it"
+            return None, f"Intel's OpenMP would ignore your {own_places[0]}"
         if has_iomp(context, node) and node.binding.alone:
             return "granularity=fine,compact,1,0", "one thread stays on each of the rank's own cores"
         if has_iomp(context, node):
@@ -150,7 +150,7 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
             "and data loaders inherit that"
         )
 
-    blocktime = "1", "an idle thread sleeps after 1 ms, not 200, so that its core is free for oneCCL and data loading"
+    blocktime = "1", "an idle thread sleeps after 1 ms, not 200: its core is then free for oneCCL and data loading"
     schedule = "STATIC", "equal parts for equal threads; libgomp's default is dynamic"
     yield from context.per_node("KMP_AFFINITY", affinity)
     yield from context.per_node("KMP_BLOCKTIME", lambda node: blocktime if has_iomp(context, node) else None)

@@ -63,11 +63,11 @@ class KeyRing:
         except TypeError:  # raised by the cryptography library for an encrypted key
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
-            return LoadedKey(None, f"{path} is no private key that can be read")
+            return LoadedKey(None, f"{path} is not a private key that can be read")
 
     def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
         for attempt in range(3):
-            again = " (wrong, once more)" if attempt else ""
+            again = " (wrong, try again)" if attempt else ""
             try:
                 passphrase = prompt_on_terminal(f"Passphrase for {path}{again}: ", cancel)
             except (EOFError, OSError):

@@ -50,7 +50,7 @@ class Command(NamedTuple):
 
     def hint(self, code: int) -> str:
         if code == 127 and any(c in self.program for c in " |;&<>$*"):
-            return f"no program is called that; a line for the shell goes behind --shell: --shell {self.label}"
+            return f"no program is called that; a line for the shell goes after --shell: --shell {self.label}"
         return ""
 
 

@@ -331,7 +331,7 @@ def _is_in_text(data: bytes, key: bytes) -> bool:
     """Raises a ValueError for a line that is no key: it may be the one meant."""
     lines = [line.split() for line in data.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
     if any(len(fields) < 2 for fields in lines):
-        raise ValueError("a line is no public key")
+        raise ValueError("a line is not a public key")
     return key in [base64.b64decode(fields[1], validate=True) for fields in lines]
 
 

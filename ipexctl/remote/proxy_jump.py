@@ -82,7 +82,7 @@ class ProxyJumps:
         assert endpoint.jump
         if not self._ssh:
             raise Unreachable(
-                f"it lies behind {endpoint.jump}, and this machine has no ssh to go through it",
+                f"it is behind {endpoint.jump}, and this machine has no ssh to go through it",
                 "install OpenSSH's client (openssh-client)",
             )
         options = [*self._options(host), *_jump_arguments(endpoint.jump)]

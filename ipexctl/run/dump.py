@@ -243,7 +243,7 @@ def dump(
     )
     status = read_status(reply["status"])
     if found is None and not status.is_over and status.state != "queued":
-        raise HostError("it sent no stacks, or not all of them", f"once more: ipexctl why {record.id} --stacks")
+        raise HostError("it sent no stacks, or not all of them", f"try again: ipexctl why {record.id} --stacks")
     return found or status
 
 

@@ -155,7 +155,7 @@ def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: s
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
             return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
     raise UserError(
-        f"{quoted(source.word)} is no run of this machine's and no host of this call's",
+        f"{quoted(source.word)} is neither a run of this machine nor a host of this call",
         fix=(
             "ipexctl ps shows the runs; `last` is the newest of them"
             if source.word == "last"

@@ -79,7 +79,7 @@ def check_pattern(pattern: str) -> None:
             re.compile(pattern)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
         raise UserError(
-            f"--grep {pattern[:60]!r} is no regular expression: {error}",
+            f"--grep {pattern[:60]!r} is not a regular expression: {error}",
             fix=f"to search for exactly this text: --grep {shlex.quote(re.escape(pattern[:60]))}",
         ) from None
 

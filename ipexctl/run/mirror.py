@@ -104,7 +104,7 @@ class RunMirror:
     def results(self, error: HostError | None = None) -> list[FetchResult]:
         """One for each request, with everything that arrived. `error`: what ended `follow`."""
         if isinstance(error, Cancelled):
-            error = HostError("stopped before the run's end", "the same command goes on")
+            error = HostError("stopped before the run's end", "the same command continues")
         return [self._result(part, error) for part in self._parts]
 
     def _result(self, part: _Mirrored, error: HostError | None) -> FetchResult:
@@ -146,7 +146,7 @@ class RunMirror:
         step = self._absence.on_loss(now)
         if step == "over":
             raise Unreachable(
-                self._absence.end_reason(run, error.reason), f"when {name} answers again, the same command goes on"
+                self._absence.end_reason(run, error.reason), f"when {name} answers again, the same command continues"
             )
         if text := self._absence.notice(step, name, error.reason, now):
             self._watch(Notice(text, True))

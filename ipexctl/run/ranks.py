@@ -64,7 +64,7 @@ def _range(item: str, text: str) -> range:
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if first <= last and step:
             return range(first, last + 1, step)
-    raise UserError(f"ranks {text.strip()!r}: {item!r} is no rank and no range of ranks", fix=_EXAMPLE)
+    raise UserError(f"ranks {text.strip()!r}: {item!r} is neither a rank nor a range of ranks", fix=_EXAMPLE)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:

@@ -119,7 +119,7 @@ def given_id(environ: Mapping[str, str]) -> str:
     """The id that a job's script gives its run (IPEXCTL_RUN_ID), by which it is known outside; or empty."""
     given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
     if given and not _ID.fullmatch(given):
-        raise UserError(f"$IPEXCTL_RUN_ID is no id of a run: {printable(given)[:80]}", fix="unset IPEXCTL_RUN_ID")
+        raise UserError(f"$IPEXCTL_RUN_ID is not a run id: {printable(given)[:80]}", fix="unset IPEXCTL_RUN_ID")
     return given
 
 

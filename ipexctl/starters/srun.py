@@ -79,7 +79,7 @@ class WithinJob:
     name: str = "srun"
     uses_ssh: bool = False
     no_logins: str = (
-        "trust is not needed over srun, by which Slurm starts all on the nodes; for ssh between them: "
+        "trust is not needed over srun, because Slurm starts everything on the nodes; for ssh between them: "
         "ipexctl trust --transport ssh"
     )
     remote_shell: str = field(default=_IN_PLACE_OF_SSH, repr=False)

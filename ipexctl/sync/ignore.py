@@ -125,7 +125,7 @@ def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
             try:
                 _spec([line])
             except ValueError:
-                raise FileError(file, number, "this is no pattern of a .gitignore", text=line, column=1) from None
+                raise FileError(file, number, "this is not a .gitignore pattern", text=line, column=1) from None
         raise
 
 

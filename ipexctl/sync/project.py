@@ -81,7 +81,7 @@ def read_project(
     """
     root = real_path(root)
     if problem := root_problem(root):
-        raise UserError(problem, fix="name the project's directory behind ipexctl sync")
+        raise UserError(problem, fix="name the project's directory after ipexctl sync")
     data_paths = paths_below(root, data)
     left_out = (*excludes, *map(pattern_for, data_paths), *_own(root, home))
     scanned = scan_project(

@@ -126,14 +126,14 @@ def path_problem(path: Path, wanted: Literal["file", "directory"]) -> str:
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return "is not there"
+        return "does not exist"
     except OSError as error:
         return f"can't be read: {error.strerror or error}"
     if wanted == "directory":
-        return "" if stat.S_ISDIR(mode) else "is no directory"
+        return "" if stat.S_ISDIR(mode) else "is not a directory"
     if stat.S_ISREG(mode):
         return ""
-    return "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
+    return "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
 
 
 def tree_name(root: Path, owner: str) -> str:

@@ -88,7 +88,7 @@ def test_passphrase_is_requested_once_for_all_hosts(lab3: Lab, locked_key: Path)
 
 def test_wrong_passphrase_is_requested_again(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
-    rc, screen = run_on_terminal(args, {"Passphrase for": "nonsense\n", "wrong, once more": "sesame\n"})
+    rc, screen = run_on_terminal(args, {"Passphrase for": "nonsense\n", "wrong, try again": "sesame\n"})
     assert rc == 0, screen
 
 

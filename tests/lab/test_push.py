@@ -83,7 +83,7 @@ def test_data_crosses_the_uplink_once_and_what_differs_needs_force(hosts: Lab, c
     refused = push(hosts, corpus, "data/corpus", rc=1)
     assert "small/7.txt" in refused.err
     assert "--force" in refused.err
-    assert "goes on" not in refused.err
+    assert "continues" not in refused.err
     assert on_host(hosts.hosts[1], "cat data/corpus/small/7.txt") == "mine\n"
     assert on_host(hosts.hosts[2], SUMS.format("data/corpus")) == sums(corpus)
     forced = document(hosts, corpus, "data/corpus", "--force")

@@ -183,7 +183,7 @@ def _pod_resources(planned: PlannedRun) -> _Resources:
 
 def _check_image(image: str) -> None:
     if not image or any(character.isspace() for character in image):
-        raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
+        raise UserError(f"--image {quoted(image)} is not an image name", fix="such as registry/me/train:1")
 
 
 def _job_name(call: RunCall) -> str:

@@ -82,7 +82,7 @@ def play_command(
     home_dir = check_home(home)
     selection = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
-        raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
+        raise UserError("--step asks before each task, and stdin is not a terminal", fix="take --step out")
     is_listing = syntax_check or list_tasks
     with Templater() as templater:
         templater.start()
@@ -202,7 +202,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
     if inventory is None:
         return targets
     if targets.names_hosts:
-        raise UserError("-i, -H and --hosts each say which hosts there are", fix="one of them")
+        raise UserError("-i, -H and --hosts all name the hosts", fix="one of them")
     if "," in inventory:
         return replace(targets, hosts=inventory.strip(","))
     return replace(targets, hostfile=Path(inventory))

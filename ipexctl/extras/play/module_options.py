@@ -211,7 +211,7 @@ def _file_text(path: Path, position: Position, shown: str) -> Templated:
             f"template: {quoted(shown)} has more than {PLAYBOOK.limit:,} bytes", fix="copy brings it as it is"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
         raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
     source = SourceFile(str(path), path.parent, text.splitlines())
     return Templated(text, Position(source, 1, 1), kind="file")

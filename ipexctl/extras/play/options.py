@@ -261,7 +261,7 @@ def source_path(module: str, base: Path, text: str) -> Path:
 
 
 TOO_LARGE_FIX: Final = (
-    "ipexctl push sends it, and goes on where it broke off; a directory of a project: sync: {src: DIR}"
+    "ipexctl push sends it and resumes after an interruption; a directory of a project: sync: {src: DIR}"
 )
 
 

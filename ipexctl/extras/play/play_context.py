@@ -35,7 +35,7 @@ def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
     fix = "--local lets this playbook run its tasks for localhost on this machine"
     if name not in LOCALHOST:
         fix = did_you_mean(name, known, "node0 is the first of them")
-    return f"delegate_to: {quoted(name)} is none of the hosts of this call", fix
+    return f"delegate_to: {quoted(name)} is not one of the hosts", fix
 
 
 @dataclass(frozen=True, slots=True)

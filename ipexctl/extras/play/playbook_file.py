@@ -117,7 +117,7 @@ def read_file(
     try:
         text = decoded((read_typed if at is None else read_regular)(path, PLAYBOOK))
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
         if at is None:
             raise UserError(f"{shown}: {reason}") from None
         raise at.error(

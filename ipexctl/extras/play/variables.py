@@ -51,7 +51,7 @@ def _variables(path: Path) -> Mapping[str, Value]:
     try:
         vault = read_regular(path, PLAYBOOK).startswith(_VAULT)
     except NotRegularError:
-        raise UserError(f"{path}: this is no regular file", fix="remove it") from None
+        raise UserError(f"{path}: this is not a regular file", fix="remove it") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     if vault:

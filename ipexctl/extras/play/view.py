@@ -94,10 +94,10 @@ class PlayView:
             self._recap(report)
         if interrupted:
             print_message(
-                "stopped: what ran on the hosts was ended; the same call goes on, with --start-at NAME from a task on"
+                "stopped: what ran on the hosts was ended; the same call continues; --start-at NAME begins at a task"
             )
         if report.retry_file is not None and not self._quiet:
-            print_message(f"the hosts that failed, once more: -l @{report.retry_file}")
+            print_message(f"only the hosts that failed: -l @{report.retry_file}")
 
     def _play(self, event: PlayStarted) -> None:
         if self._shows:

@@ -66,9 +66,9 @@ def _unwritable(path: Path) -> str:
         if not path.parent.is_dir():
             return f"there is no directory {path.parent}"
         if path.exists() and not path.is_file():
-            return "it is no regular file"
+            return "it is not a regular file"
         if path.exists() and not _is_page(path):
-            return "it exists, and is no page of ipexctl report"
+            return "it exists, and is not a page of ipexctl report"
         check_named_file(path)
         is_writable = os.access(path.parent, os.W_OK)
     except PermissionError:

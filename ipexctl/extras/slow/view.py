@@ -41,11 +41,11 @@ _NOT_JUDGED: Final = {
     "older-version": ("an older version of ipexctl wrote its figures", "its throughput: ipexctl why {run}"),
     "no-windows": (
         "its record has no measured steps",
-        "once more 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",
+        "try again 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",
     ),
     "too-short": (
         "it has too few steps",
-        "a verdict needs three windows in a row of at least 10 s and 30 steps; once more later: ipexctl slow {run}",
+        "a verdict needs three windows in a row of at least 10 s and 30 steps; try again later: ipexctl slow {run}",
     ),
     "no-own-time": (
         "it is not known how long its threads were on a processor",
@@ -53,7 +53,7 @@ _NOT_JUDGED: Final = {
     ),
     "independent": ("its ranks wait for nobody (--backend none)", "compare their throughput: ipexctl ps --json"),
     "not-together": ("its ranks do not step together", "compare their throughput: ipexctl ps --json"),
-    "one-rank": ("it has one rank, which waits for nobody", "see where it is: ipexctl why {run} --stacks"),
+    "one-rank": ("it has only one rank", "see where it is: ipexctl why {run} --stacks"),
 }
 _FIX_WHEN_OVER: Final = {
     "no-windows": "ipexctl counts the steps of torch's optimizers, unless the run has --no-meter",
@@ -178,8 +178,8 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
     naming = f"while the rank is slow, this names the process: ipexctl slow {run}"
     after = "" if is_over else "when the run is over, "
     if is_over:
-        stacks = f"while the next run goes on, see where it is: ipexctl why last --stacks -r {found.rank}"
-        waiting = f"while the next run goes on, {workers_wait}: ipexctl why last --stacks -r {found.rank} --all"
+        stacks = f"during the next run, see where it is: ipexctl why last --stacks -r {found.rank}"
+        waiting = f"during the next run, {workers_wait}: ipexctl why last --stacks -r {found.rank} --all"
         naming = "while a rank is slow, this names the process: ipexctl slow last"
     evidence, compare = found.evidence, f"{after}compare the hosts: ipexctl doctor --smoke"
     fixes: dict[CauseKind, str] = {
@@ -203,7 +203,7 @@ def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
     look, host = found.evidence.look, shlex.quote(found.host)
     pids = [str(process.pid) for process in look.others if not process.is_of_run] if look is not None else []
     if _is_of_run(look):
-        return f"give each rank cores of its own: {_again(record, '--bind cores')}"
+        return f"give each rank its own cores: {_again(record, '--bind cores')}"
     see = f"ipexctl exec -l {host} -- ps -o pid,user,lstart,args -p {','.join(pids)}"
     seen = f"see what it is: {see}" if pids else f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
     return f"{seen}; ask its user to move it; {later}"

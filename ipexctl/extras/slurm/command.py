@@ -34,13 +34,13 @@ SCHEMA = "ipexctl.submit/1"
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
     slurm: str | None = option("--slurm LOGIN", "Login node of the cluster: a name for ssh, or a host of the hostfile.")
-    partition: str | None = option("--partition -p NAME", "Partition (default: that of the cluster).")
+    partition: str | None = option("--partition -p NAME", "Partition (default: the cluster's).")
     nodes: int = option("--nodes -N N", "Number of nodes (default: {default}).", 1, min=1)
     time: str | None = option("--time -t T", "Time limit: minutes, HH:MM:SS or D-HH:MM:SS (default: the partition's).")
     account: str | None = option("--account NAME", "Account to charge.")
     qos: str | None = option("--qos NAME", "Quality of service.")
     requeue: bool = flag(
-        "--requeue", "Let Slurm begin the job again, also at its time limit; it goes on from --checkpoint PATH."
+        "--requeue", "Let Slurm restart the job, also at its time limit; it continues from --checkpoint PATH."
     )
     sbatch: list[str] | None = option(
         "--sbatch OPTION", "Further option of sbatch, such as --sbatch=--constraint=amx; repeatable."

@@ -46,7 +46,7 @@ _REFUSED: Final = {
     "--array": "one call of ipexctl submit for each run",
     "--wait": "ipexctl wait waits for its end",
     "--signal": "ranks get SIGUSR1 a minute before the time limit, if they handle it",
-    "--wrap": "put the command behind --",
+    "--wrap": "put the command after --",
     **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs has the output of the ranks"),
     **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit decides it"),
 }
@@ -77,22 +77,24 @@ class QueueOptions:
 def check_queue_options(options: QueueOptions) -> None:
     if options.time is not None and not _TIME.fullmatch(options.time):
         raise UserError(
-            f"-t {quoted(options.time)} is no time of Slurm", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
+            f"-t {quoted(options.time)} is not a Slurm time", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
         )
     for name, value in (("-p", options.partition), ("--account", options.account), ("--qos", options.qos)):
         if value is not None and not _WORD.fullmatch(value):
-            raise UserError(f"{name} {quoted(value)} is no name", fix="sinfo on the login node shows the partitions")
+            raise UserError(
+                f"{name} {quoted(value)} is not a valid name", fix="sinfo on the login node shows the partitions"
+            )
     for option in options.others:
         name = option.partition("=")[0]
         if not (_OPTION.fullmatch(option) and _WORD.fullmatch(option)):
             raise UserError(
-                f"--sbatch {quoted(option)} is no option of sbatch",
+                f"--sbatch {quoted(option)} is not an option of sbatch",
                 fix="in its long form, without blanks: --constraint=amx",
             )
         if (whole := _abbreviated(name)) is not None:
             raise UserError(f"--sbatch {name}: sbatch takes it for {whole}", fix=f"the whole name: --sbatch {whole}")
         if name in _OWN:
-            raise UserError(f"--sbatch {name}: submit has an option of its own for it", fix=_OWN[name])
+            raise UserError(f"--sbatch {name}: submit has its own option for it", fix=_OWN[name])
         if name in _REFUSED:
             raise UserError(f"--sbatch {name} is not for a run", fix=_REFUSED[name])
 

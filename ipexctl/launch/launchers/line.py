@@ -124,7 +124,7 @@ def _refuse_launcher(place: str, launcher: str) -> None:
     if launcher:
         raise UserError(
             f"{place} starts {launcher}, which would start in each rank",
-            fix="paste the launcher's line itself behind ipexctl run --, without quotes around it; --setup FILE "
+            fix="paste the launcher's line itself after ipexctl run --, without quotes around it; --setup FILE "
             "sources a file of the hosts before each rank, -x NAME=VALUE sets a variable",
         )
 

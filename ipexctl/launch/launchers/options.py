@@ -221,7 +221,7 @@ class _Reader:
         elif target in ("include", "exclude"):
             self._limit(value, at, source, "!" if target == "exclude" else "")
         elif target in NUMBERS and not re.fullmatch(r"[0-9]{1,9}", value):
-            raise self._wrong(at, f"{source} is no number", "a number, or leave it out")
+            raise self._wrong(at, f"{source} is not a number", "a number, or leave it out")
         elif target in CHOICES and value not in CHOICES[target]:
             raise self._wrong(at, f"{source} has no such value", ", ".join(CHOICES[target]))
         elif target not in ("module", "use_env", "command"):
@@ -281,7 +281,7 @@ class _Reader:
         if not {"nodes", "ppn"} & self._targets.keys():
             if "omp" in self._targets and "n" not in self._targets:
                 what = f"{launcher}, without --ninstances, does not say how many copies start"
-                raise self._wrong(self._targets["omp"], what, "--ninstances N beside it")
+                raise self._wrong(self._targets["omp"], what, "--ninstances N with it")
             self._set("backend", "none", f"{launcher}, without --nnodes")
             self._set("n", 1, launcher)
 
@@ -295,7 +295,7 @@ class _Reader:
                 fix=f"-- {row.name} {'python ' if row.runs_commands else ''}SCRIPT.py [ARGS…], or SCRIPT.py without it",
             )
         if row.runs_commands and ":" in self._words[at:]:
-            fix = "one program for all ranks, which looks at its RANK"
+            fix = "one program for all ranks that reads its RANK"
             raise self._wrong(self._words.index(":", at), "the line starts several programs (MPMD)", fix)
         return self._take_out(row, at) if row.has_options_anywhere else self._words[at:]
 

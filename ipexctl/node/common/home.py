@@ -55,15 +55,15 @@ _SETTLE = 0.1
 REFUSALS: Mapping[str, tuple[str, str]] = {
     "other_files": (
         "{home} has files that ipexctl did not make{names}: it can't be ipexctl's directory",
-        "name a directory of its own: --home {below}",
+        "name a separate directory: --home {below}",
     ),
     "account_home": (
         "{home} is the home directory of the account: it can't be ipexctl's directory",
-        "name a directory of its own: --home {below}",
+        "name a separate directory: --home {below}",
     ),
     "root": (
         "{home} is the root directory: it can't be ipexctl's directory",
-        "name a directory of its own: --home DIR",
+        "name a separate directory: --home DIR",
     ),
     "other_account": ("{home} belongs to another account{names}", "name a directory of this account: --home DIR"),
     "above": (
@@ -98,7 +98,7 @@ def home_of(request: Mapping[str, Any], below: str = "") -> str:
     AgentError otherwise."""
     home: str = os.path.expanduser(request["home"])
     if not os.path.isabs(home):
-        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
+        raise AgentError(f"{home} is not an absolute path", "give --home an absolute path")
     _enter(home, f"{home}/{below}" if below else home).__exit__()
     return home
 

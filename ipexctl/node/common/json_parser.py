@@ -79,7 +79,7 @@ def read_json_file(path: AnyPath, limit: int = MAX_FILE) -> Any:
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise JsonError("it is no regular file")
+            raise JsonError("it is not a regular file")
         data = file.read(limit + 1)
     if len(data) > limit:
         raise JsonError(f"it has more than {limit >> 20} MB")

@@ -250,7 +250,7 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
     """Remove an environment, or one name of it. `used`: where else a process uses it."""
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and not is_environment(str(env)):
-        raise AgentError(f"{env} is no environment of ipexctl, which did not make it")
+        raise AgentError(f"{env} is not an environment of ipexctl, which did not make it")
     if env.is_dir() and name != env.name and len(links) > 1:
         (home / "envs" / name).unlink()
         return [name]
@@ -329,7 +329,7 @@ def add_request(request: NoteRequest) -> Json:
     record = read_json(env / "env.json")
     requests = record.get("requests")
     if not isinstance(requests, list):
-        raise AgentError(f"{env / 'env.json'} is missing or broken", "ipexctl install makes the environment anew")
+        raise AgentError(f"{env / 'env.json'} is missing or broken", "ipexctl install rebuilds the environment")
     if request["request"] not in requests:
         record["requests"] = [*requests, request["request"]]
         write_record(env, record)

@@ -139,7 +139,7 @@ class Fill:
                     self.needed += sum(entry.file_size + 2048 for entry in wheel.infolist())
             except zipfile.BadZipFile:
                 raise self._remove_damaged_wheels() or failure(
-                    f"{file['name']} is no wheel", "download it again, or leave it out"
+                    f"{file['name']} is not a wheel", "download it again, or leave it out"
                 ) from None
         if free_space(str(self.home)) < self.needed + MARGIN:
             raise self._disk_full_error(self.needed + MARGIN - free_space(str(self.home)))

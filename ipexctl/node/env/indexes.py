@@ -125,7 +125,7 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
                 for item in parse_json(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise SourceUnusable("what it answers is no index's JSON") from None
+            raise SourceUnusable("what it answers is not the JSON of an index") from None
     found_links = []
     for tag, inner in TAG.findall(text):
         values = {name.lower(): html.unescape(a or b or c) for name, a, b, c in ATTRIBUTE.findall(inner)}

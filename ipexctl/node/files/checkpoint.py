@@ -255,7 +255,7 @@ class CheckpointFiles:
         written = {name for name, file in self.known.items() if not file.is_brought}
         if written and not written & found and self._mount is not None and not os.path.ismount(self._mount):
             raise AgentError(
-                f"{self.root}: its files are not there, and nothing is mounted at {self._mount} any more",
+                f"{self.root}: its files are gone, and nothing is mounted at {self._mount} any more",
                 f"mount it; or get the files of the other hosts back: rm {shlex.quote(self._record)}",
             )
 
@@ -571,7 +571,7 @@ def _fix_full_disk(aside_files: str) -> str:
 
 def _check_exchange(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
-        raise ValueError(f"{name!r:.80} is no name of an exchange")
+        raise ValueError(f"{name!r:.80} is not a name of an exchange")
     return name
 
 

@@ -138,5 +138,5 @@ def _rows(rows: Any, length: int) -> list[list[Any]]:
 
 def _hash(value: object) -> str:
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise ValueError(f"{value!r:.80} is no sha256")
+        raise ValueError(f"{value!r:.80} is not a sha256")
     return value

@@ -93,7 +93,7 @@ class Listing:
             return None
         kind = _KINDS.get(stat.S_IFMT(status.st_mode))
         if kind is None:
-            self.note(name, "it is no file, and no directory", warning=True)
+            self.note(name, "it is neither a file nor a directory", warning=True)
             return None
         self.names.add(name)
         if kind == "l":
@@ -145,7 +145,7 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     full = os.path.normpath(os.path.join(start, requested))
     if os.path.lexists(full):
         if is_content and not os.path.isdir(full):
-            raise AgentError(f"{decode_name(full)} is no directory", "without the / at its end")
+            raise AgentError(f"{decode_name(full)} is not a directory", "without the / at its end")
         if is_content:
             listing.add_children(b"", os.path.realpath(full))
             return full, False
@@ -270,7 +270,7 @@ def send_file(path: bytes, wanted: Wanted) -> None:
     try:
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
-            emit("lost", i=number, reason="it is no file any more")
+            emit("lost", i=number, reason="it is no longer a file")
             return
         at = crc = 0
         if have and known and have <= before.st_size:

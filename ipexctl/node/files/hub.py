@@ -58,7 +58,7 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
                 for sha256, path in request["files"]:
                     check_name(path)
                     if not store.is_sha256(sha256):
-                        raise AgentError(f"{sha256[:80]!r} is no sha256")
+                        raise AgentError(f"{sha256[:80]!r} is not a sha256")
                     with own.enter(f"{push.STORE}/{sha256}".encode(), make=True, mode=0o700) as place:
                         place.link_to(os.fsencode(os.path.join(top, HUB_CACHE, path)), push.CONTENT.encode())
                 emit("offered", store=f"{own.path}/{push.STORE}")

@@ -95,7 +95,7 @@ def _check_path(place: Place, account: str, own: str, *, is_file: bool) -> None:
     places = [(account, "your home directory"), (own, "ipexctl's own directory")]
     with contextlib.suppress(KeyError):  # $HOME may be another directory
         places.append((os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir), "your home directory"))
-    fix = "name a directory of its own, such as data/corpus"
+    fix = "name a separate directory, such as data/corpus"
     for directory, what in places:
         if path == directory:
             raise AgentError(f"{path} is {what}", fix)
@@ -282,7 +282,7 @@ def own_directory(path: str, repos: str = "") -> bytes:
 def list_name(digest: str) -> bytes:
     """File name of a list. Hosts that share the directory may lack different files, so each has its own."""
     if not store.is_sha256(digest):
-        raise AgentError(f"{digest[:80]!r} is no sha256")
+        raise AgentError(f"{digest[:80]!r} is not a sha256")
     return b"%s%s.json" % (LIST.encode(), digest[:16].encode())
 
 
@@ -295,7 +295,7 @@ def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
     except AgentError as error:
         raise AgentError(error.reason, fix) from None
     except NotADirectoryError:
-        raise AgentError(f"{shown} is no directory", fix) from None
+        raise AgentError(f"{shown} is not a directory", fix) from None
     directory.check_private(fix)
     return directory
 
@@ -399,7 +399,7 @@ class Placement:
 
     def _arrived(self, sha256: str) -> GuardedDirectory:
         if not store.is_sha256(sha256):
-            raise AgentError(f"{sha256[:80]!r} is no sha256")
+            raise AgentError(f"{sha256[:80]!r} is not a sha256")
         return self._own.enter(f"{STORE}/{sha256}".encode())
 
     def _write(self, row: ManifestEntry, chunks: Iterator[bytes]) -> None:
@@ -422,7 +422,7 @@ class Placement:
         try:
             yield
         except (FileExistsError, IsADirectoryError):
-            raise AgentError(f"{row.path or self._name} was made there meanwhile", "run it again") from None
+            raise AgentError(f"{row.path or self._name} was created there during the push", "run it again") from None
 
 
 def mode_of(row: ManifestEntry) -> int:
@@ -433,7 +433,7 @@ def mode_of(row: ManifestEntry) -> int:
 def place(request: PlaceRequest) -> PlaceReply:
     _use_umask_of_home(is_home=bool(request["repos"]))
     path = request["path"]
-    gone = AgentError("what had arrived was taken away meanwhile", "run it again")
+    gone = AgentError("another program removed the files that had arrived", "run it again")
     with contextlib.ExitStack() as held:
         there = held.enter_context(enter_named(path, _OWN_PLACE))
         is_file = bool(there.name)  # received next to a file, but inside a directory
@@ -449,7 +449,7 @@ def place(request: PlaceRequest) -> PlaceReply:
             raise AgentError(f"the list in {own.path} was changed", "run it again")
         rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
-            raise AgentError(f"{path} was replaced meanwhile", "run it again")
+            raise AgentError(f"{path} was replaced during the push", "run it again")
         verified = VerifiedBlobs(Path(path)) if request["repos"] else None
         placement = Placement(top, own, name, force=request["force"], verified=verified)
         for row in rows:

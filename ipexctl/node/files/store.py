@@ -163,7 +163,7 @@ def path_of(store: str, file: StoreFile) -> Path:
     """Path of a file. Raises if its hash or name would lead out of the store."""
     sha256, name = file["sha256"], file["name"]
     if not is_sha256(sha256):
-        raise AgentError(f"{sha256[:80]!r} is no sha256")
+        raise AgentError(f"{sha256[:80]!r} is not a sha256")
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
         raise AgentError(f"{name[:80]!r} can't be a file's name in the store")
     return Path(store, sha256, name)
@@ -261,7 +261,7 @@ class PartialFile:
                 os.ftruncate(number, offset)
                 os.lseek(number, offset, os.SEEK_SET)
                 return number
-        raise AgentError("what had arrived was taken away meanwhile", "run it again")
+        raise AgentError("another program removed the files that had arrived", "run it again")
 
     def write(self, data: memoryview) -> None:
         self._hash.update(data)

@@ -128,7 +128,7 @@ def check_nodes(request: ConnectivityRequest) -> dict[str, NodeResult]:
 def check_connections(request: ConnectivityRequest, _: BinaryIO) -> Json:
     """Result of each node by its ssh name; `began` is in seconds since the boot."""
     if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
-        raise AgentError(f"{request['python']} is not there")
+        raise AgentError(f"{request['python']} does not exist")
     with open("/proc/uptime", encoding="ascii") as file:
         began = float(file.read().split()[0])
     remove_file(request["record"])

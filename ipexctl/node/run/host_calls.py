@@ -68,7 +68,7 @@ class HostCalls:
     def find(self, host: str, word: str, rundir: str) -> None:
         """Check that a host can be reached and has the run's files; it then waits for the run."""
         agent, reserved = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{RESERVED_FILE}")
-        line = f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}; umask 077; : >{reserved}"
+        line = f"test -r {agent} || {{ echo {agent} does not exist >&2; exit 1; }}; umask 077; : >{reserved}"
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def release(self, host: str, word: str, rundir: str) -> None:

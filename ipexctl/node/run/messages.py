@@ -241,14 +241,14 @@ def _text(value: object, field: str) -> str:
 def _signal(value: object, field: str) -> int:
     number = check_type(int, value, field)
     if not 0 < number <= 64:
-        raise ValueError(f"{field} is no signal")
+        raise ValueError(f"{field} is not a signal")
     return number
 
 
 def _code(value: object, field: str) -> int:
     code = check_type(int, value, field)
     if not -64 <= code < 256:
-        raise ValueError(f"{field} is no exit code")
+        raise ValueError(f"{field} is not an exit code")
     return code
 
 

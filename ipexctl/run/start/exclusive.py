@@ -45,7 +45,7 @@ _END_SECONDS: Final = 3.0
 _HELD: Final = b"held\n"
 _WITHOUT: Final = "without --exclusive and --wait, the run starts"
 _BLIND: Final = HostError(
-    "its processes can't be listed, so that other runs are not seen",
+    "its processes can't be listed, so ipexctl does not see other runs",
     f"{_WITHOUT}; ipexctl doctor may show what the host lacks",
 )
 
@@ -194,7 +194,7 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
     return StartFailure(
         f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(found, now)}",
         f"{'a longer --wait S waits' if waited else '--wait 3600 waits an hour'} for its end; without --exclusive and "
-        "--wait, the run starts beside it",
+        "--wait, the run starts anyway",
         names,
         other_runs=found.others,
     )
@@ -202,5 +202,5 @@ def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure
 
 def _describe(found: Obstacles, now: float) -> str:
     # The holder has just ended, or belongs to an account with hidden processes.
-    unseen = f"another call, which is not seen, is starting a run on {found.locked}"
+    unseen = f"another call is starting a run on {found.locked}"
     return describe_all(found.others, now) if found.others else unseen

@@ -137,7 +137,7 @@ def metric_problem(pattern: str) -> str:
     try:
         groups = re.compile(pattern).groups
     except (re.error, RecursionError, OverflowError) as error:
-        return f"it is no regular expression: {error}"
+        return f"it is not a regular expression: {error}"
     return "" if groups == 1 else "it needs one group, in parentheses" if not groups else "it has several groups"
 
 

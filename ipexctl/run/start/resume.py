@@ -33,7 +33,7 @@ NO_ANSWER: Final = (Unreachable, TimedOut)
 def refuse_job(record: RunRecord) -> None:
     if record.job:
         raise UserError(
-            f"run {record.id} was in job {record.job} of the scheduler, which begins a job anew itself",
+            f"run {record.id} was in job {record.job} of the scheduler; the scheduler restarts jobs itself",
             fix="ipexctl submit --requeue; or type its call again in a new job",
         )
 

@@ -139,7 +139,7 @@ class Staging:
             raise NotInStore(
                 f"this machine finds {names} in no index and no directory, and {name}'s store lacks it",
                 "name the directory that has it: --wheelhouse DIR; or the URL it was installed from: "
-                "--with 'NAME @ URL'; or choose versions anew: --upgrade",
+                "--with 'NAME @ URL'; or choose versions again: --upgrade",
             )
         total = _total(wheels)
         with (

@@ -58,7 +58,7 @@ class Wheel:
         """Ignores a path in a host's record. Raises a MalformedReply if it is not a wheel."""
         wheel = Reply(data).decode(cls, path=None)
         if "/" in wheel.filename:
-            raise MalformedReply("a wheel's name is no file name", wheel.filename)
+            raise MalformedReply("a wheel's name is not a file name", wheel.filename)
         return wheel
 
 

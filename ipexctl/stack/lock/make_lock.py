@@ -110,7 +110,7 @@ def uv_for_node(availability: Availability | None, glibc: str, sources: Sources)
         if (named := _uv_in_directories(sources, glibc)) is not None:
             return named
         raise HostError(
-            "no index has uv for the hosts, and that of this machine does not run there",
+            "no index has uv for the hosts, and this machine's uv does not run there",
             "add its wheel for Linux on x86-64: --find-links DIR",
         )
     return Wheel("uv", "", "uv", sha256_of(binary), Path(binary).stat().st_size, path=binary)

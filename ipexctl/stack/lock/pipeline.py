@@ -396,7 +396,7 @@ class _Locking:
         if binary is None:
             raise HostError(
                 "there is no uv on the control machine, which makes the lock",
-                "install it beside ipexctl: pip install uv",
+                "install it next to ipexctl: pip install uv",
             )
         return LockMaker(control.session, control.python, control.home, binary, cancel=cancel)
 

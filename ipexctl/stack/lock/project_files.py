@@ -197,7 +197,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
         project = decoded(read_regular(pyproject, REQUIREMENTS))
     except (OSError, UnicodeDecodeError):
         raise UserError(
-            f"{path} has no {PYPROJECT} beside it", fix="uv needs both: name the lock of the project"
+            f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock of the project"
         ) from None
     _, extras, groups = _tables(pyproject, project)
     options = []

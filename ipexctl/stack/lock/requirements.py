@@ -195,7 +195,7 @@ def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> P
     name, value = _split(line.text)
     if name in _FILES:
         if "://" in value:
-            raise line.error("a requirements file cannot be a URL", value, "download it beside this file")
+            raise line.error("a requirements file cannot be a URL", value, "download it next to this file")
         second = line.path.parent / expanded(value)
         return _read_requirements_file(
             *split_extras(second), above, constraining=constraining or name in ("-c", "--constraint")

@@ -74,7 +74,7 @@ RANKS_OF_HOSTS = (
 RANK_SETS = ("", "0,,2", "3-1", "2-", "0:3", "0..3", "-1", "0-4/0", "node1", "٣")
 PATHS: tuple[tuple[str | None, list[str]], ...] = (
     ("/v/bin/python", [found(), ""]),
-    ("/v/bin/python", ["python it is not there\n", "python it is not there\n"]),
+    ("/v/bin/python", ["python it does not exist\n", "python it does not exist\n"]),
     ("/v/bin/python", [found(), "python no such library\n"]),
     ("/v/bin/python", [found(), found(version="3.12.1")]),
     ("/v/bin/python", [found(), found(packages={})]),

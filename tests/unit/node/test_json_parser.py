@@ -103,7 +103,7 @@ def test_a_file_is_regular_and_of_limited_size(tmp_path: Path) -> None:
     path.unlink()
     assert read_json(path) == {}
     os.mkfifo(path)
-    with pytest.raises(JsonError, match="no regular file"):
+    with pytest.raises(JsonError, match="not a regular file"):
         read_json_file(path)
     assert read_json(path) == read_json(tmp_path) == {}
 

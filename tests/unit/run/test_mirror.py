@@ -222,7 +222,7 @@ def test_ctrl_c_ends_it_with_what_has_arrived(run: LiveRun) -> None:
         mirror.follow(is_over=False)
     (result,) = mirror.results(caught.value)
     assert (result.status, result.brought) == ("failed", ("a",))
-    assert "goes on" in result.fix
+    assert "continues" in result.fix
 
 
 def test_another_host_that_is_away_is_tried_again(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def _wait_for(context: PlayContext, call: Call, session: Session) -> Result:
             raise MalformedReply("no number of seconds", completed.stdout.decode(errors="replace"))
         return Result("ok", data={"elapsed": int(output[1])})
     target = args["path"] or f"port {args['port']}" + (f" of {args['host']}" if host else "")
-    state = {"yes": "is not there", "no": "is still there"}[expected]
+    state = {"yes": "does not exist", "no": "is still there"}[expected]
     if call.check:
         return Result("ok", f"{target} {state}; --check doesn't wait")
     return failed(f"{target} {state} after {args['seconds']:g} s", "seconds: more of them, or see why")

@@ -144,7 +144,7 @@ def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
         suffix += f", {len(done.older)} older than the run: {done.older[0]}" + (" …" if done.older[1:] else "")
     if done.failed:
         first = done.failed[0]
-        return failed(f"{first.name}: {first.reason}", "the same call goes on from there", **data)
+        return failed(f"{first.name}: {first.reason}", "the same call continues from there", **data)
     if done.brought:
         return Result("changed", f"{len(done.brought)} brought{suffix}", data=data)
     return Result("ok", suffix[2:], data=data)

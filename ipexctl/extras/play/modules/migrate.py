@@ -136,7 +136,7 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     del context
     root = local_path(call.task.base, call.args["src"])
     if not root.is_dir():
-        raise UserError(f"{root} on this machine is no directory", fix="src: the project's directory")
+        raise UserError(f"{root} on this machine is not a directory", fix="src: the project's directory")
     try:
         findings = scan(root)
         edits: dict[Path, tuple[str, str]] = {}

@@ -132,7 +132,7 @@ def _start(context: PlayContext, call: Call, run_call: RunCall) -> Result | Mapp
     run, plan = started.record.id, started.plan
     data = {"run": run, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if not isinstance(result, api.FollowedRun):
-        return Result("changed", f"run {run} goes on by itself", data=data)
+        return Result("changed", f"run {run} keeps running", data=data)
     code = result.exit_code
     data |= {"rc": code, **task.output}
     if code == 0:

@@ -78,7 +78,7 @@ def _env(given: Mapping[str, Any]) -> str | None:
 def _tune(given: Mapping[str, Any]) -> str | None:
     for name in given.get("sysctl") or {}:
         if not SYSCTL.fullmatch(name):
-            return f"'{name}' is no sysctl; such as vm.swappiness"
+            return f"'{name}' is not a sysctl; such as vm.swappiness"
     return None
 
 

@@ -118,7 +118,7 @@ def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[
             del options[at : at + 2 if options[at] in _HOSTS else at + 1]
     anew = f"ipexctl run {shlex.join([*options, *typed.words])}"
     return StartFailure(
-        f"run {run} had a checkpoint in {quoted(path)}, but there is no whole copy on {fold(hosts)}",
+        f"run {run} had a checkpoint in {quoted(path)}, but there is no complete copy on {fold(hosts)}",
         f"when {fold(away)} answers again: ipexctl run --resume {run}; to start over: {anew}"
         if away
         else f"to start over: {anew}",

@@ -165,7 +165,7 @@ def _read_script_file(name: str, path: Path) -> ScriptFile:
     try:
         return read_script(name, read_regular(path, SCRIPT))
     except (NotRegularError, IsADirectoryError):
-        raise UserError(f"the script {quoted(name)} is no regular file", fix=f"ls -l {quoted(name)}") from None
+        raise UserError(f"the script {quoted(name)} is not a regular file", fix=f"ls -l {quoted(name)}") from None
     except OSError as error:
         raise UserError(
             f"the script {quoted(name)} cannot be read: {error.strerror or error}", fix=f"ls -l {quoted(name)}"

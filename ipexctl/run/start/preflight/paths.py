@@ -283,7 +283,7 @@ def _parse_python(text: str) -> FoundPython:
         raise MalformedReply(str(error), text) from None
     version = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})", reply.text("version"))
     if version is None:
-        raise MalformedReply("version is no version", text)
+        raise MalformedReply("version is not a version", text)
     return reply.decode(FoundPython, version=(int(version[1]), int(version[2]), int(version[3])))
 
 

@@ -83,7 +83,7 @@ def test_list_tasks_and_syntax_check_need_no_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("mpi: nosuch", "--mpi nosuch is no known MPI"),
+        ("mpi: nosuch", "--mpi nosuch is not a known MPI"),
         ("metric: 'speed'", "it needs one group, in parentheses"),
         ("checkpoint: ..", "names no file or directory of checkpoints"),
         ("setup: relative.sh", "is not an absolute path"),

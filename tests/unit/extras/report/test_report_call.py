@@ -76,7 +76,7 @@ def test_two_runs_are_compared(account: dict[str, str]) -> None:
     [
         (("-o", "/"), "it is a directory"),
         (("-o", "none/x.html"), "there is no directory none"),
-        (("-o", "/dev/null"), "it is no regular file"),
+        (("-o", "/dev/null"), "it is not a regular file"),
         (("--json",), "no --json"),
         (("--compare", "none"), "none"),
     ],
