@@ -50,6 +50,7 @@ HARMLESS = frozenset(
         "check",
         "compare",
         "connect_timeout",
+        "tag",
     }
     | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "exclusive", "follow", "forks"}
     | {"gather", "meter", "metric", "offline_hub"}
