@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,21 +36,19 @@ from ipexctl.commands.shared_options import (
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
-from ipexctl.run.ranks import parse_ranks
+from ipexctl.node.common.plan import SCHEMA, OtherRun, to_json
+from ipexctl.remote.progress import Watch
+from ipexctl.run.ranks import RankSet, parse_ranks
+from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, save_failed_call
+from ipexctl.run.start.call import RunCall
 from ipexctl.spec import StartOptions
 from ipexctl.text import counted
+from ipexctl.ui.messages import print_message, print_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ipexctl.commands.interrupt import Interrupt
-    from ipexctl.node.common.plan import OtherRun
-    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.ranks import RankSet
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun, StartedRun
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
@@ -203,8 +202,6 @@ class RunOfCall(RunWatcher):
             self._output.print_note(f"note: {text}")
 
     def on_warning(self, text: str) -> None:
-        from ipexctl.ui.messages import print_message
-
         print_message(text)
 
     @contextmanager
@@ -250,7 +247,6 @@ class RunOfCall(RunWatcher):
         return Followed(code, may_leave_secrets=code not in NO_CLEANUP)
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
-        from ipexctl.node.common.plan import SCHEMA
         from ipexctl.run.start.pipeline import PlannedRun, StartedRun
         from ipexctl.run.start.request import StartFailure
 
@@ -262,7 +258,6 @@ class RunOfCall(RunWatcher):
             sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
             return typer.Exit(0)
         if isinstance(result, PlannedRun):
-            from ipexctl.node.common.plan import to_json
             from ipexctl.ui.launch_plan import show_plan
 
             self._line.output.print_report(result.plan, to_json, show_plan)
@@ -300,8 +295,6 @@ class CallOutcome:
             self.events = EventsView(Cancel(), ranks=ranks, quiet=quiet)
 
     def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
-        from ipexctl.ui.messages import print_message, print_refusal
-
         if interrupt.code is None or failure.is_unsure:
             print_refusal(failure.reason, failure.fix)
         else:
@@ -336,8 +329,6 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     finally:
         script = line.module or next(iter(line.words or ()), "")
         if outcome.needs_note and script:
-            from ipexctl.run.registry import FailedCall, RunRegistry, save_failed_call
-
             save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, outcome.reason, outcome.fix))
 
 

@@ -14,6 +14,8 @@ from ipexctl.commands.summary_file import check_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
+from ipexctl.run.registry import RunRegistry
+from ipexctl.ui.run.events import EventsView
 
 _DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
 """Signals that don't stop the run: `timeout 60 ipexctl attach RUN` only watches it."""
@@ -38,7 +40,6 @@ def attach_command(
     """
     from ipexctl.cli.watch import watch_run
     from ipexctl.commands.run_calls import begun
-    from ipexctl.run.registry import RunRegistry
 
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
@@ -49,8 +50,6 @@ def attach_command(
     chosen = parse_ranks(ranks).within(record.world_size)
     events = None
     if view.events:
-        from ipexctl.ui.run.events import EventsView
-
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)
     code = watch_run(record, view, chosen, output, events=events, detaching=_DETACHING)
     if summary is not None and not write_summary_of_run(summary, record, code, time.monotonic() - began):

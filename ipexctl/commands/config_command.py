@@ -35,6 +35,8 @@ from ipexctl.commands.shared_options import Home, Output, Targets, argument, com
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.found_files import user_file
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.files import write_atomically
+from ipexctl.sync.root import find_root, root_problem
 from ipexctl.text import printable, tilde_path
 from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json
@@ -133,8 +135,6 @@ def _plain(value: object) -> object:
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
     from ipexctl.api.host_checks import doctor
     from ipexctl.commands.target_hosts import current_directory, open_hosts
-    from ipexctl.node.common.files import write_atomically
-    from ipexctl.sync.root import find_root, root_problem
 
     root = find_root(None, None, current_directory())
     path = root / PROJECT_FILE

@@ -9,6 +9,7 @@ from ipexctl.commands import complete
 from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.text import counted, readable
 from ipexctl.ui.messages import print_message, print_with_fix
@@ -16,7 +17,6 @@ from ipexctl.ui.results import fold_names, group_by, host_json, report_json, sho
 from ipexctl.ui.table import fitting_layout, folded_hosts, show_table
 
 if TYPE_CHECKING:
-    from ipexctl.node.env.replies import EnvEntry, EnvListing
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 

@@ -17,6 +17,7 @@ from ipexctl.commands.shared_options import (
     option,
 )
 from ipexctl.errors import UserError
+from ipexctl.files.requested import parse_source
 
 
 @command(no_args_is_help=True)
@@ -57,7 +58,6 @@ def fetch_command(
     if (all_hosts or results) and (rank is not None or host is not None):
         raise UserError("-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out")
     from ipexctl.commands.fetch_call import FetchCall
-    from ipexctl.files.requested import parse_source
 
     found = parse_source(source)
     if results and found.path is not None:

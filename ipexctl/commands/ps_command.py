@@ -16,6 +16,7 @@ from ipexctl.node.run.replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import exit_code
+from ipexctl.run.registry import DamagedRecord, RunRecord
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import host_json, print_json, value_json
@@ -24,7 +25,6 @@ from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_tab
 
 if TYPE_CHECKING:
     from ipexctl.run.ps import KnownRun
-    from ipexctl.run.registry import DamagedRecord, RunRecord
     from ipexctl.run.retention import PruneResult
     from ipexctl.run.stop import StopResult
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from ipexctl.commands.ps_command import show_stopped
 from ipexctl.commands.shared_options import NAMED_RUN, TIMEOUT, TextOutput, command
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import check_seconds
+from ipexctl.run.registry import RunRegistry
 
 
 @command()
@@ -22,9 +24,7 @@ def stop_command(
     Example: ipexctl stop last
     """
     from ipexctl.api.known_runs import stop
-    from ipexctl.commands.ps_command import show_stopped
     from ipexctl.commands.run_calls import call_about_runs
-    from ipexctl.run.registry import RunRegistry
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")

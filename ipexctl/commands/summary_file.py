@@ -6,15 +6,16 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.named_paths import check_named_file, open_named_file
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.plan import OtherRun
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.run.registry import RunRecord
+from ipexctl.node.common.plan import OtherRun
+from ipexctl.node.common.records import RunStatus
+from ipexctl.node.run.summary import summary_text
+from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.summary import summary_fields
+from ipexctl.ui.messages import print_message
 
 
 def check_summary(path: Path | None) -> None:
@@ -50,10 +51,6 @@ def write_summary(
 
     `other_runs`: runs on the hosts when this call started its run, if it checked.
     """
-    from ipexctl.node.run.summary import summary_text
-    from ipexctl.run.summary import summary_fields
-    from ipexctl.ui.messages import print_message
-
     fields = summary_fields(record, status, code, seconds)
     if other_runs is not None:
         fields["other_runs"] = [other._asdict() for other in other_runs]
@@ -70,9 +67,6 @@ def write_summary(
 def write_summary_of_run(
     path: Path, record: RunRecord, code: int, seconds: float, other_runs: Sequence[OtherRun] | None = None
 ) -> bool:
-    from ipexctl.run.local_copy import read_final_status
-    from ipexctl.run.registry import RunRegistry
-
     return write_summary(
         path, record, read_final_status(RunRegistry().directory / record.id), code, seconds, other_runs
     )

@@ -9,12 +9,12 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
+from ipexctl.run.control_files import FileGroup
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
 
 if TYPE_CHECKING:
-    from ipexctl.run.control_files import FileGroup
     from ipexctl.run.uninstall import UninstallReport, UninstallResult
 
 

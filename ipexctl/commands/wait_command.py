@@ -12,6 +12,7 @@ import typer
 from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, option
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
+from ipexctl.run.registry import RunRegistry
 from ipexctl.text import printable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.run.summary import end_lines
@@ -38,7 +39,6 @@ def wait_command(
     """
     from ipexctl.api.followed_runs import wait
     from ipexctl.commands.run_calls import call_about_runs
-    from ipexctl.run.registry import RunRegistry
     from ipexctl.run.wait import first_failure
 
     registry = RunRegistry()

@@ -14,6 +14,7 @@ from ipexctl.errors import CallError, UserError
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
+from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.paragraph import wrapped
@@ -22,7 +23,6 @@ from ipexctl.ui.run.summary import network_text, throughput_text
 from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
-    from ipexctl.run.registry import FailedCall, RunRecord
     from ipexctl.run.why.diagnosis import Diagnosis, Line
     from ipexctl.run.why.why import WhyResult
 
