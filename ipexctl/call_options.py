@@ -11,12 +11,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ipexctl.refusal import Refusal
 

@@ -6,10 +6,8 @@ A host's failure is a value (`Outcome`), not an exception that crosses packages.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Final
 
 MAX_ERRORS: Final = 50
 

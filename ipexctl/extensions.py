@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import ipexctl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 ENTRY_POINTS: Final = "ipexctl.extras"
 

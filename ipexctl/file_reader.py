@@ -12,12 +12,10 @@ import os
 import select
 import stat
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from ipexctl.limits import PIPE_SILENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MB: Final = 1 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY

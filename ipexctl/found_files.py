@@ -15,16 +15,12 @@ import shlex
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import DEFAULTS, JUDGED, read_regular
-from ipexctl.node.common.walk import Refused, callers, enter
+from ipexctl.node.common.walk import PathPart, Refused, callers, enter
 from ipexctl.text import printable, tilde_path
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.walk import PathPart
-
 
 TRUSTED: Final = "trusted-directories"
 _BELOW: Final = "/*"

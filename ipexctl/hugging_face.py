@@ -7,13 +7,11 @@ messages take versions and commands from here.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.hub_cache import HF_HOME, folder_of, is_repo_id, is_revision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 RepoKind = Literal["model", "dataset"]
 PREFIXES: Final[dict[str, RepoKind]] = {"hf:": "model", "hf-dataset:": "dataset"}

@@ -9,17 +9,13 @@ import errno
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, enter_named
-from ipexctl.node.common.walk import Refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.node.common.walk import Place
+from ipexctl.node.common.walk import Place, Refused
 
 _FIX: Final = "name a place in a directory of your own"
 _STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}

@@ -11,14 +11,11 @@ import codecs
 import os
 import re
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 LOOK_AT_LINK: Final = (
     "look at the link's speed and errors{there} (ethtool IFACE, ip -s link), at the cable and the switch's port"

@@ -6,10 +6,8 @@ An account may have no passwd entry, as in a container started with a number, an
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Literal
 
 
 def state_directory() -> Path:

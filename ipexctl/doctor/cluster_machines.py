@@ -5,17 +5,13 @@ Every training step ends with the slowest host, so a finding says what different
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from ipexctl.doctor.context import few, groups, odd_ones, size, span, usable_cores
+from ipexctl.doctor.context import ClusterContext, ClusterRule, few, groups, odd_ones, size, span, usable_cores
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import dtype, numa_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ipexctl.doctor.context import ClusterContext, ClusterRule
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.facts.facts import joining
+from ipexctl.facts.cpu import Cpu
+from ipexctl.facts.facts import Facts, joining
+from ipexctl.facts.network import Nic
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.internal import HostAddresses
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from ipexctl.doctor.run_states import RunLife
-    from ipexctl.facts.cpu import Cpu
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.network import Nic
-    from ipexctl.hosts.host import Host
-    from ipexctl.hosts.internal import HostAddresses
-    from ipexctl.refusal import Refusal
 
 Key = TypeVar("Key", bound=Hashable)
 MB: Final = 1 << 20

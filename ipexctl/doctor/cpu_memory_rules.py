@@ -8,20 +8,13 @@ there. Locked memory matters most with an active RDMA device, which must lock it
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from ipexctl.doctor.context import GB, MB, size, usable_cores
-from ipexctl.doctor.finding import Finding
-from ipexctl.facts.cpu import TIERS, X86
+from ipexctl.doctor.context import GB, MB, HostContext, HostRule, size, usable_cores
+from ipexctl.doctor.finding import Finding, Level
+from ipexctl.facts.cpu import TIERS, X86, Cpu, Tier
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ipexctl.doctor.context import HostContext, HostRule
-    from ipexctl.doctor.finding import Level
-    from ipexctl.facts.cpu import Cpu, Tier
-
 
 LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
 

@@ -7,7 +7,8 @@ status of those it names; a fail without names counts for all.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from ipexctl.doctor import (
     cluster_machines,
@@ -18,28 +19,22 @@ from ipexctl.doctor import (
     software_rules,
 )
 from ipexctl.doctor.context import ClusterContext, HostContext
-from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings, worst
+from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, HostStatus, merge_findings, worst
 from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.facts import addresses_among, addresses_of
+from ipexctl.facts.gather import HostFacts
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.stack.catalog.table import StackSpec
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from ipexctl.doctor.finding import HostStatus
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.catalog.table import StackSpec
-
 
 _HOST_RULES: Final = (
     *host_system.RULES, *cpu_memory_rules.RULES, *network_rules.HOST_RULES, *software_rules.HOST_RULES,

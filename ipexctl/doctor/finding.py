@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ipexctl.doctor.recommend import Recommendation
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
+from ipexctl.doctor.recommend import Recommendation
+from ipexctl.facts.facts import Facts
+from ipexctl.hosts.host import Host
 
 Level = Literal["ok", "info", "warn", "fail"]
 HostStatus = Literal["ok", "warn", "fail", "unreachable"]

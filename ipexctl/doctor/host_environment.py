@@ -7,16 +7,11 @@ the scheduler sets some of them, rightly.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from ipexctl.doctor.context import few
-from ipexctl.doctor.finding import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.doctor.context import HostContext, HostRule
-    from ipexctl.doctor.finding import Level
+from ipexctl.doctor.context import HostContext, HostRule, few
+from ipexctl.doctor.finding import Finding, Level
 
 
 class VariableRule(NamedTuple):

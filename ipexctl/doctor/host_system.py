@@ -6,21 +6,17 @@ process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from ipexctl.doctor.context import GB, few, size
+from ipexctl.doctor.context import GB, HostContext, HostRule, few, size
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.run_states import UNKNOWN
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system import RunProcess
 from ipexctl.hosts.batch_systems import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.doctor.context import HostContext, HostRule
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import RunProcess
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16

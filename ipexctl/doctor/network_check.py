@@ -13,12 +13,15 @@ import re
 import secrets
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.doctor import ports
-from ipexctl.doctor.finding import Finding, merge_findings
+from ipexctl.doctor.finding import Finding, Level, merge_findings
+from ipexctl.facts.facts import Facts
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
 from ipexctl.node.network.ports import connect
@@ -28,21 +31,12 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
-from ipexctl.remote.session import OutputCollector
+from ipexctl.remote.session import OutputCollector, Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.config import names_in, ssh_names_for
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.host_steps import HostSteps, login_command, read_logins
 from ipexctl.trust.login_errors import LoginAttempt, explain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.doctor.finding import Level
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
-
 
 _TRUST: Final = "ipexctl trust"
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
-from ipexctl.doctor.context import few, groups, link_rate, odd_ones, open_ports
-from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.context import (
+    ClusterContext,
+    ClusterRule,
+    HostContext,
+    HostRule,
+    few,
+    groups,
+    link_rate,
+    odd_ones,
+    open_ports,
+)
+from ipexctl.doctor.finding import Finding, Level
 from ipexctl.facts.facts import joining
-from ipexctl.hosts.internal import common_networks
+from ipexctl.hosts.internal import Network, common_networks
 from ipexctl.remote.control_machine import is_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from ipexctl.doctor.context import ClusterContext, ClusterRule, HostContext, HostRule
-    from ipexctl.doctor.finding import Level
-    from ipexctl.hosts.internal import Network
-
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 

@@ -9,22 +9,18 @@ from __future__ import annotations
 import ipaddress
 import shlex
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.context import close_ports, open_ports
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow, package_command
+from ipexctl.facts.software import GLOO_MENDED, Env, has_gloo_overflow, package_command
 from ipexctl.hosts.nodeset import fold
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.node_call import NO_PYTHON
+from ipexctl.remote.reply import Reply
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from ipexctl.facts.software import Env
-    from ipexctl.remote.reply import Reply
 
 Pair = tuple[str, str]
 """From, to."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from ipexctl.launch.topology import dtype, recommended_layout
+from ipexctl.facts.facts import Facts
+from ipexctl.launch.topology import Dtype, dtype, recommended_layout
 from ipexctl.refusal import Refusal
-from ipexctl.stack.resolve.model import StackPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.launch.topology import Dtype
-    from ipexctl.stack.resolve.model import Undecided
+from ipexctl.stack.resolve.model import StackPlan, Undecided
 
 
 class Recommendation(NamedTuple):

@@ -7,22 +7,18 @@ node0 no longer has that process. Everything else is unknown, which never counts
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 from ipexctl.doctor.context import few
-from ipexctl.node.common.liveness import sight_of
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system import RunSupervisor
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.liveness import Sight, sight_of
 from ipexctl.text import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import RunSupervisor
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.liveness import Sight
-
-    Answers = Sequence[tuple[Host, Facts | None]]
-    """Every host of the call; None for one that did not answer."""
+Answers = Sequence[tuple[Host, Facts | None]]
+"""Every host of the call; None for one that did not answer."""
 
 
 class RunLife(NamedTuple):

@@ -10,28 +10,25 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.doctor.ports import Target, connect_order, parse_listener
 from ipexctl.facts.facts import Facts
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import as_number
+from ipexctl.node.network.speed import LinkServerRequest, SmokeRequest, SpeedRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, open_sessions
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import LOOK_AT_LINK, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.network.speed import LinkServerRequest, SmokeRequest, SpeedRequest
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 Measurement = Literal["memory", "fp32", "bf16"]
 _MEASUREMENTS: Final[tuple[Measurement, ...]] = get_args(Measurement)

@@ -8,22 +8,23 @@ on all hosts because MPI starts ranks by one path; an environment needs the same
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-from ipexctl.doctor.context import few, groups, odd_ones
-from ipexctl.doctor.finding import Finding
-from ipexctl.facts.software import minor_of, package_command, python_without_root, running_pythons, ways_to_python
+from ipexctl.doctor.context import ClusterContext, ClusterRule, HostContext, HostRule, few, groups, odd_ones
+from ipexctl.doctor.finding import Finding, Level
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.software import (
+    Env,
+    Python,
+    minor_of,
+    package_command,
+    python_without_root,
+    running_pythons,
+    ways_to_python,
+)
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.stack.env.record import read_record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.doctor.context import ClusterContext, ClusterRule, HostContext, HostRule
-    from ipexctl.doctor.finding import Level
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.software import Env, Python
-
 
 FIRST: Final = (3, 9)
 LAST: Final = (3, 13)

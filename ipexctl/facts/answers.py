@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _KEY = re.compile(r"[A-Za-z][\w.]*")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")

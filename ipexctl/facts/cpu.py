@@ -10,16 +10,12 @@ import functools
 import math
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import kilobytes, natural, number
+from ipexctl.facts.answers import Answers, kilobytes, natural, number
 from ipexctl.text import number_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from ipexctl.facts.answers import Answers
 
 _MAX_CPUS: Final = 1 << 16
 """No kernel supports more; a broken `0-99999999999` must not exhaust the memory."""

@@ -7,19 +7,21 @@ The output may be cut off. A value that can't be parsed is missing, and a missin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from ipexctl.facts.answers import read_answers, seconds
+from ipexctl.facts.answers import Answers, read_answers, seconds
 from ipexctl.facts.cpu import Cpu, CpuList, cpu_json, parse_cpu
-from ipexctl.facts.network import Network, parse_network
+from ipexctl.facts.network import Network, Nic, parse_network
 from ipexctl.facts.probe import PARTS
 from ipexctl.facts.software import Env, Software, parse_software
 from ipexctl.facts.system import (
     Account,
     Activity,
     Batch,
+    Disk,
     Environment,
+    HomeDirectory,
     Limits,
     Logind,
     Memory,
@@ -39,17 +41,9 @@ from ipexctl.facts.system import (
     parse_tmp,
 )
 from ipexctl.hosts import internal
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses, internal_addresses
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.facts.answers import Answers
-    from ipexctl.facts.network import Nic
-    from ipexctl.facts.system import Disk, HomeDirectory
-    from ipexctl.hosts.host import Host
-    from ipexctl.refusal import Refusal
-
+from ipexctl.refusal import Refusal
 
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 

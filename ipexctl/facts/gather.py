@@ -8,28 +8,23 @@ first output also give the host's clock skew.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.probe import probe_command
+from ipexctl.facts.system import HomeDirectory
+from ipexctl.hosts.host import Host
 from ipexctl.limits import PROBE_REST
+from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.outcome import HostError, HostResult, TimedOut, Unreachable
-from ipexctl.remote.session import OutputCollector
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import HomeDirectory
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.outcome import HostStatus
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.outcome import HostError, HostResult, HostStatus, TimedOut, Unreachable
+from ipexctl.remote.session import OutputCollector, Session
+from ipexctl.remote.session_pool import SessionPool
 
 
 class Skew(NamedTuple):

@@ -8,13 +8,10 @@ and names are validated.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from ipexctl.facts.answers import natural, read_answers
+from ipexctl.facts.answers import Answers, natural, read_answers
 from ipexctl.facts.cpu import CpuList, parse_cpulist
-
-if TYPE_CHECKING:
-    from ipexctl.facts.answers import Answers
 
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import natural, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.facts.answers import Answers
+from ipexctl.facts.answers import Answers, natural, settings
 
 NicKind = Literal[
     "ethernet", "infiniband", "bond", "vlan", "wifi",

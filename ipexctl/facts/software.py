@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from ipexctl.facts.answers import Answers
 
-    from ipexctl.facts.answers import Answers
+if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
 
 

@@ -7,19 +7,15 @@ command over ssh. Processes are listed with start times because a pid may have b
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import decimal, kilobytes, limit, natural
+from ipexctl.facts.answers import Answers, decimal, kilobytes, limit, natural
 from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
 from ipexctl.facts.store import is_network, store_token
 from ipexctl.hosts.batch_systems import job_name
 from ipexctl.node.common.json_parser import JsonError, parse_json
 from ipexctl.text import is_variable_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.answers import Answers
 
 
 class System(NamedTuple):

@@ -16,8 +16,10 @@ import os
 import re
 import stat
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from types import TracebackType
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import NameRules, find_equal, rules_of
@@ -31,13 +33,8 @@ from ipexctl.node.common.guarded_directory import (
     set_attributes,
     write_all,
 )
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
-
-    from ipexctl.node.files.manifest import ManifestEntry
 
 _READ: Final = 1 << 20
 _NO_DIRECTORY: Final = " on the control machine; fetch writes into directories only"

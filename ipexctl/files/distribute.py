@@ -12,31 +12,34 @@ import math
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from ipexctl.files.relay import Relay
-from ipexctl.files.store_client import Damaged, Delivery, TransferEvents, missing, push, refuse_damaged
+from ipexctl.files.store_client import (
+    Damaged,
+    Delivery,
+    StoredFile,
+    StoreLocation,
+    TransferEvents,
+    missing,
+    push,
+    refuse_damaged,
+)
+from ipexctl.hosts.host import Host
 from ipexctl.limits import PEER_SERVER_START
+from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.progress import ignore_event
-from ipexctl.remote.session import StdinQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from ipexctl.files.store_client import StoredFile, StoreLocation
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
-
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session, StdinQueue
+from ipexctl.remote.session_pool import SessionPool
 
 _MAX_CLIENTS: Final = 2
 """Clients of one server at once: few, so that the first finish soon and serve others."""

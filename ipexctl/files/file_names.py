@@ -10,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import unicodedata
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from ipexctl.node.common.files import encode_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 
 
 class NameRules(NamedTuple):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.files.manifest import ManifestEntry, to_json
 from ipexctl.text import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)

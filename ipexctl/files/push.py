@@ -11,32 +11,25 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from ipexctl.files.store_client import StoreLocation
+from ipexctl.facts.facts import Facts
+from ipexctl.files.push_source import PushSource
+from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
 from ipexctl.hosts.home import find_leaders
+from ipexctl.hosts.host import Host
+from ipexctl.node.files.push import InspectRequest, PlaceRequest
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
-from ipexctl.remote.progress import BytesMoved, ignore_event
-from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.progress import BytesMoved, Watch, ignore_event
+from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.files.push_source import PushSource
-    from ipexctl.files.store_client import StoredFile
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.files.push import InspectRequest, PlaceRequest
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 STORE: Final = "store"
 _NAMED: Final = 3

@@ -11,9 +11,11 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest, leads_out
@@ -23,13 +25,8 @@ from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.common.guarded_directory import open_file
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import PREFIX
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ipexctl.remote.cancel import Cancel
 
 _READERS: Final = 4
 _HOSTS: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)

@@ -7,22 +7,18 @@ is known whether there is a single file. Files are checked by their sums; one th
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from ipexctl.files.destination import Destination, MissingPart, WriteRefused
 from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_stream import FilePart, Wanted
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import EventLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.node.files.manifest import ManifestEntry
-    from ipexctl.remote.reply import RawReader, Reply
-    from ipexctl.remote.session import StdinQueue
+from ipexctl.remote.reply import EventLimits, RawReader, Reply
+from ipexctl.remote.session import StdinQueue
 
 LIMITS: Final = EventLimits(1 << 20, 256 << 20, "list of files", "fetch a part of it", events_only=True)
 """A line is a name and a few numbers; the list may have over a million entries."""

@@ -10,30 +10,24 @@ import io
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ipexctl.files.store_client import refuse_damaged
+from ipexctl.files.store_client import StoredFile, StoreLocation, refuse_damaged
 from ipexctl.limits import STEP_SILENCE
-from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.store import receive
+from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.frames import StreamName
+from ipexctl.node.files.store import StoreFile, StoreRequest, receive
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
-    from contextlib import AbstractContextManager
-
-    from ipexctl.files.store_client import StoredFile, StoreLocation
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.node.files.store import StoreFile, StoreRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session
 
 _BUFFER: Final = 1 << 16
 _STDERR_KEPT: Final = 1000

@@ -10,20 +10,16 @@ import fnmatch
 import glob
 import os
 import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.node.files.manifest import EntryKind
 
 _UNREADABLE: Final = "its list of files can't be read"
 _LONGEST_PATH: Final = 4096

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import io
 import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.files.stream import stream_blobs
+from ipexctl.hosts.host import Host
+from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import ignore_event
-from ipexctl.remote.session import ChunkStream, capture
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import ChunkStream, Readable, Session, capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.hosts.host import Host
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.files.download import DownloadRequest
-    from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Readable, Session
 
 _DROP: Final = """\
 [ -d {store} ] || exit 0

@@ -6,19 +6,15 @@ Files are opened when the stream reaches them; one that changed since it was lis
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, offset_of, read_chunks
+from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.store import StoreFile
 from ipexctl.remote.outcome import HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.node.files.manifest import ManifestEntry
-    from ipexctl.node.files.store import StoreFile
 
 
 class NotInStore(HostError):

@@ -9,36 +9,31 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError, place_fix
-from ipexctl.facts.facts import addresses_among
+from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.files import store_client as stores
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.stream import pack_file
+from ipexctl.hosts.host import Host
 from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import CONTENT, PARCEL
 from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import BytesMoved, Notice
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.files.manifest import ManifestEntry
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.progress import BytesMoved, Notice, Watch
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 
 SEPARATE_SIZE: Final = 1_000_000
 """Smaller files go into one parcel."""

@@ -6,8 +6,9 @@ Slots count only if the user asked for tasks: Slurm's own defaults, such as one 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.batch_systems import job_name
@@ -17,9 +18,6 @@ from ipexctl.hosts.names import WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
 from ipexctl.hosts.source import naming
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _TASKS = re.compile(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,5})\))?")
 _TASK_REQUESTS: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")

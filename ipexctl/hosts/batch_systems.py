@@ -5,10 +5,8 @@ Imports nothing because each call loads it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Final
 
 SCHEDULERS: Final = {
     "slurm": ("Slurm", "salloc -N {hosts} --exclusive"),

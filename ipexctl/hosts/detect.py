@@ -8,18 +8,15 @@ from __future__ import annotations
 import codecs
 import re
 import shlex
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import FOUND_HOSTS, HOSTS, NotRegularError, TooLargeError, read_regular, read_typed
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.hosts.host import Host
 
 Format = Literal["hostfile", "ini", "yaml"]
 

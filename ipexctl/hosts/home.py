@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.refusal import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
 ENVIRONMENT: Final = "IPEXCTL_HOME"
 T = TypeVar("T", bound="Hashable")

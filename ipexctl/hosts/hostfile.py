@@ -8,9 +8,10 @@ MPI; contradicting values are an error. A found file may set no attribute that r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
@@ -19,9 +20,6 @@ from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Value = TypeVar("Value")
 MAX_ENTRIES: Final = 200_000

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeVar
+from pathlib import Path
+from typing import Final, TypeVar
 
+from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_count, read_path, read_port, read_ssh_config
 from ipexctl.hosts.names import WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand_ranges
 from ipexctl.hosts.source import SourceFile, proxy_argument, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from ipexctl.errors import FileError
 
 Value = TypeVar("Value")
 # Newest name first: it wins if a host has both.

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.errors import FileError
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.names import WordError, did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, YamlTree, is_null, kind
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.errors import FileError
-    from ipexctl.hosts.host import Host
 
 _SECTION: Final = re.compile(r"\[([^:\[\]\s#]+)(?::(\w+))?\]\s*(?:[#;].*)?", re.DOTALL)
 _SECTIONS: Final = ("hosts", "vars", "children")

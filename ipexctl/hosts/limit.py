@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Container, Sequence
 from fnmatch import translate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import HOSTS, decoded, read_regular, read_typed
 from ipexctl.found_files import check_found
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.nodeset import expand, fold, split_specs
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
-    from ipexctl.hosts.host import Host
 
 _ALL: Final = ("all", "*")
 _SHOWN: Final = 3

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Value = TypeVar("Value")
 MAX_NAME: Final = 253

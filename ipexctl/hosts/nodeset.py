@@ -7,17 +7,16 @@ Padding is kept (`n[01-10]`); bounds of different width are refused, not guessed
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from string import ascii_letters
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.hosts.names import WordError, quoted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+ReadBracket = Callable[[str, int], Sequence[str]]
 
-    ReadBracket = Callable[[str, int], Sequence[str]]
 
 MAX_HOSTS: Final = 100_000
 _MAX_DIGITS: Final = 18

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.found_files import check_found
@@ -23,9 +24,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import MAX_PORT, WordError, check_user
 from ipexctl.hosts.source import naming
 from ipexctl.text import expanded, printable, tilde_path
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_FILE: Final = "hostfile"
 ENVIRONMENT: Final = "IPEXCTL_HOSTFILE"

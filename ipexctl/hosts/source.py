@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import FileError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from ipexctl.hosts.names import WordError
 
 

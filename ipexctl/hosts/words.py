@@ -7,13 +7,11 @@ nobody could see them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from ipexctl.hosts.names import WordError, check_host, check_user, describe, quoted, read_at
 from ipexctl.hosts.nodeset import expand
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _GAP = re.compile(r"[ \t]*")
 _QUOTING = re.compile(r"""["'\\]""")

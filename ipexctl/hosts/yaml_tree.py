@@ -10,17 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
+from ipexctl.errors import FileError
 from ipexctl.hosts.names import describe, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.errors import FileError
 
 MAX_DEPTH: Final = 100
 # Limit for expanded aliases: a multiple of the file's size, plus a constant for small files. A value counts 1, plus 1

@@ -4,21 +4,17 @@ longer needed."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from ipexctl.hosts.host import Host
+from ipexctl.hugging_face import HubRepo
+from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
 from ipexctl.node.files.replies import CachedRepo, CacheReply
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostResult, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.hugging_face import HubRepo
-    from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.replies import EnvRecord
@@ -27,7 +30,9 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.progress import Notice, Watch
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog.table import StackSpec
 from ipexctl.stack.env.build import EnvInstaller, EnvSpec
 from ipexctl.stack.env.record import SCHEMA, env_directory, records_of
@@ -37,14 +42,7 @@ from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackReq
 from ipexctl.stack.resolve.reasons import because, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
     from ipexctl.node.network.hub import HubRequest
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 
 PACKAGE: Final = "huggingface_hub"

@@ -8,6 +8,7 @@ use (`node/common/hub_cache.py: misplaced`).
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.manifest import Manifest
@@ -23,36 +25,28 @@ from ipexctl.files.push import PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.upload import UploadOptions, addresses_for_transfer
-from ipexctl.hub.downloader import Downloader, find_downloader
-from ipexctl.hugging_face import hf_home
+from ipexctl.hosts.host import Host
+from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader
+from ipexctl.hugging_face import HubRepo, hf_home
 from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_parser import JsonError
+from ipexctl.node.files.hub import OfferRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.push import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
-from ipexctl.remote.reply import MalformedReply
-from ipexctl.remote.session import StdinQueue
+from ipexctl.remote.progress import BytesMoved, Notice, Watch, ignore_event
+from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session, StdinQueue
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.hub.downloader import HubAccess
-    from ipexctl.hugging_face import HubRepo
-    from ipexctl.node.files.hub import OfferRequest
     from ipexctl.node.files.hub_download import HubDownloadRequest
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _CALLS: Final = re.compile(
     r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.records import as_dict, as_list
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ipexctl.node.common.records import Detail
+from ipexctl.node.common.records import Detail, as_dict, as_list
 
 Confidence = Literal["likely", "possible"]
 Weight = Literal["end", "anywhere", "vague", "follows", "aside"]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
@@ -33,10 +34,6 @@ from ipexctl.known_errors.gpu_code import suggestion_for
 from ipexctl.known_errors.match import KnownError, PatternMatch, quoted_in_fix, shortened
 from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 _DIFFERING: Final = {
     "absl": "absl-py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,8 +11,6 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import list_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import paramiko
 
 _WEAK: Final = re.compile(r"cbc|md5|sha1|^ssh-(rsa|dss)$")

@@ -13,7 +13,9 @@ import select
 import socket
 import termios
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import paramiko
 from paramiko.agent import AgentSSH
@@ -21,15 +23,9 @@ from paramiko.pkey import PublicBlob, UnknownKeyType
 
 from ipexctl.file_reader import KEY, read_regular
 from ipexctl.node.common.macos import add_key_command
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ipexctl.remote.cancel import Cancel, Deadline
-    from ipexctl.remote.ssh_config import Endpoint
-
+from ipexctl.remote.ssh_config import Endpoint
 
 _CERTIFICATE: Final = "-cert.pub"
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.remote.outcome import Cancelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 _SHORTEST_WAIT: Final = 0.05

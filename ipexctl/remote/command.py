@@ -8,15 +8,13 @@ processes. `login_line` quotes for the login shell; scripts quote their own word
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ipexctl.limits import CANCEL_GRACE
 from ipexctl.remote.outcome import HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FENCE = b"\x1e"
 MAX_LINE = 128 * 1024 - 1

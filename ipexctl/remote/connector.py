@@ -7,40 +7,38 @@ happens while `ssh -G` runs.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.macos import is_linux
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.option_defaults import CONNECT_SECONDS
-from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.command import Command
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
+from ipexctl.remote.session import Session
 from ipexctl.remote.ssh_config import Resolver
 from ipexctl.remote.ssh_imports import import_ssh
 from ipexctl.remote.tcp import connect_tcp
 from ipexctl.starters.mpirun import OVER_SSH
+from ipexctl.starters.starter import Starter
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-    from types import TracebackType
-
-    from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
     from ipexctl.remote.host_keys import HostKeys, Policy
-    from ipexctl.remote.session import Session
     from ipexctl.remote.srun import StepServer
     from ipexctl.remote.ssh import SshSession
-    from ipexctl.starters.starter import Starter
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
 """Called with the seconds taken by each connection (no command) and each finished command."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from ipexctl.hosts.host import Host
 from ipexctl.user_directories import account_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.hosts.host import Host
 
 
 def is_this_machine(host: Host) -> bool:

@@ -8,21 +8,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, cast
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError, HostResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
 
 

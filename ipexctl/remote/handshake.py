@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import fabric
 import paramiko
@@ -26,19 +26,14 @@ from paramiko.common import (
 )
 from paramiko.packet import Packetizer
 
+from ipexctl.hosts.host import Host
 from ipexctl.remote.algorithms import apply_algorithms
-from ipexctl.remote.auth import Login
+from ipexctl.remote.auth import KeyRing, Login
+from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.ssh_config import manual_command
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.auth import KeyRing
-    from ipexctl.remote.cancel import Deadline
-    from ipexctl.remote.host_keys import HostKeys
-    from ipexctl.remote.ssh_config import Endpoint
-
+from ipexctl.remote.ssh_config import Endpoint, manual_command
 
 _LONG_WAIT: Final = 5.0
 """Seconds between keepalive checks. A dead connection wakes every waiting caller."""

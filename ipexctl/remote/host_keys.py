@@ -18,20 +18,15 @@ import stat
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decoded, read_regular
 from ipexctl.node.common.files import make_private_directory
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import list_matches
-from ipexctl.remote.ssh_config import ssh_home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ipexctl.remote.ssh_config import Endpoint
-
+from ipexctl.remote.ssh_config import Endpoint, ssh_home
 
 KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 

@@ -11,22 +11,17 @@ import os
 import selectors
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.command import end_session_script
+from ipexctl.remote.command import Command, end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.session import OVERTIME, Ended, Session, Wakeup, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, copy_stdin, timed_out
 from ipexctl.text import home_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Readable
 
 _POLL_INTERVAL = 0.02
 """Seconds between checks for the exit of a command with closed streams."""

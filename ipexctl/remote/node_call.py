@@ -19,27 +19,20 @@ import re
 import shlex
 import threading
 import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import explain_os_error
-from ipexctl.node.common.frames import CompressedFrameReader, FrameError
+from ipexctl.node.common.frames import CompressedFrameReader, Frame, FrameError
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.outcome import AgentEnded, HostError
-from ipexctl.remote.reply import DEFAULT_LIMITS, EventReader
-from ipexctl.remote.session import ChunkStream, chunks_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from ipexctl.node.common.frames import Frame
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import EventLimits, OnEvent, RawReader, Reply
-    from ipexctl.remote.session import Readable, Session
-
+from ipexctl.remote.reply import DEFAULT_LIMITS, EventLimits, EventReader, OnEvent, RawReader, Reply
+from ipexctl.remote.session import ChunkStream, Readable, Session, chunks_of
 
 _EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Filesystem errors that are the cause wherever they appear: other lines follow from them."""

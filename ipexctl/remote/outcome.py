@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipexctl.hosts.host import Host
 
 HostStatus = Literal["ok", "changed", "failed", "unreachable"]

@@ -20,16 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ipexctl.hosts.host import ssh_options
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
+from ipexctl.remote.ssh_config import Endpoint
 
 if TYPE_CHECKING:
     import paramiko
 
-    from ipexctl.hosts.host import Host
     from ipexctl.remote.host_keys import Policy
-    from ipexctl.remote.ssh_config import Endpoint
 
 _OPENSSH_VALUES = {"strict": "yes", "accept-new": "accept-new", "off": "no"}
 

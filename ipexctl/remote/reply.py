@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
+from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.json_records import decode, decoder_of
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.frames import StreamName
-
 
 Value = TypeVar("Value")
 _MOST_SHOWN: Final = 120

@@ -9,25 +9,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from concurrent.futures import wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, TimedOut
-from ipexctl.remote.reply import EventLimits, EventReader
-from ipexctl.remote.session import StdinQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.reply import EventLimits, EventReader, Reply
+from ipexctl.remote.session import Session, StdinQueue
+from ipexctl.remote.session_pool import SessionPool
 
 T = TypeVar("T")
 _LIMITS: Final = EventLimits(line=1 << 16, total=1 << 20)

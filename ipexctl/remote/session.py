@@ -12,21 +12,17 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from ipexctl.hosts.host import Host
 from ipexctl.limits import STEP_SILENCE
-from ipexctl.remote.cancel import Deadline
+from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.text import rough_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
 
 MAX_OUTPUT: Final = 16 << 20
 OVERTIME: Final = 0.2

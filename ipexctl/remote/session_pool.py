@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.fanout import fan_out
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import Connector
+from ipexctl.remote.fanout import Outcome, fan_out
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Deadline
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.connector import Connector
-    from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.session import Ended, Readable
+from ipexctl.remote.session import Ended, Readable, Session
 
 T = TypeVar("T")
 

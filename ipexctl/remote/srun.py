@@ -21,17 +21,21 @@ import secrets
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common import macos
+from ipexctl.node.common.answer import Json
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.encrypted_socket import encrypt
-from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
+from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_parser import JsonError, parse_object
@@ -48,21 +52,11 @@ from ipexctl.node.common.slurm import (
 from ipexctl.node.srun_step import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.certificate import make_certificate
-from ipexctl.remote.command import MAX_LINE
+from ipexctl.remote.command import MAX_LINE, Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import OVERTIME, Ended, Session, Wakeup, copy_stdin, timed_out
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterator, Mapping
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Readable
+from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, copy_stdin, timed_out
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200

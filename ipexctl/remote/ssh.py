@@ -12,26 +12,23 @@ import secrets
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import paramiko
 
 from ipexctl import limits
+from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
+from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.session import OVERTIME, Ended, Session, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, copy_stdin, timed_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import fabric
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.session import Readable
 
 _READ = 1 << 20
 _RETRY_INTERVAL = 0.1

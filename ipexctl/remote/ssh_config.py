@@ -20,22 +20,18 @@ import socket
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ipexctl.file_reader import SSH_CONFIG, decoded, read_regular
-from ipexctl.hosts.host import ssh_options
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
 from ipexctl.text import home_directory
 from ipexctl.user_directories import account_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 PARAMIKO_LOCK = threading.Lock()

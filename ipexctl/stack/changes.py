@@ -7,20 +7,16 @@ another stack count only if an earlier call asked for them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.refusal import Refusal
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.node.env.replies import EnvRecord
 
 _SHOWN = 6
 _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.software import Env
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import exit_code
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.stack.catalog.table import StackSpec
 from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
@@ -26,18 +33,6 @@ from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH, EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason, because
 from ipexctl.stack.resolve.resolver import projects, resolve, resolve_by_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.facts.software import Env
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.env.replies import EnvRecord
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.catalog.table import StackSpec
-
 
 _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
 """Stack packages that other packages may not change."""

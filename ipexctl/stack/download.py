@@ -10,15 +10,19 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.errors import UserError, place_fix
 from ipexctl.files.store_client import StoreLocation
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import write_atomically
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.env.staging import download_wheels, is_intact
 from ipexctl.stack.install_context import (
     InstallContext,
@@ -27,16 +31,9 @@ from ipexctl.stack.install_context import (
     inspect_hosts,
     summary_of,
 )
+from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.lock.lock import Wheel
 
 LOCK: Final = "ipexctl-lock.json"
 _PARTS: Final = ".ipexctl-parts"

@@ -8,6 +8,7 @@ no host; from then on hosts fail independently, and a second call completes the 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,13 +17,15 @@ from packaging.specifiers import SpecifierSet
 
 from ipexctl.facts.answers import read_answers
 from ipexctl.facts.facts import Facts, parse
+from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.probe import environment_command
-from ipexctl.facts.software import running_pythons, ways_to_python
+from ipexctl.facts.software import Env, running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
+from ipexctl.hosts.host import Host
 from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.common.json_parser import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
-from ipexctl.node.env.replies import CheckResult, EnvRecord
+from ipexctl.node.env.replies import CheckResult, EnvRecord, VerifyResult
 from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
@@ -31,6 +34,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.changes import changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import EnvInstaller, EnvSpec, check_by_digest, find_obstacle, find_unpacked, in_common
@@ -47,18 +51,10 @@ from ipexctl.stack.install_context import (
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
-from ipexctl.stack.resolve.model import TORCH, EnvRequest, StackRequest
+from ipexctl.stack.resolve.model import TORCH, EnvRequest, Sources, StackRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.facts.software import Env
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.env.replies import VerifyResult
-    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.resolve.model import Sources
 
 
 class IntactEnv(NamedTuple):

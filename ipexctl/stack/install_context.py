@@ -7,44 +7,39 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidName, canonicalize_name
 
 from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
+from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.stack.catalog.table import StackSpec
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
+from ipexctl.stack.changes import PackageChange
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.record import check_new_env_name
-from ipexctl.stack.lock.lock import takes_wheels
+from ipexctl.stack.lock.lock import Lock, takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve
 from ipexctl.user_directories import cache_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.node.env.replies import EnvRecord
-    from ipexctl.refusal import Refusal
-    from ipexctl.remote.outcome import HostStatus
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.changes import PackageChange
-    from ipexctl.stack.lock.lock import Lock
 
 
 @dataclass(frozen=True, slots=True)

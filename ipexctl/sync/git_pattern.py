@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterable
+from typing import Final, Literal
 
 from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _STAR: Final = "[^/]*"
 """How pathspec writes `*` as a regular expression."""

@@ -11,7 +11,9 @@ import contextlib
 import fnmatch
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import FileError, UserError
@@ -19,9 +21,6 @@ from ipexctl.file_reader import IGNORE_FILE, NotRegularError, TooLargeError, rea
 from ipexctl.found_files import check_found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from pathspec import GitIgnoreSpec
 
 FILES: Final = (".gitignore", ".ipexctlignore")

@@ -7,28 +7,24 @@ checks each content by its hash (`node/files/tree_upload.py`).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ipexctl.files.stream import stream_entries
+from ipexctl.hosts.host import Host
 from ipexctl.node.files.file_stream import END
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
+from ipexctl.node.files.tree import TreeRequest
+from ipexctl.node.files.tree_upload import PutRequest
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
-from ipexctl.remote.session import ChunkStream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.files.manifest import ManifestEntry
-    from ipexctl.node.files.tree import TreeRequest
-    from ipexctl.node.files.tree_upload import PutRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Readable, Session
-    from ipexctl.sync.project import Project
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import ChunkStream, Readable, Session
+from ipexctl.sync.project import Project
 
 
 @dataclass(frozen=True, slots=True)

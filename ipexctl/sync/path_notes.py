@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.sync.root import real_path
 from ipexctl.user_directories import state_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 class PathNotes:

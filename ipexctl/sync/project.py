@@ -12,9 +12,10 @@ import hashlib
 import os
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
@@ -30,13 +31,8 @@ from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.path_notes import fetched_below, secret_files_below
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
-from ipexctl.sync.scan import check_size, scan_project
+from ipexctl.sync.scan import Found, ScanResult, check_size, scan_project
 from ipexctl.user_directories import cache_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.sync.scan import Found, ScanResult
 
 _MAX_REMEMBERED: Final = 6
 _MOST_IGNORED: Final = 10_000

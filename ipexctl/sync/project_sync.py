@@ -11,43 +11,37 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from ipexctl.facts.facts import Facts
 from ipexctl.files.stream import pack_file
+from ipexctl.files.upload import Uploader
 from ipexctl.hosts.home import check_same_home, find_leaders
-from ipexctl.remote.fanout import run_in_background
+from ipexctl.hosts.host import Host
+from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.replies import Generation
+from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice, Timed, ignore_event
+from ipexctl.remote.progress import Notice, Timed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync.node_calls import (
     Expected,
     SyncReport,
     SyncResult,
     TreeCallOptions,
     TreeCalls,
+    TreeState,
     put_tree,
     query_tree,
     sync_result,
 )
-from ipexctl.sync.project import last_sent, remember, sent_before
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.files.upload import Uploader
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.files.manifest import ManifestEntry
-    from ipexctl.node.files.replies import Generation
-    from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.sync.node_calls import TreeState
-    from ipexctl.sync.project import Project
+from ipexctl.sync.project import Project, last_sent, remember, sent_before
 
 
 class SyncPlan(NamedTuple):

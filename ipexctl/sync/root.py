@@ -15,17 +15,15 @@ import re
 import secrets
 import shlex
 import stat
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from ipexctl.files.file_names import stored_path
 from ipexctl.found_files import check_found
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.user_directories import account_name, cache_directory, data_directory, state_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MARKS: Final = ("ipexctl.toml", ".ipexctlignore", "pyproject.toml")
 _LONGEST: Final = 40

@@ -10,23 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import composed_name
 from ipexctl.files.manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
-from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers, pattern_for
+from ipexctl.node.files.manifest import EntryKind
+from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, Layer, Reason, layer_of, outer_layers, pattern_for
 from ipexctl.sync.root import path_problem, real_path
 from ipexctl.text import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ipexctl.node.files.manifest import EntryKind
-    from ipexctl.sync.ignore import Layer, Reason
 
 MAX_SCANNED: Final = 200_000
 """Scanned paths; more would be a whole disk."""

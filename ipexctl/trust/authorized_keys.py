@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PREFIX = "ipexctl:"
 NEWLINE, FILE, DIRECTORY = "+newline", "+file", "+dir"

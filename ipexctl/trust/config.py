@@ -7,15 +7,12 @@ because other runs may use them. A path that no config can hold safely (quotes, 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.remote.control_machine import is_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
 # Older clients stop at an unknown keyword.

@@ -11,27 +11,22 @@ import base64
 import hashlib
 import io
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.limits import TRUST_LOGIN
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import capture
-from ipexctl.trust.host_state import read_host_state
+from ipexctl.remote.session import Session, capture
+from ipexctl.trust.authorized_keys import KeysEdit
+from ipexctl.trust.config import Files
+from ipexctl.trust.host_state import HostState, read_host_state
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.trust.authorized_keys import KeysEdit
-    from ipexctl.trust.config import Files
-    from ipexctl.trust.host_state import HostState
 
 _SCRIPTS: Final = Path(__file__).with_name("scripts")
 _WRITE_IN_HOME: Final = frozenset({"key", "files", "remove"})

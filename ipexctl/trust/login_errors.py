@@ -7,18 +7,16 @@ no reason for a rejected key; the likely one comes from the probe: modes and own
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.hosts.internal import common_networks
+from ipexctl.hosts.internal import HostAddresses, common_networks
 from ipexctl.limits import TRUST_LOGIN
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.hosts.internal import HostAddresses
     from ipexctl.trust.host_state import HostState
 
 _IDENTITY = re.compile(r"ipexctl-is (.*)")

@@ -8,29 +8,25 @@ not exist before is gone again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import find_leaders
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, HostResult, Report
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
 from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 
 def keys_to_add(state: HostState, line: TrustLine) -> KeysEdit | None:

@@ -8,16 +8,13 @@ accelerate cannot be told (cores, memory, interface, unequal hosts) is a note.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ipexctl.extras.export.common import Exported, comment, commented_command, header, require_process_group
 from ipexctl.hugging_face import LAST_ACCELERATE, WITHOUT_IPEX
 from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, before, no_optimize
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.node.common.plan import Plan
+from ipexctl.node.common.plan import Plan
 
 FIRST_MPIRUN: Final = "0.28"
 _MARK: Final = "mpirun-host:"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
@@ -19,16 +20,14 @@ from typer.core import TyperGroup
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.errors import UserError
+from ipexctl.extras.export.common import Exported
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import declaration_of
 from ipexctl.option_defaults import SLURM_LAUNCHER
+from ipexctl.run.start.call import RunCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.extras.export.common import Exported
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun
 
 _REMOVED: Final = {

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable, variable_in_sh
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
 _OF_RANK: Final = {*RANK_NAMES, *MASTER, "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from ipexctl.extras.export.common import (
     Exported,
@@ -24,12 +25,7 @@ from ipexctl.extras.export.common import (
     secrets_of,
     title,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.node.common.plan import Plan, Setting
-
+from ipexctl.node.common.plan import Plan, Setting
 
 HOST_SETTINGS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY", "LD_PRELOAD")
 RESERVE: Final = 0.1

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from ipexctl.extras.export.common import (
     NO_RANKS,
@@ -30,15 +31,10 @@ from ipexctl.extras.export.common import (
     source,
     title,
 )
-from ipexctl.hosts.host import ssh_options
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.launch.mpi_commands import RANK_WORDS
+from ipexctl.node.common.plan import Plan, RankPlan
 from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.plan import Plan, RankPlan
 
 ADDED: Final = (
     "# `ipexctl run` does more: it watches every rank, ends all after one has failed, separates their output, and",

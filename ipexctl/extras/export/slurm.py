@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from ipexctl.extras.export.common import (
     TAKING_TURNS,
@@ -30,12 +31,8 @@ from ipexctl.extras.export.common import (
     source,
     title,
 )
+from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.option_defaults import SLURM_LAUNCHER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.node.common.plan import Plan, Setting
 
 Launcher = Literal["auto", "srun", "mpirun"]
 

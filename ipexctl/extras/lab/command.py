@@ -12,18 +12,20 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import typer
 
 from ipexctl.commands.shared_options import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
+from ipexctl.extras.lab.down import RemovedLabs, find_labs
 from ipexctl.extras.lab.down import down as remove_labs
-from ipexctl.extras.lab.down import find_labs
 from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
 from ipexctl.extras.lab.faults import FAULTS
 from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.state import FoundLab, Lab, LabHost
 from ipexctl.extras.lab.state import load_all as list_labs
 from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
@@ -32,13 +34,6 @@ from ipexctl.text import counted
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import show_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.extras.lab.down import RemovedLabs
-    from ipexctl.extras.lab.state import FoundLab, Lab, LabHost
-
 
 _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 

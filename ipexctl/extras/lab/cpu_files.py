@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from pathlib import Path
+from typing import Final, TypeVar
 
 from ipexctl.extras.lab.cpu_profiles import ARM, CpuProfile, CpuSpec, cpus, find_cpu_profile
+from ipexctl.extras.lab.state import Lab
 from ipexctl.text import number_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from ipexctl.extras.lab.state import Lab
-
 
 Key = TypeVar("Key")
 

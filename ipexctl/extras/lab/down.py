@@ -10,19 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import state, system
 from ipexctl.extras.lab.state import FoundLab, lab_lock, labs_to_remove
 from ipexctl.node.common.processes import own_identity
 from ipexctl.run.control_files import FileGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,15 @@ mending takes the last fault first. The record on disk counts, because the calle
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import state, system
 from ipexctl.extras.lab.faults import Fault, check_possible, find_fault, read_arguments, steps
 from ipexctl.extras.lab.state import SWITCH, Lab, LabHost, lab_lock, netns_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import network
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.extras.lab.state import LabHost
+from ipexctl.extras.lab.state import LabHost
 
 ALL_INTERFACES: Final = "all"
 

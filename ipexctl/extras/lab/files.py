@@ -5,14 +5,11 @@ A host has the machine's programs, system accounts, one login account, and no pa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from ipexctl.extras.lab.plan import ipv6
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.state import Lab, LabHost
 
 
 def hostfile(lab: Lab) -> str:

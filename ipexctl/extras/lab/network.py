@@ -6,13 +6,9 @@ Docker host, does not see traffic between the nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ipexctl.extras.lab.files import join_lines
 from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, front_gateway, ipv6
-
-if TYPE_CHECKING:
-    from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.state import Lab, LabHost
 
 FRONT = "front"
 INNER = "inner"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.cpu_profiles import find_cpu_profile
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.option_defaults import LAB_HOMES, LAB_HOSTS, LAB_USER
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 _PER_BLOCK: Final = 200
 """Addresses .11 to .210 of each /24."""

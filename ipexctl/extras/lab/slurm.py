@@ -12,19 +12,16 @@ import os
 import secrets
 import sys
 import sysconfig
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
+from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.limits import LAB_DOWNLOAD, LAB_NODES_START
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.extras.lab.state import Lab, LabHost
 
 PROGRAMS: Final = {
     "slurmctld": "slurmctld",

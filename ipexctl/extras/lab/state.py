@@ -11,10 +11,11 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Literal
+from typing import IO, Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.limits import LAB_LOCK
@@ -22,10 +23,6 @@ from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.json_parser import as_object, parse_json
 from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 Condition = Literal["up", "busy", "cut-short", "abandoned", "unreadable"]
 """busy: `up` or `down` is at work; cut-short: that process did not finish; abandoned: temporary, its process is gone;

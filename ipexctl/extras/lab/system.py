@@ -13,17 +13,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.extras.lab.state import LabHost
 from ipexctl.node.common.processes import end_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from ipexctl.extras.lab.state import LabHost
 
 _PROGRAMS: Final = {
     "/usr/sbin/sshd": "openssh-server",

@@ -15,11 +15,12 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import cpu_files, files, network, slurm, state, system
@@ -30,10 +31,6 @@ from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_
 from ipexctl.extras.lab.state import Lab, LabHost, lab_lock, machine_lock
 from ipexctl.limits import LAB_HOST_START
 from ipexctl.node.common.processes import own_identity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 
 _SIZE: Final = 16 << 30
 

@@ -9,28 +9,25 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError, raise_all
+from ipexctl.extras.play.play_context import Options
+from ipexctl.extras.play.prepare import Prepared, TaskSelection
+from ipexctl.extras.play.result import PlayReport
+from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.variables import VarsDirs
+from ipexctl.extras.play.view import PlayView
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.commands.interrupt import Interrupt
-    from ipexctl.extras.play.play_context import Options
-    from ipexctl.extras.play.prepare import Prepared, TaskSelection
-    from ipexctl.extras.play.result import PlayReport
-    from ipexctl.extras.play.templater import Templater
-    from ipexctl.extras.play.variables import VarsDirs
-    from ipexctl.extras.play.view import PlayView
-    from ipexctl.hosts.host import Host
 
 
 def _playbooks() -> list[str]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS
 from ipexctl.extras.play.masks import masked, shown
 from ipexctl.extras.play.model import Block, Flush, Play, Step, Task
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_file import templates_in
+from ipexctl.extras.play.prepare import Prepared
 from ipexctl.extras.play.result import (
     Counts,
     ItemDone,
@@ -28,14 +31,8 @@ from ipexctl.extras.play.result import (
 from ipexctl.extras.play.task_runner import TaskRunner
 from ipexctl.extras.play.templater import Filled, Job
 from ipexctl.extras.play.variables import ansible_facts, send_call_variables, send_play_variables
+from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import Notice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.extras.play.prepare import Prepared
-    from ipexctl.hosts.host import Host
 
 _FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
 GATHER: Final = "gather facts"

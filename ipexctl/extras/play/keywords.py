@@ -7,23 +7,20 @@ templates. Errors name the nearest known keyword.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.extras.play.ansible_names import UNSUPPORTED
+from ipexctl.extras.play.model import InheritedKeywords
 from ipexctl.extras.play.options import BadOption, Option, converted
-from ipexctl.extras.play.playbook_file import Templated, Value
+from ipexctl.extras.play.playbook_file import PlaybookFile, Templated, Value
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+KeywordReader = Callable[[PlaybookFile, Entry], Any]
 
-    from ipexctl.extras.play.model import InheritedKeywords
-    from ipexctl.extras.play.playbook_file import PlaybookFile
-
-    KeywordReader = Callable[[PlaybookFile, Entry], Any]
 
 RESERVED: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}

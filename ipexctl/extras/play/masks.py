@@ -6,15 +6,13 @@ import base64
 import html
 import json
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ipexctl.extras.play.result import Result
+from ipexctl.extras.play.result import Result
 
 HIDDEN: Final = "********"
 SHORTEST: Final = 4

@@ -6,15 +6,12 @@ for later errors. A file that is included twice gives two tasks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from ipexctl.extras.play.options import Spec
-    from ipexctl.extras.play.playbook_file import Position, Templated, Value
+from ipexctl.extras.play.options import Spec
+from ipexctl.extras.play.playbook_file import Position, Templated, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,26 +7,22 @@ command's own line must not contain options (`creates=`): they would be its word
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.extras.play.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
 from ipexctl.extras.play.keywords import TASK, advice, condition, conditions
 from ipexctl.extras.play.model import Arg
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.options import TOO_LARGE_FIX, check_copied, source_path
+from ipexctl.extras.play.options import TOO_LARGE_FIX, Spec, check_copied, source_path
 from ipexctl.extras.play.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
 from ipexctl.file_reader import PLAYBOOK, TooLargeError, decoded, read_regular
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.extras.play.options import Spec
 
 INCLUDE_VARS: Final = "include_vars"
 KNOWN: Final = {*MODULES, INCLUDE_VARS}

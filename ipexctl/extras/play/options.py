@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,8 +23,6 @@ from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.text import expanded, is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from ipexctl.extras.play.model import Arg
 
 OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]

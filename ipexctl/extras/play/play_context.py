@@ -7,26 +7,23 @@ Modules that open and close sessions themselves, such as run, borrow one (`Sessi
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ipexctl.api.open_hosts import OpenHosts
+from ipexctl.extras.play.result import Call, PlayWatch
+from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.variables import VarsDirs
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.option_defaults import DEFAULT_HOME
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.extras.play.result import Call, PlayWatch
-    from ipexctl.extras.play.templater import Templater
-    from ipexctl.extras.play.variables import VarsDirs
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 
 LOCALHOST: Final = ("localhost", "127.0.0.1")
 

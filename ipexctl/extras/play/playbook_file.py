@@ -7,21 +7,18 @@ sees all mistakes of a file at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import PLAYBOOK, decoded, read_regular, read_typed
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.hosts.source import SourceFile
 
 _CHECKOUT: Final = Path(__file__).parents[3] / "playbooks"
 """In a source checkout; an installed package has them inside."""

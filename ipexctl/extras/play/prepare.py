@@ -7,12 +7,15 @@ depends on a variable is checked by the module.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS, HINTS
+from ipexctl.extras.play.model import Playbook, Task
 from ipexctl.extras.play.options import converted, local_path, script_argv
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
 from ipexctl.extras.play.playbook_file import (
@@ -22,16 +25,10 @@ from ipexctl.extras.play.playbook_file import (
     templates_in,
 )
 from ipexctl.extras.play.read import read_playbook
+from ipexctl.extras.play.templater import Templater
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.limit import limit_hosts, limit_parts
 from ipexctl.hosts.names import did_you_mean, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.extras.play.model import Playbook, Task
-    from ipexctl.extras.play.templater import Templater
-    from ipexctl.hosts.host import Host
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 

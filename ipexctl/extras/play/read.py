@@ -7,9 +7,11 @@ with a cloned repository: their number, nesting and tasks are limited, and recur
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.errors import FileError
 from ipexctl.extras.play.keywords import (
@@ -18,6 +20,7 @@ from ipexctl.extras.play.keywords import (
     INCLUDES,
     OF_TASKS,
     PLAY,
+    KeywordReader,
     advice,
     boolean,
     known_value,
@@ -42,12 +45,6 @@ from ipexctl.extras.play.options import Option, check_args
 from ipexctl.extras.play.playbook_file import PlaybookFile, Position, Templated, Value, read_file, shipped
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.extras.play.keywords import KeywordReader
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000

@@ -14,7 +14,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import Any, Final
 
 from jinja2 import TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError, TemplateError
@@ -25,9 +26,6 @@ from ipexctl.hosts.names import did_you_mean
 from ipexctl.limits import TEMPLATE_RENDERED
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.macos import is_linux
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 MEMORY: Final = 1 << 30
 MAX_CHARACTERS: Final = 8 << 20

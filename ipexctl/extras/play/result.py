@@ -9,21 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from ipexctl.doctor.finding import HostReport
 from ipexctl.errors import UserError
+from ipexctl.extras.play.model import Task
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import make_private_directory, write_atomically
+from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.remote.progress import Notice
 from ipexctl.user_directories import state_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.doctor.finding import HostReport
-    from ipexctl.extras.play.model import Task
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import HostError, HostResult
 
 
 @dataclass

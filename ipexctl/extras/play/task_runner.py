@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.masks import masked, secrets_in, shown
+from ipexctl.extras.play.model import Task
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.options import BadOption, filled, filled_environment
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
@@ -36,10 +38,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ipexctl.extras.play.engine import Engine
-    from ipexctl.extras.play.model import Task
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NOT_BEGUN = failed("it was not begun")

@@ -11,19 +11,16 @@ import json
 import select
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.playbook_file import Templated, Value, templates_in
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.limits import TEMPLATE_REPLY
 from ipexctl.node.common.json_parser import parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.extras.play.renderer import main; main()"
 

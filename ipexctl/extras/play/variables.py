@@ -8,26 +8,25 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.extras.play.model import Play
 from ipexctl.extras.play.playbook_file import Position, Templated, Value
 from ipexctl.extras.play.read import read_variables
 from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
 from ipexctl.found_files import check_found
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
 from ipexctl.node.common.json_parser import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.extras.play.model import Play
     from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.hosts.host import Host
 
-    VarsDirs = Mapping[str, Sequence[Mapping[str, Value]]]
-    """`group_vars/GROUP` or `host_vars/HOST` → variables of its files, stronger files last."""
+VarsDirs = Mapping[str, Sequence[Mapping[str, Value]]]
+"""`group_vars/GROUP` or `host_vars/HOST` → variables of its files, stronger files last."""
 
 _SUFFIXES: Final = (".yml", ".yaml", ".json", "")
 _VAULT: Final = b"$ANSIBLE_VAULT"

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.extras.play.model import parts_of
+from ipexctl.extras.play.prepare import Prepared
 from ipexctl.extras.play.result import (
     ItemDone,
     PlayEvent,
     PlayReport,
     PlayStarted,
+    Result,
     RunOutput,
     TaskDone,
     TaskReport,
@@ -29,12 +32,6 @@ from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.run.lines import PrefixedLines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.extras.play.prepare import Prepared
-    from ipexctl.extras.play.result import Result
 
 _COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}
 _FIELDS: Final = ("ok", "changed", "failed", "unreachable", "skipped")

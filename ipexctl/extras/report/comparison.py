@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.extras.report.page import ReportPage, TimeCurve
+from ipexctl.extras.report.page import ReportPage, TimeCurve
 
 PARTS: Final = 10
 MIN_PARTS: Final = 5

@@ -8,9 +8,13 @@ small.
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from ipexctl.extras.report.markup import Markup, element, escaped, joined, path_data, short
+from ipexctl.extras.report.measurements import HostCurves, RankGrid, RankRow
+from ipexctl.extras.report.page import TimeCurve
+from ipexctl.extras.report.phases import PhaseKind, RunPhase
 from ipexctl.extras.report.scales import (
     clock_text,
     duration_text,
@@ -20,13 +24,6 @@ from ipexctl.extras.report.scales import (
     time_ticks,
     value_ticks,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ipexctl.extras.report.measurements import HostCurves, RankGrid, RankRow
-    from ipexctl.extras.report.page import TimeCurve
-    from ipexctl.extras.report.phases import PhaseKind, RunPhase
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
 PLOT: Final = RIGHT - LEFT

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ipexctl.extras.report import drawings
+from ipexctl.extras.report.comparison import Change, Incomparable, RunComparison
 from ipexctl.extras.report.markup import Markup, element, escaped, joined
-from ipexctl.extras.report.page import Fact
+from ipexctl.extras.report.page import Fact, ReportPage, SettingRow
 from ipexctl.extras.report.scales import duration_text, number_text
 from ipexctl.extras.slow.view import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
 from ipexctl.ui.run.summary import network_text, throughput_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ipexctl.extras.report.comparison import Change, Incomparable, RunComparison
-    from ipexctl.extras.report.page import ReportPage, SettingRow
-
 
 MAX_SCRIPT: Final = 8000
 

@@ -7,18 +7,15 @@ module knows how windows arrive; `NO_MEASUREMENTS` is a run without any.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.extras.slow.timeline import RARE_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.node.common.records import Throughput
-    from ipexctl.node.run.rates import HostRates, RankRates
-    from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.node.common.records import Throughput
+from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000

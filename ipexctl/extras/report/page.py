@@ -9,29 +9,35 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.extras.report.measurements import MAX_COLUMNS, NO_MEASUREMENTS, columns_for, host_curves, rank_grid
-from ipexctl.extras.report.phases import before_start, find_phases
+from ipexctl.extras.report.measurements import (
+    MAX_COLUMNS,
+    NO_MEASUREMENTS,
+    Columns,
+    HostCurves,
+    Measurements,
+    RankGrid,
+    columns_for,
+    host_curves,
+    rank_grid,
+)
+from ipexctl.extras.report.phases import RunPhase, before_start, find_phases
+from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
-from ipexctl.node.common.records import as_dict, as_list
+from ipexctl.node.common.records import Throughput, as_dict, as_list
+from ipexctl.run.dump import Dump
 from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import Diagnosis, Line
+from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import counted, format_clock, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from ipexctl.extras.report.comparison import RunComparison
-    from ipexctl.extras.report.measurements import Columns, HostCurves, Measurements, RankGrid
-    from ipexctl.extras.report.phases import RunPhase
-    from ipexctl.extras.slow.verdict import SlowVerdict
-    from ipexctl.node.common.records import Throughput
-    from ipexctl.run.dump import Dump
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.why.diagnosis import Diagnosis, Line
-    from ipexctl.run.why.run_snapshot import RunSnapshot
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2

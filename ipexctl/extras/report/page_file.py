@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.api.known_runs import CallWatcher
 from ipexctl.errors import UserError
+from ipexctl.extras.report.report import RunReport
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file
+from ipexctl.run.registry import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ipexctl.api.known_runs import CallWatcher
     from ipexctl.commands.shared_options import Output
-    from ipexctl.extras.report.report import RunReport
-    from ipexctl.run.registry import RunRecord
 
 _FIX: Final = "name a new file in a directory that you can write to, such as report.html"
 _HEAD: Final = 4096

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from ipexctl.extras.report.measurements import Measurements, Window
 from ipexctl.node.common.records import as_dict, as_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.extras.report.measurements import Measurements, Window
-    from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.run_snapshot import RunSnapshot
 
 PhaseKind = Literal[
     "checks", "sync", "start", "checkpoint", "import", "warm-up", "steps", "script", "silent", "restart", "end"

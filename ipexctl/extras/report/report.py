@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from ipexctl.extras.report.comparison import compare
 from ipexctl.extras.report.measurements import measurements_of
@@ -16,25 +18,17 @@ from ipexctl.extras.report.page import Fact, ReportPage, report_page
 from ipexctl.extras.slow.view import VerdictOfRun
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import read_json
-from ipexctl.node.common.frames import SUFFIXES
+from ipexctl.node.common.frames import SUFFIXES, StreamName
 from ipexctl.node.run.output_times import TimesReader
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.session import Session
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.run.why.why import why
 from ipexctl.run.windows import RunWindows
 from ipexctl.text import counted, format_clock, without_colors
 from ipexctl.ui.run.figures import training_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.why.diagnosis import Diagnosis
-    from ipexctl.run.why.run_snapshot import RunSnapshot
-
 
 MAX_BYTES: Final = 32 << 20
 MAX_LOSSES: Final = 100_000

@@ -8,13 +8,11 @@ nothing is guessed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.node.run.replies import SuspectLook
+from ipexctl.node.run.replies import SuspectLook
 
 CauseKind = Literal["other-programs", "slower-cores", "data", "memory", "more-work", "unknown"]
 Confidence = Literal["likely", "possible", "insufficient"]

@@ -8,37 +8,29 @@ control machine counts if it says how the run ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from ipexctl.api.known_runs import node0_of
+from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.extras.slow.causes import needs_look
-from ipexctl.extras.slow.verdict import RunSetup, SlowVerdict, judge
+from ipexctl.extras.slow.verdict import RunSetup, SlowFinding, SlowVerdict, judge
+from ipexctl.hosts.host import Host
 from ipexctl.limits import SLOW_ANSWER
-from ipexctl.node.common.files import read_json
+from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.rates import waiting_of
 from ipexctl.node.run.replies import SuspectLook
-from ipexctl.node.run.slow_rank import plan_fields
+from ipexctl.node.run.slow_rank import LookRequest, plan_fields
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_copy
 from ipexctl.run.node0 import call_on_node0
-from ipexctl.run.registry import RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from ipexctl.api.known_runs import CallWatcher
-    from ipexctl.extras.slow.verdict import SlowFinding
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.files import RunReference
-    from ipexctl.node.run.slow_rank import LookRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,14 @@ as rare as that. Figures are means over the joined windows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ipexctl.node.run.rates import HostRates, RankRates, merge
 from ipexctl.node.run.slow_watch import MIN_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 LATE: Final = 3
 """Windows that a rank's may be late while it still runs."""

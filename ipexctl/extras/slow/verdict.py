@@ -8,25 +8,20 @@ is blamed while ranks wait for processors or disks. What cannot be known is not 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ipexctl.extras.slow.causes import FAULTS, Evidence, SlowCause, find_cause
-from ipexctl.extras.slow.timeline import judged_rows
+from ipexctl.extras.slow.timeline import JudgedWindow, judged_rows
 from ipexctl.node.common.medians import medians_of_others
+from ipexctl.node.common.records import NetworkCost
+from ipexctl.node.run.rates import RankRates, Waiting
+from ipexctl.node.run.replies import SuspectLook
 from ipexctl.node.run.slow_watch import MORE_OWN, ROW
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from ipexctl.extras.slow.timeline import JudgedWindow
-    from ipexctl.node.common.records import NetworkCost
-    from ipexctl.node.run.rates import RankRates, Waiting
-    from ipexctl.node.run.replies import SuspectLook
-    from ipexctl.run.windows import RunWindows
-
+from ipexctl.run.windows import RunWindows
 
 TRANSFER: Final = 0.3
 """The part of a step that no rank's own time explains."""

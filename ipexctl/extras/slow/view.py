@@ -10,29 +10,24 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from ipexctl.extras.slow.slow import verdict_of
+from ipexctl.extras.slow.causes import CauseKind
+from ipexctl.extras.slow.slow import SlowResult, verdict_of
+from ipexctl.extras.slow.verdict import LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.common.records import FINAL
+from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
+from ipexctl.node.run.replies import SuspectLook
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.summary import network_text
 from ipexctl.ui.table import print_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.extras.slow.causes import CauseKind
-    from ipexctl.extras.slow.slow import SlowResult
-    from ipexctl.extras.slow.verdict import LinkFinding, SlowFinding, SlowVerdict
-    from ipexctl.node.common.records import NetworkCost, RunStatus
-    from ipexctl.node.run.replies import SuspectLook
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.windows import RunWindows
 
 SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100

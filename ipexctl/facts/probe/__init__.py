@@ -8,16 +8,14 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.limits import LOCK_VALID
 from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.node_call import WALK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _HERE: Final = Path(__file__).parent
 _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.sh", "main.sh")

@@ -7,19 +7,15 @@ what all its parts run on. IPEX compares only major and minor of torch, so `work
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from ipexctl.facts.software import has_gloo_overflow
 from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.json_records import check_type, decode, decoder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ipexctl.node.common.json_records import FieldDecoder
+from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decoder_of
 
 PyPI = Literal["available", "yanked", "absent"]
 CpuWheel = Literal["published", "unverified", "none"]

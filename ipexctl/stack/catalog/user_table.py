@@ -6,9 +6,10 @@ The types of the fields in `table.py` say what a value may be.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import STACK_ROWS, read_regular
@@ -31,10 +32,6 @@ from ipexctl.stack.catalog.table import (
 )
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 VARIABLE: Final = "IPEXCTL_ROWS"
 _KINDS: Final = ("ipex", "torch")

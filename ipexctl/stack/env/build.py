@@ -8,32 +8,29 @@ The requested name points at an environment only after it passed its verificatio
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.facts import addresses_among
-from ipexctl.files.store_client import Damaged, StoreLocation, missing
+from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation, missing
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.home import find_leaders
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.env.replies import CheckResult, EnvRecord
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, HostStatus, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
-from ipexctl.stack.lock.lock import home_obstacle
+from ipexctl.stack.lock.lock import Lock, Wheel, home_obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from ipexctl.files.store_client import StoredFile
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.env.replies import CheckResult, EnvRecord
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
-    from ipexctl.stack.lock.lock import Lock, Wheel
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,37 +7,35 @@ machine (`machine_token`), because hosts that share a home share the environment
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.facts import Facts
+from ipexctl.hosts.host import Host
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
+from ipexctl.node.common.answer import Json
+from ipexctl.node.env.build import BuildRequest, LockedWheel
 from ipexctl.node.env.check import normalize
+from ipexctl.node.env.environments import (
+    CheckRequest,
+    HomeRequest,
+    LinkRequest,
+    NoteRequest,
+    PruneRequest,
+    RemoveRequest,
+    UsedRequest,
+)
 from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, Unpacked, VerifyResult
+from ipexctl.node.env.unpacked import UnpackedRequest
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.env.build import BuildRequest, LockedWheel
-    from ipexctl.node.env.environments import (
-        CheckRequest,
-        HomeRequest,
-        LinkRequest,
-        NoteRequest,
-        PruneRequest,
-        RemoveRequest,
-        UsedRequest,
-    )
-    from ipexctl.node.env.unpacked import UnpackedRequest
     from ipexctl.node.env.verify import VerifyRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
     from ipexctl.stack.env.build import EnvSpec
 
 

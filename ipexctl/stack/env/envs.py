@@ -7,26 +7,23 @@ environment in use anywhere stays.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.facts.software import Env
 from ipexctl.hosts.home import find_leaders
+from ipexctl.hosts.host import Host
+from ipexctl.node.env.replies import EnvListing
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.env.environment import EnvClient, machine_token, verify
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.software import Env
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.env.replies import EnvListing
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.version import VERSION_PATTERN
 
 from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.software import Env
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.text import is_variable_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.software import Env
-
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _MADE: Final = re.compile(r".*-[0-9a-f]{8}")

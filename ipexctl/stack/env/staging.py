@@ -11,12 +11,12 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
@@ -31,17 +31,13 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import BytesMoved, HostFinished
+from ipexctl.remote.session import Session
+from ipexctl.stack.env.build import EnvSpec
+from ipexctl.stack.install_context import InstallContext
 from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried
+from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.lock.pipeline import query_here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ipexctl.remote.session import Session
-    from ipexctl.stack.env.build import EnvSpec
-    from ipexctl.stack.install_context import InstallContext
-    from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.resolve.model import Sources
+from ipexctl.stack.resolve.model import Sources
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:

@@ -9,21 +9,18 @@ from __future__ import annotations
 import re
 import shlex
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
+from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, cause_of
 from ipexctl.known_errors.table import PACKAGES as MODULES
 from ipexctl.known_errors.table import known_errors
+from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
-
-if TYPE_CHECKING:
-    from ipexctl.known_errors.match import KnownError
-    from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 
 _STACK_MODULES: Final = ("torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
 _OWN_PYTHON: Final = "repair that environment, or let ipexctl make one: ipexctl install"

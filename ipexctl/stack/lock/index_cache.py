@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ipexctl.limits import INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
@@ -14,10 +16,6 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.user_directories import cache_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 CONTROL_MACHINE: Final = ""
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")

@@ -8,8 +8,9 @@ Logins travel on stdin and are never part of a URL that is logged or shown.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -18,19 +19,14 @@ from packaging.version import Version
 
 from ipexctl.limits import INDEX_ANSWER
 from ipexctl.node.common.http import origin_of, without_login
+from ipexctl.node.env.indexes import QueryRequest, SourceRequest
 from ipexctl.node.env.replies import AvailableWheel, PipSettings, QueryReply
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
-from ipexctl.stack.lock.wheels import Availability
+from ipexctl.remote.session import Session
+from ipexctl.stack.lock.wheels import Availability, Target
+from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.stack.resolve.reasons import no_intel_mpi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ipexctl.node.env.indexes import QueryRequest, SourceRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.stack.lock.wheels import Target
-    from ipexctl.stack.resolve.model import Sources, StackPlan
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"

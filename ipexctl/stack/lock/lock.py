@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system import Mount
 from ipexctl.files.store_client import StoredFile
+from ipexctl.node.env.build import LockDocument, LockedWheel
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import Mount
-    from ipexctl.node.env.build import LockDocument, LockedWheel
-
 
 UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""

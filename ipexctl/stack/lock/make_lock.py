@@ -9,12 +9,14 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from packaging.requirements import Requirement
+from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -23,26 +25,19 @@ from ipexctl.found_files import parse_toml
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
-from ipexctl.node.env.replies import AvailableWheel, CompileReply
+from ipexctl.node.env.indexes import SizesRequest
+from ipexctl.node.env.lock import CompileRequest
+from ipexctl.node.env.replies import AvailableWheel, CompileReply, LocalWheel
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session
 from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from packaging.tags import Tag
-
-    from ipexctl.node.env.indexes import SizesRequest
-    from ipexctl.node.env.lock import CompileRequest
-    from ipexctl.node.env.replies import LocalWheel
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.stack.resolve.model import Sources, StackPlan
+from ipexctl.stack.resolve.model import Sources, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""

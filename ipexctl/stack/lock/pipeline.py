@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -29,7 +30,9 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.remote.session import Session
 from ipexctl.stack.choice import installed_plan
+from ipexctl.stack.install_context import InstallContext, InstallRequest
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
@@ -46,7 +49,7 @@ from ipexctl.stack.lock.indexes import (
     query_indexes,
     sources_for,
 )
-from ipexctl.stack.lock.lock import UNPACKED
+from ipexctl.stack.lock.lock import UNPACKED, Lock, Wheel
 from ipexctl.stack.lock.make_lock import LacksWheel, LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl
@@ -54,13 +57,6 @@ from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import TORCH, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import join_words, readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from ipexctl.remote.session import Session
-    from ipexctl.stack.install_context import InstallContext, InstallRequest
-    from ipexctl.stack.lock.lock import Lock, Wheel
 
 
 def refuse_outdated(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -21,15 +22,10 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
 from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.hosts.yaml_tree import YamlTree, is_null
+from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.stack.lock.make_lock import uv_here
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.hosts.yaml_tree import YamlNode
 
 PYPROJECT: Final = "pyproject.toml"
 UV_LOCK: Final = "uv.lock"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -23,11 +25,6 @@ from ipexctl.stack.lock.indexes import directory_of
 from ipexctl.stack.lock.project_files import FileLine, read_project_file, split_extras
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
 
 IPEX: Final = "intel-extension-for-pytorch"
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -20,14 +21,9 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.stack.catalog.table import minor, rows, version_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from ipexctl.node.env.replies import AvailableWheel, SourceFailure
-    from ipexctl.stack.resolve.model import StackPlan
-
+from ipexctl.stack.resolve.model import StackPlan
 
 BINDINGS: Final = "oneccl-bind-pt"
 PACKAGES: Final = frozenset({"oneccl", "impi-rt"})

@@ -6,19 +6,16 @@ that does not work fails its verification.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.facts.cpu import TIERS, X86, Tier
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.software import Python
 from ipexctl.stack.catalog.table import Isa, StackSpec, minor, version_key
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.reasons import Reason, because
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.software import Python
 
 OLDEST_PYTHON: Final = "3.8"
 _EXAMPLES: Final = 4

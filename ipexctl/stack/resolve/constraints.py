@@ -8,22 +8,18 @@ table does not have is a wrong call (exit code 2); versions that exclude each ot
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.reasons import Reason, because
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ipexctl.stack.resolve.model import StackRequest
-
 
 StackKind = Literal["any", "ipex", "torch"]
 STACK_KINDS: Final = ("ipex", "torch")

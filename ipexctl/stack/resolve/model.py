@@ -6,14 +6,14 @@ fields. A plan carries its reasons as values, which become sentences where they 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ipexctl.node.env.replies import AvailableWheel
+from ipexctl.stack.catalog.table import StackSpec
 
-    from ipexctl.node.env.replies import AvailableWheel
-    from ipexctl.stack.catalog.table import StackSpec
+if TYPE_CHECKING:
     from ipexctl.stack.resolve.reasons import Reason
 
 

@@ -8,28 +8,26 @@ fault; `install` is the Python to add, `3.11`. The parts of a fix are alternativ
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
+from typing import Any, Final, Literal, ParamSpec
 
 from ipexctl.hosts.names import quoted
 from ipexctl.refusal import Refusal
+from ipexctl.stack.catalog.table import Isa, KnownBad, StackSpec
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+Names = tuple[str, ...]
+Absent = tuple[tuple[str, str | None], ...]
+"""Project, with a version if the indexes have others."""
+Builds = tuple[tuple[str, str, Names], ...]
+"""Project, version, and the Pythons with wheels of it."""
+Rejected = tuple[str, "Reason"]
+"""Name of a better row, and why it was not taken."""
+Gloo = Literal["no", "maybe", "yes"]
+Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
-    from ipexctl.stack.catalog.table import Isa, KnownBad, StackSpec
-
-    Names = tuple[str, ...]
-    Absent = tuple[tuple[str, str | None], ...]
-    """Project, with a version if the indexes have others."""
-    Builds = tuple[tuple[str, str, Names], ...]
-    """Project, version, and the Pythons with wheels of it."""
-    Rejected = tuple[str, "Reason"]
-    """Name of a better row, and why it was not taken."""
-    Gloo = Literal["no", "maybe", "yes"]
-    Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
 Text = tuple[str, str]
 Fields = ParamSpec("Fields")

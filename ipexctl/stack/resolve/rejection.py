@@ -5,18 +5,14 @@ It is the easiest to solve: of a row without bindings whose torch is available, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from ipexctl.stack.catalog.table import StackSpec, version_key
+from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.resolve import reasons
+from ipexctl.stack.resolve.compatibility import HostProfile
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 from ipexctl.stack.resolve.reasons import QueriedIndexes, Reason, because
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.stack.lock.wheels import Availability, Target
-    from ipexctl.stack.resolve.compatibility import HostProfile
 
 
 def queried_indexes(wheels: Availability) -> QueriedIndexes:

@@ -7,9 +7,11 @@ Without an answer of indexes every published wheel counts as available, so the i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from ipexctl.facts.facts import Facts
+from ipexctl.node.env.replies import AvailableWheel
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, split_requirement
@@ -24,19 +26,10 @@ from ipexctl.stack.resolve.compatibility import (
 )
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import IPEX, ONECCL, OPTIONAL, TORCH, UV, StackPlan, StackRequest, Undecided
-from ipexctl.stack.resolve.reasons import Reason, because
+from ipexctl.stack.resolve.reasons import Newest, Reason, Rejected, because
 from ipexctl.stack.resolve.rejection import easiest_problem, missing_wheels, queried_indexes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.stack.resolve.reasons import Newest, Rejected
-
-    Tried = Sequence[tuple[StackSpec, Reason]]
-    from collections.abc import Iterable
-
-    from ipexctl.node.env.replies import AvailableWheel
+Tried = Sequence[tuple[StackSpec, Reason]]
 
 
 def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any_hosts: bool, or_gloo: bool) -> Reason:

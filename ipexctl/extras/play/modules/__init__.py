@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.extras.play.modules.specs import SPECS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FILES: Final = {spec.name: file for file, specs in SPECS.items() for spec in specs}
 _SPECS: Final = {spec.name: spec for specs in SPECS.values() for spec in specs}

@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.extras.play.modules.host_script import exports, run_sh
 from ipexctl.extras.play.options import OMIT
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_file import Templated
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.remote.reply import MalformedReply
-
-if TYPE_CHECKING:
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session
 
 
 def _assert(_: PlayContext, call: Call) -> Result:

@@ -12,20 +12,17 @@ import os
 import tarfile
 import threading
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
 from ipexctl.extras.play.options import TOO_LARGE_FIX, source_path
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed, unified_diff
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session
 
 _SMALL_FILE: Final = 256 << 10
 _MAX_DIFF: Final = 200_000

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.extras.play.options import local_path
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.files.destination import read_umask
 from ipexctl.files.requested import FetchSource, is_contents
 from ipexctl.named_paths import write_named_file
 from ipexctl.node.common.files import encode_name, sha256_of
+from ipexctl.remote.session import Session
+from ipexctl.run.fetch import FetchRequest
 from ipexctl.sync.path_notes import note_fetched
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.remote.session import Session
-    from ipexctl.run.fetch import FetchRequest
 
 _SEND_FILE: Final = """\
 src=$1 have=$2 check=$3

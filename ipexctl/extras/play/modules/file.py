@@ -7,15 +7,13 @@ between check and change. Output of a host is matched against a pattern.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result
 from ipexctl.remote.reply import MalformedReply
-
-if TYPE_CHECKING:
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session
 
 _HOME: Final = """\
 case $1 in '~') path=$HOME;; '~/'*) path=$HOME/${1#??};; *) path=$1;; esac

@@ -5,24 +5,20 @@ from __future__ import annotations
 import io
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.command import Command, encode_for_printf, shell_text
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import ChunkStream, chunks_of
+from ipexctl.remote.session import ChunkStream, Session, chunks_of
 from ipexctl.text import printable, variable_in_sh
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.session import Session
 
 # `read` consumes single bytes, leaving the input after the line to the script; head and dd may read ahead.
 _READ_SCRIPT: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'

@@ -6,20 +6,17 @@ Lines whose replacement depends on others are only reported, and so are imports 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.options import local_path
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, unified_diff
 from ipexctl.file_reader import SOURCE, decoded, read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host
 
 SUFFIXES: Final = frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".txt", ".toml", ".cfg", ".md"})
 _SKIPPED: Final = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".ipexctl", ".tox"})

@@ -8,10 +8,11 @@ for `creates` in the run's own tree: a project may have two.
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.api import run as api
 from ipexctl.api.known_runs import CallWatcher, stop
@@ -20,13 +21,15 @@ from ipexctl.errors import CallError
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.options import local_path, script_argv
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus
-from ipexctl.hosts.host import private_keys
+from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.progress import Notice
-from ipexctl.run.follow import Follower
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.call import RunCall
@@ -36,15 +39,6 @@ from ipexctl.run.start.request import StartFailure, check_request, run_spec
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.follow import RunUpdate
 
 _MAX_KEPT: Final = 1 << 20
 

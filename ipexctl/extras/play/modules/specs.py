@@ -7,22 +7,18 @@ can't stand together, or None.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.options import Option, Spec
-from ipexctl.option_declaration import declared
+from ipexctl.option_declaration import Declaration, declared
 from ipexctl.option_defaults import DEFAULT_ENV, RECONNECT_SECONDS
 from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.sync_options import SyncOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.option_declaration import Declaration
 
 TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")

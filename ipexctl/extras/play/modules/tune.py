@@ -7,15 +7,13 @@ enters the home through no other account's link.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.extras.play.modules.host_script import WALK, run_sh
+from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.remote.home_script import home_functions, home_refusal
-
-if TYPE_CHECKING:
-    from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session
 
 LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
 # Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. `walk.sh` enters
