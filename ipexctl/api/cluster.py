@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ipexctl.api import host_checks, host_files, host_stacks, open_hosts
+from ipexctl.api.before_run import on_hosts_left
 from ipexctl.api.fetch import fetch_files
 from ipexctl.api.host_checks import InstructionSet
 from ipexctl.api.host_stacks import EnvsRequest, InstallOptions
@@ -24,7 +25,7 @@ from ipexctl.api.interruptible import check_lists, check_types, interruptible, r
 from ipexctl.api.known_runs import CallWatcher, RunList, stop
 from ipexctl.api.known_runs import ps as list_runs
 from ipexctl.api.open_hosts import HostOutput, OpenHosts, open_sessions
-from ipexctl.api.run import Followed, FollowedRun, RunWatcher, on_hosts_left
+from ipexctl.api.run import Followed, FollowedRun, RunWatcher
 from ipexctl.api.run import run as start_run
 from ipexctl.api.run_handle import Run
 from ipexctl.call_options import CallOptions, option_text

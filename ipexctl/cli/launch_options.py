@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -24,19 +25,16 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.option_declaration import declared, values_of
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.spec import RankOptions, RunOptions, StartOptions
+from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec, StartOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from ipexctl.call_options import CallOptions
     from ipexctl.commands.interrupt import Interrupt
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun
     from ipexctl.run.start.request import StartFailure
-    from ipexctl.spec import CommandKind, RunSpec
 
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -7,25 +7,21 @@ hostfile are read again, so the call must be made in the first one's directory.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection, Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ipexctl.cli.launch_options import ScriptCommand, has_module
+from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, has_module
 from ipexctl.commands import complete
 from ipexctl.commands.defaults import ALTERNATIVES, CLUSTER
-from ipexctl.commands.shared_options import option
+from ipexctl.commands.shared_options import Output, option
 from ipexctl.errors import UserError
-from ipexctl.run.start.call import TypedCall
+from ipexctl.run.start.call import RunCall, TypedCall
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence, Set
-
-    from ipexctl.cli.launch_options import LaunchLine
-    from ipexctl.commands.shared_options import Output
     from ipexctl.run.registry import RunRecord
-    from ipexctl.run.start.call import RunCall
 
 RESUME: Final = option(
     "--resume RUN",
@@ -117,7 +113,7 @@ def on_hosts_left(
     call: RunCall, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
 ) -> RunCall:
     """The call for its hosts that answer. Raises a CallError if none does, or the run is alive."""
-    from ipexctl.api.run import on_hosts_left as find
+    from ipexctl.api.before_run import on_hosts_left as find
     from ipexctl.commands.target_hosts import session_pool
     from ipexctl.run.start.resume import hosts_to_look_at
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,10 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.remote.session import Session
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.local_copy import LocalCopy, read_final_status
+from ipexctl.run.ranks import RankSet
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.stop import stop
 from ipexctl.text import printable
@@ -33,11 +36,7 @@ from ipexctl.ui.run.plain import PlainRun, wants_live
 from ipexctl.ui.run.summary import left_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from ipexctl.commands.shared_options import Output, ViewOptions
-    from ipexctl.remote.session import Session
-    from ipexctl.run.ranks import RankSet
     from ipexctl.ui.run.events import EventsView
     from ipexctl.ui.run.run_view import RunView
 

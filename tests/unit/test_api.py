@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.api import before_run
 from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
 from ipexctl.run.start.call import RunCall
@@ -65,7 +66,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda call, *_, **__: call)
     monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
     monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
-    monkeypatch.setattr(api, "_install_first", lambda *_: found["_install_first"])
+    monkeypatch.setattr(before_run, "install_first", lambda *_: found["_install_first"])
     return found
 
 
@@ -145,6 +146,6 @@ def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_al
     notes: list[str] = []
     spec = replace(CALL.spec, install=True, takes_own_requirements=True)
     call = replace(CALL, spec=spec, project=ProjectLocation(tmp_path, ".", ("train.py",)))
-    request = api._request_of_project(call, StackRequest(stack="torch"), notes.append)
+    request = before_run._request_of_project(call, StackRequest(stack="torch"), notes.append)
     assert (request is not None) is is_taken
     assert is_taken or f"{tmp_path}/{open_to_all}" in notes[0]
