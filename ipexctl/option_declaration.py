@@ -7,7 +7,7 @@ Such an option is a field of a frozen dataclass, made by `declare`: of `RankOpti
 - the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`
 - the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
-- the way to the hosts: `spec.py: asked_of`, `ProcessOptions` of `node/common/job.py`
+- the way to the hosts: `spec.py: asked_of`, `AgentOptions` of `node/common/plan.py`
 
 A default that others need too has its name from `option_defaults.py`.
 """

@@ -1,8 +1,8 @@
-"""The spec of a run: one frozen value, from the words of the call to job.json.
+"""The spec of a run: one frozen value, from the words of the call to plan.json.
 
 `run/start/request.py: run_spec` makes it for the command line, a playbook's `run` task or `submit`. The plan keeps it
-as JSON (`asked_of`); `run/start/records.py` writes what ranks and supervisor need into the records that are sent. The
-checks are in `launch/overrides.py` and `request.py`; `option_declaration.py` says what follows from a declaration.
+as JSON (`asked_of`), from which ranks and supervisor take `AgentOptions` (`node/common/plan.py`). The checks are in
+`launch/overrides.py` and `request.py`; `option_declaration.py` says what follows from a declaration.
 """
 
 from __future__ import annotations
@@ -357,6 +357,8 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     """An install without packages and requirements takes the project's own requirements file, if it has one."""
     accelerate: AccelerateConfig | None = None
     """Its ranks and ports are already in the options."""
+    first_world_size: int = 0
+    """Ranks of the first run, if this one resumes another; else 0."""
     master_addr: str | None = None
     """From a pasted line; only compared with node0's address."""
     local_rank: str = ""

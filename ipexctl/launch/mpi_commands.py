@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.python_env import for_launcher
-from ipexctl.node.common.plan import LaunchFile, Setting
+from ipexctl.node.common.plan import LaunchFile, Setting, hostfile_text
 from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ipexctl.launch.context import LaunchContext
     from ipexctl.launch.mpi import Launcher
+    from ipexctl.node.common.plan import HostPlan
 
 STARTUP_TIMEOUT: Final = 120
-RANK_WORDS: Final = 5
-"""Arguments at the end of the mpirun line that start the rank wrapper."""
 _SSH: Final = """\
 #!/bin/sh
 # The ssh of mpirun on node0. Hydra's -q would suppress ssh's error messages.
@@ -133,25 +132,15 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
     )
 
 
-def hostfile(context: LaunchContext) -> str:
-    """The hostfile of mpirun, each host with its planned ranks; or a starter's."""
-    starter = rank_starter_of(context.flavor)
-    if starter is not None and (text := starter.hostfile(context.counts)):
-        return text
-    form = "{} slots={}\n" if context.flavor == "openmpi" else "{}:{}\n"
-    return "".join(form.format(node.ssh_name, node.count) for node in context.nodes)
-
-
-def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
+def files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[LaunchFile, ...]:
     starter, shell = rank_starter_of(context.flavor), context.request.found.starter.remote_shell
     reaches_others = context.request.spec.has_pool and not context.alone
+    text = hostfile_text(context.flavor, hosts)
+    result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if starter is not None:
-        text = starter.hostfile(context.counts)
-        result = [LaunchFile("hostfile", 0o600, text)] if text else []
         if starter.has_starters and context.request.found.ssh_config and not context.request.found.node0.no_logins:
             shell, reaches_others = _ssh_script(context), not context.alone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
-    result = [LaunchFile("hostfile", 0o600, hostfile(context))]
     if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
         script = shell or _ssh_script(context)
         # Open MPI's daemons look for it on every node.

@@ -93,15 +93,29 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
         candidates=request.found.env.stacks,
         command=_command(request),
         cwd=request.found.home,
-        files=mpi_commands.files(context),
+        files=mpi_commands.files(context, hosts),
         has_starters=starter is not None and starter.has_starters,
         stores=find_leaders(request.found.facts, lambda name: request.found.facts[name].store_of(name)),
+        setup=request.found.setup,
+        job=request.found.job,
+        python_version=request.found.env.version,
+        local_rank=_local_rank_option(spec.local_rank, request.found.env.packages.get("torch", "")),
+        first_world_size=spec.first_world_size or world_size,
+        ends_at_logout=tuple(
+            name for name, facts in request.found.facts.items() if facts.logind and facts.logind.kill_user_processes
+        ),
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
         allreduce=context.allreduce,
         wire=context.wire,
         other_runs=_other_runs(request, hosts),
     )
+
+
+def _local_rank_option(option: str, torch: str) -> str:
+    """As torch.distributed.launch of that version writes it."""
+    is_old = torch.partition(".")[0] in ("0", "1")
+    return "--local_rank" if option and is_old else option
 
 
 def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:

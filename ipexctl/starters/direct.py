@@ -40,9 +40,5 @@ class DirectStart:
         del counts, hostfile, is_crowded
         return ()
 
-    def hostfile(self, counts: Mapping[str, int]) -> str:
-        del counts
-        return ""
-
 
 DIRECT: Final = DirectStart()

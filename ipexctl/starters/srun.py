@@ -67,9 +67,6 @@ class SrunStep:
         )
         return (*options, "--overcommit") if is_crowded else options
 
-    def hostfile(self, counts: Mapping[str, int]) -> str:
-        return "".join(f"{name}\n" * count for name, count in counts.items())
-
 
 STEP: Final = SrunStep()
 

@@ -52,9 +52,6 @@ class RankStarter(Protocol):
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
         """Words before those that start one rank. Empty: supervisor and starters start each rank with its number."""
 
-    def hostfile(self, counts: Mapping[str, int]) -> str:
-        """Text of its hostfile; empty if it needs none."""
-
 
 class Starter(Protocol):
     """The way to the nodes: of the call, and from node0 to the others."""

@@ -20,7 +20,6 @@ def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
     def make(command: str, size: int = 2, ranks_in: Path | None = None, **more: Any) -> Attached:
         run = Run(tmp_path / "home", command, size, **more)
         run.listen()
-        run.write_job()
         if ranks_in is not None:  # a disk of its own for the output
             (run.rundir / "ranks").symlink_to(ranks_in)
         run.send_go()

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +18,19 @@ from typing import Any
 
 from agent_helpers import agent_file, mark_home, wait_until
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.plan import Setting, to_json
 from ipexctl.node.common.processes import command_lines, is_running
 from ipexctl.remote.node_call import script_text
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import HOOKS
+from plan_helpers import small_plan
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 HERE = Host("localhost", "localhost")
 SLEEP_FOREVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 FINAL = ("ok", "failed", "stopped", "lost")
+DIRECT = {"flavor": "none", "has_starters": True}
+"""A plan whose ranks no mpirun starts."""
 OVER_TCP = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:-3], '@none', '127.0.0.1', sys.argv[1]])"
 """Starts a rank with another address of the supervisor."""
 
@@ -40,10 +45,24 @@ class Run:
     python: str = sys.executable
     """What the scripts run under."""
     launch: list[str] = field(default_factory=list)
-    """The launcher with its words, before the rank's; the stand-in by default, none with `by_mpirun` false."""
-    job: dict[str, Any] = field(default_factory=dict)
-    go: dict[str, Any] = field(default_factory=dict)
-    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The launcher with its words, before the rank's; the stand-in by default, none if the plan has starters."""
+    of_ranks: list[str] = field(default_factory=list)
+    """The host of each rank; all are this machine, named `here` by default."""
+    spares: list[str] = field(default_factory=list)
+    asked: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    settings: list[Setting] = field(default_factory=list)
+    of_launcher: dict[str, str] = field(default_factory=dict)
+    """Its own variables."""
+    planned: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Rank → fields of its plan."""
+    sent: dict[str, Any] = field(default_factory=dict)
+    """What else the supervisor gets at the start: `notify`, `connectivity`."""
+    bytecode: str = ""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Other values in the agent's `limits.py`."""
     rank_port: int | None = None
     """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
@@ -69,14 +88,15 @@ class Run:
 
     def start(self) -> Run:
         self.listen()
-        self.write_job()
         self.send_go()
         return self
 
     def upload_agent(self) -> None:
-        bytecode = "bytecode" not in self.job  # else it is this run that leaves it
-        agent = agent_file("run files", bytecode=bytecode)
+        # A run with `bytecode` is the one that leaves it.
+        agent = agent_file("run files", bytecode=not (self.bytecode or self.limits))
         self.agent.write_bytes(Path(agent).read_bytes())
+        if self.limits:
+            set_limits(self.agent, self.limits)
         for name, module in HOOKS.items():
             path = self.rundir / name
             path.parent.mkdir(exist_ok=True, mode=0o700)
@@ -95,65 +115,49 @@ class Run:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        here = {"id": self.id, "rundir": str(self.rundir), "bind": "127.0.0.1", "token": self.token, "host": "here"}
-        listening = self._ask(here)
+        listening = self._ask(self.listen_request())
         self.port = int(listening["port"])
         self.local = str(listening.get("local"))  # supervisors of older versions have none
 
-    def write_job(self) -> None:
-        path = self.rundir / "job.json"
-        path.write_text(json.dumps(self.job_of(["here"] * self.size)))
-        path.chmod(0o600)
+    def listen_request(self) -> dict[str, Any]:
+        return {"rundir": str(self.rundir), "bind": "127.0.0.1", "token": self.token}
 
-    def job_of(self, hosts: list[str]) -> dict[str, Any]:
-        """The job of a rank on each of these hosts, which are this machine."""
-        command = [sys.executable, "-u", "-c", self.command] if isinstance(self.command, str) else self.command
-        ranks = {
-            str(rank): {
-                "host": host,
-                "local_rank": hosts[:rank].count(host),
-                "local_size": hosts.count(host),
-                **self.plans.get(str(rank), {}),
-            }
-            for rank, host in enumerate(hosts)
-        }
-        return {
-            "id": self.id,
-            "token": self.token,
-            "home": str(self.home),
-            "rundir": str(self.rundir),
-            "world_size": len(hosts),
-            "master": {"addr": "127.0.0.1", "port": None},
-            "command": command,
-            "cwd": str(self.home),
-            "variables": {},
-            "prepended": [],
-            "setup": None,
-            "python": self.python,
-            "ranks": ranks,
-            **self.job,
-        }
+    def start_request(self) -> dict[str, Any]:
+        job = {"rundir": str(self.rundir), "token": self.token, "secrets": self.secrets, "bytecode": self.bytecode}
+        return {"plan": self.document(), "job": job, **self.sent}
 
-    def send_go(self, *, leave: bool = True) -> None:
-        by_mpirun = self.go.get("by_mpirun", True)
-        launch = self.launch or ([sys.executable, str(STAND_IN), str(self.size)] if by_mpirun else [])
+    def document(self) -> dict[str, Any]:
+        """plan.json of the run."""
+        stand_in = [] if self.plan.get("has_starters") else [sys.executable, str(STAND_IN), str(self.size)]
+        launch = self.launch or stand_in
         if self.rank_port is not None:
             launch = [*launch, sys.executable, "-c", OVER_TCP, str(self.rank_port)]
-        go = {
-            "argv": [*launch, *self.program("run.rank"), str(self.rundir / "job.json")],
-            "variables": {},
-            "nodes": 1,
-            "world_size": self.size,
-            "ranks": [{"rank": rank, "host": "here", "store": "here"} for rank in range(self.size)],
-            "master": {"addr": "127.0.0.1", "port": None},
-            "script": "test",
-            "env": "test",
-            "time_limit": None,
-            "hang_after": 600.0,
-            "on_hang": "report",
-            **self.go,
-        }
-        self.started = self._ask(go)
+        command = [sys.executable, "-u", "-c", self.command] if isinstance(self.command, str) else self.command
+        found = small_plan(
+            self.of_ranks or ["here"] * self.size,
+            self.spares,
+            asked={"meter": False, **self.asked},
+            ranks=self.planned,
+            id=self.id,
+            home=str(self.home),
+            argv=(*launch, *self.program("run.rank"), str(self.rundir / "job.json")),
+            launcher_env=tuple(Setting(name, value, "") for name, value in self.of_launcher.items()),
+            settings=(
+                *(Setting(name, value, "") for name, value in self.variables.items()),
+                *(Setting(name, "", "", secret=True) for name in self.secrets),
+                *self.settings,
+            ),
+            master_addr="127.0.0.1",
+            command=tuple(command),
+            cwd=str(self.home),
+            python=self.python,
+            env="test",
+        )
+        hosts = tuple(host._replace(address="127.0.0.1") for host in found.hosts)
+        return {**to_json(found._replace(hosts=hosts)), **self.plan}
+
+    def send_go(self, *, leave: bool = True) -> None:
+        self.started = self._ask(self.start_request())
         if leave:
             self.process.communicate(timeout=10)
 
@@ -215,6 +219,16 @@ class Run:
                 continue
 
 
+def set_limits(agent: Path, limits: Mapping[str, float]) -> None:
+    name = "ipexctl/node/common/limits.py"
+    with zipfile.ZipFile(agent) as source:
+        texts = {each: source.read(each) for each in source.namelist()}
+    texts[name] += "".join(f"{limit} = {value}\n" for limit, value in limits.items()).encode()
+    with zipfile.ZipFile(agent, "w") as target:
+        for each, text in texts.items():
+            target.writestr(each, text)
+
+
 def processes_with(marker: str) -> list[tuple[int, str]]:
     """Processes whose command line or environment contains `marker`, without zombies and this process."""
     found = []
@@ -234,8 +248,7 @@ def runs_in(home: Path, size: int = 2, **every: Any) -> Iterator[Callable[..., R
     made: list[Run] = []
 
     def make(command: list[str] | str, ranks: int = size, **more: Any) -> Run:
-        go = {**every.get("go", {}), **more.get("go", {})}
-        run = Run(home, command, ranks, id=f"run{len(made)}", **{**every, **more, "go": go})
+        run = Run(home, command, ranks, id=f"run{len(made)}", **{**every, **more})
         made.append(run)
         return run
 

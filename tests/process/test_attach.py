@@ -182,7 +182,7 @@ def test_why_dumps_stacks_of_ranks_once(attach: Callable[..., Attached]) -> None
 
 
 def test_attach_shows_stack_dump_of_a_stopped_hang(attach: Callable[..., Attached]) -> None:
-    attached = attach(HANG_SCRIPT, 2, go={"hang_after": 6, "on_hang": "stop"})
+    attached = attach(HANG_SCRIPT, 2, asked={"hang_after": 6, "on_hang": "stop"})
     ended = attached.call("attach", "last")
     assert ended.returncode == 1
     assert missing(ended.stderr.decode(), "wait_for_others") == []
@@ -263,7 +263,7 @@ if os.environ["RANK"] == "1" and os.environ.get("RESTART_COUNT", "0") == "0":
 
 @pytest.mark.parametrize("source", ["node0", "copy"])
 def test_printed_notes_stay_lines_and_real_ones_are_notes(attach: Callable[..., Attached], source: str) -> None:
-    attached = attach(SCRIPT, go={"restarts": 1})
+    attached = attach(SCRIPT, asked={"max_restarts": 1})
     attached.run.wait()
     if source == "copy":
         assert attached.call("attach", "last").returncode == attached.run.status["exit_code"]
@@ -298,7 +298,7 @@ def test_a_command_that_can_not_start_is_a_note(attach: Callable[..., Attached])
 
 @pytest.mark.core
 def test_the_note_of_a_restart_is_in_the_last_lines(attach: Callable[..., Attached]) -> None:
-    attached = attach("print('once', flush=True)\nimport sys\nsys.exit(3)", 1, go={"restarts": 1})
+    attached = attach("print('once', flush=True)\nimport sys\nsys.exit(3)", 1, asked={"max_restarts": 1})
     attached.run.wait()
     ran = attached.call("logs", "last", "--tail", "2")
     assert ran.stdout == b"[0] once\n"

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from checkpoint_helpers import TOKEN, Hosts, saved
-from run_helpers import Run
+from run_helpers import STAND_IN, Run
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.answer import AgentError
@@ -307,16 +308,20 @@ def test_strangers_that_fill_the_port_do_not_end_the_exchange(hosts: Callable[[s
     assert cluster.content() == [saved("one")] * 3
 
 
-CHECKPOINT = {"checkpoint": "last.pt"}
-IT_LASTS = {
-    **CHECKPOINT,
-    "ranks": [{"rank": rank, "host": f"node{rank}", "store": f"store{rank}"} for rank in range(2)],
+CHECKPOINT: dict[str, Any] = {"asked": {"checkpoint": "last.pt", "max_restarts": 2}, "spares": ["spare"]}
+NOT_ALL = (
+    "import os, sys, time; time.sleep(600) if os.environ['PMI_RANK'] == '2' else os.execv(sys.argv[1], sys.argv[1:])"
+)
+IT_LASTS: dict[str, Any] = {
+    "asked": CHECKPOINT["asked"],
+    "of_ranks": ["node0", "node0", "node1"],
+    "launch": [sys.executable, str(STAND_IN), "3", sys.executable, "-c", NOT_ALL],
 }
-"""Of two stores, here one takes no part."""
+"""Of two stores, here one takes no part: its rank does not begin."""
 
 
 def test_ranks_start_after_the_exchange(make: Callable[..., Run]) -> None:
-    run = make("print('here')", job=CHECKPOINT, go=CHECKPOINT).start()
+    run = make("print('here')", **CHECKPOINT).start()
     assert run.wait()["state"] == "ok", run.output(0, "err")
     assert [run.output(rank) for rank in range(2)] == [b"here\n"] * 2
     assert (run.home / "checkpoints").exists()
@@ -324,7 +329,7 @@ def test_ranks_start_after_the_exchange(make: Callable[..., Run]) -> None:
 
 
 def test_failed_exchange_ends_the_run_without_restart(make: Callable[..., Run]) -> None:
-    run = make("print('here')", job=CHECKPOINT, go={**IT_LASTS, "restarts": 2}).start()
+    run = make("print('here')", **IT_LASTS).start()
     run.wait_until(lambda: [line for line in run.left() if "files.checkpoint" in line])
     (line,) = (line for line in run.left() if "files.checkpoint" in line)
     os.kill(int(line.partition(":")[0]), signal.SIGKILL)
@@ -339,8 +344,7 @@ def test_failed_exchange_ends_the_run_without_restart(make: Callable[..., Run]) 
 
 
 def test_run_can_be_stopped_during_the_exchange(make: Callable[..., Run]) -> None:
-    # With a restart left, the job file stays: here both stores have the same one.
-    run = make("print('here')", job=CHECKPOINT, go={**IT_LASTS, "restarts": 1}).start()
+    run = make("print('here')", **IT_LASTS).start()
     run.wait_until(lambda: len(run.events("connected")) == 2)
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
@@ -350,7 +354,7 @@ def test_run_can_be_stopped_during_the_exchange(make: Callable[..., Run]) -> Non
 
 
 def test_checkpoint_error_is_the_reason_of_the_failure(make: Callable[..., Run]) -> None:
-    run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "restarts": 2})
+    run = make("print('here')", **CHECKPOINT)
     run.home.mkdir(exist_ok=True)
     (run.home / "checkpoints").write_text("a file where the exchange needs a directory")
     status = run.start().wait()

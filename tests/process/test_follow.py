@@ -105,7 +105,6 @@ def test_run_is_followed_from_first_line_to_end(make: Callable[..., Run], python
 def test_start_process_can_follow_its_run(make: Callable[..., Run]) -> None:
     run = make("print('out')", 2)
     run.listen()
-    run.write_job()
     run.send_go(leave=False)
     assert run.process.stdin is not None
     assert run.process.stdout is not None

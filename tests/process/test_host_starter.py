@@ -11,15 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_helpers import SLEEP_FOREVER, Run
+from run_helpers import DIRECT, SLEEP_FOREVER, Run
 
 from agent_helpers import wait_until
 from ipexctl.node.common.processes import is_running
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
-RANKS = [{"rank": rank, "host": host, "store": "here"} for rank, host in enumerate(("here", "here", "there", "there"))]
-RUNS = {"size": 4, "go": {"by_mpirun": False, "nodes": 2, "ranks": RANKS}}
+RUNS = {
+    "size": 4,
+    "of_ranks": ["here", "here", "there", "there"],
+    "plan": {**DIRECT, "stores": {"here": "here", "there": "here"}},
+}
 FAIL_ONCE = "import os, sys\nprint('attempt', os.environ['RESTART_COUNT'], flush=True)\n"
 FAIL_ONCE += "import time\ntime.sleep(0.5)\nsys.exit(3 * (os.environ['RANK'] + os.environ['RESTART_COUNT'] == '30'))"
 
@@ -27,7 +30,7 @@ FAIL_ONCE += "import time\ntime.sleep(0.5)\nsys.exit(3 * (os.environ['RANK'] + o
 def begin_starter(run: Run, **changes: Any) -> int:
     """Begin the starter of `there`, as the control machine does; returns its pid."""
     request = {
-        "rundir": str(run.rundir), "host": "there", "ranks": [2, 3], "token": run.token, "local": "@none",
+        "rundir": str(run.rundir), "host": "there", "token": run.token, "local": "@none",
         "argv": [*run.program("run.rank"), str(run.rundir / "job.json")], "address": "127.0.0.1", "port": run.port,
         **changes,
     }  # fmt: skip
@@ -45,7 +48,6 @@ def begin_starter(run: Run, **changes: Any) -> int:
 
 def started(run: Run) -> int:
     run.listen()
-    run.write_job()
     pid = begin_starter(run)
     run.send_go()
     return pid
@@ -72,7 +74,7 @@ def test_starter_that_connects_after_the_start_starts_its_ranks(make: Callable[.
 
 
 def test_restart_is_begun_by_the_starter(make: Callable[..., Run]) -> None:
-    run = make(FAIL_ONCE, go={"restarts": 1})
+    run = make(FAIL_ONCE, asked={"max_restarts": 1})
     pid = started(run)
     status = run.wait()
     assert (status["state"], status["attempt"], len(status["attempts"])) == ("ok", 1, 1)
@@ -95,7 +97,7 @@ def test_killed_starter_costs_no_rank(make: Callable[..., Run], number: int) -> 
 
 def test_restart_without_the_starter_ends_and_says_so(make: Callable[..., Run]) -> None:
     code = "import os, sys, time\nprint('here', flush=True)\ntime.sleep(600 * int(os.environ['RESTART_COUNT']) + 2)\n"
-    run = make(f"{code}sys.exit(4)", go={"restarts": 1})
+    run = make(f"{code}sys.exit(4)", asked={"max_restarts": 1})
     pid = started(run)
     run.wait_for_all(b"here")
     os.kill(pid, signal.SIGKILL)
@@ -149,7 +151,6 @@ def test_starter_goes_with_a_supervisor_that_was_never_told_to_start(make: Calla
 def test_stranger_is_not_taken_for_a_starter(make: Callable[..., Run], change: dict[str, Any]) -> None:
     run = make("print('ran')")
     run.listen()
-    run.write_job()
     stranger = begin_starter(run, **change)
     begin_starter(run)
     run.send_go()
@@ -161,7 +162,6 @@ def test_stranger_is_not_taken_for_a_starter(make: Callable[..., Run], change: d
 def test_wrapper_that_cannot_begin_fails_the_run_with_what_it_has_printed(make: Callable[..., Run]) -> None:
     run = make("print('ran')")
     run.listen()
-    run.write_job()
     begin_starter(run, argv=[*run.program("run.rank"), str(run.rundir / "missing.json")])
     run.send_go()
     status = run.wait(30)

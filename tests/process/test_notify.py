@@ -26,8 +26,9 @@ FAILS = "import sys, time\ntime.sleep(0.3)\nsys.exit(7)"
 
 
 def notify(command: str, claim_after: float = 0.0, timeout: float = 20.0) -> dict[str, Any]:
-    """For the `go` of a run."""
-    return {"notify": {"command": command, "hosts": ["here"], "claim_after": claim_after, "timeout": timeout}}
+    """For `Run`."""
+    limits = {"NOTIFY_CLAIM": claim_after, "NOTIFY": timeout}
+    return {"sent": {"notify": command}, "asked": {"is_followed": claim_after > 0}, "limits": limits}
 
 
 def outcome(run: Run) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def outcome(run: Run) -> dict[str, Any]:
 
 def test_node0_gives_the_summary_to_the_command_once(make: Callable[..., Run], tmp_path: Path) -> None:
     got = tmp_path / "got"
-    run = make(FAILS, go=notify(f"cat >> {got}")).start()
+    run = make(FAILS, **notify(f"cat >> {got}")).start()
     assert run.wait()["state"] == "failed"
     assert outcome(run)["by"] == "node0"
     summary = json.loads(got.read_text())  # of two there would be more than one document
@@ -54,7 +55,7 @@ def test_call_that_claims_the_command_in_time_keeps_node0_from_running_it(
     make: Callable[..., Run], tmp_path: Path
 ) -> None:
     got = tmp_path / "got"
-    run = make(SHORT, go=notify(f"echo node0 >> {got}", claim_after=20.0)).start()
+    run = make(SHORT, **notify(f"echo node0 >> {got}", claim_after=20.0)).start()
     run.wait()
     wait_until(lambda: any("run.notify" in line for line in run.left()), 20, run.left)
     done = subprocess.run(
@@ -69,7 +70,7 @@ def test_call_that_claims_the_command_in_time_keeps_node0_from_running_it(
 
 
 def test_node0_waits_for_a_call_before_it_runs_the_command(make: Callable[..., Run], tmp_path: Path) -> None:
-    run = make(SHORT, go=notify("true", claim_after=1.5)).start()
+    run = make(SHORT, **notify("true", claim_after=1.5)).start()
     run.wait()
     ended = time.monotonic()
     assert not (run.rundir / FILE).exists()
@@ -91,7 +92,7 @@ def test_of_many_claims_one_counts_and_a_run_without_record_has_none(tmp_path: P
 def test_command_that_fails_or_hangs_is_recorded_and_changes_nothing(
     make: Callable[..., Run], command: str, timeout: float, code: int | None
 ) -> None:
-    run = make(SHORT, go=notify(command, timeout=timeout)).start()
+    run = make(SHORT, **notify(command, timeout=timeout)).start()
     status = run.wait()
     assert outcome(run)["exit_code"] == code
     assert (status["state"], status["exit_code"]) == ("ok", 0)
@@ -113,7 +114,7 @@ def test_text_of_the_command_stands_in_no_process_and_no_file(make: Callable[...
     go = tmp_path / "go"
     # Only builtins of sh get the token, so that any process that shows it is ipexctl's.
     command = f"t={token}; : > {tmp_path}/begun; while ! test -e {go}; do sleep 0.1; done; echo ${{#t}}"
-    run = make(SHORT, go=notify(command, claim_after=0.5)).start()
+    run = make(SHORT, **notify(command, claim_after=0.5)).start()
     wait_until(lambda: (tmp_path / "begun").exists(), 30)
     shown = [line for _, line in command_lines("environ") if token.encode() in line]
     go.touch()
@@ -132,9 +133,8 @@ def test_command_of_several_lines_finds_all_of_the_summary(tmp_path: Path) -> No
 
 
 def test_run_that_could_not_be_started_notifies_nobody(make: Callable[..., Run], tmp_path: Path) -> None:
-    run = make(SHORT, launch=["/no/such/mpirun"], go=notify(f"touch {tmp_path}/got"))
+    run = make(SHORT, launch=["/no/such/mpirun"], **notify(f"touch {tmp_path}/got"))
     run.listen()
-    run.write_job()
     run.send_go()
     assert run.started["event"] == "failed"
     wait_until(lambda: not run.left(), 20, run.left)
@@ -144,8 +144,9 @@ def test_run_that_could_not_be_started_notifies_nobody(make: Callable[..., Run],
 def test_rank_gets_no_secret_of_the_command_and_the_command_none_of_the_ranks(
     make: Callable[..., Run], tmp_path: Path
 ) -> None:
-    job = {"variables": {"SECRET_OF_RANKS": "value"}}
-    run = make(SHORT, job=job, go=notify(f'env > {tmp_path}/env; test -z "$SECRET_OF_RANKS"')).start()
+    run = make(
+        SHORT, secrets={"SECRET_OF_RANKS": "value"}, **notify(f'env > {tmp_path}/env; test -z "$SECRET_OF_RANKS"')
+    ).start()
     assert outcome(run)["exit_code"] == 0
     assert "SECRET_OF_RANKS" not in (tmp_path / "env").read_text()
 

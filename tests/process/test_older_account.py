@@ -41,6 +41,20 @@ class OlderRun(Run):
                 agent.write(path, path.relative_to(self.files / "agent"))
         shutil.copytree(self.files / "shim", self.rundir / "shim")
 
+    def listen_request(self) -> dict[str, Any]:
+        return {**super().listen_request(), "id": self.id, "host": "here"}
+
+    def start_request(self) -> dict[str, Any]:
+        """As that version has it, with the job of the ranks in its file."""
+        plan, shared = self.document(), {"world_size": self.size, "master": {"addr": "127.0.0.1", "port": None}}
+        ranks = {str(rank): {"host": "here", "local_rank": rank, "local_size": self.size} for rank in range(self.size)}
+        own = {"id": self.id, "token": self.token, "rundir": str(self.rundir), "ranks": ranks}
+        job = {**shared, **own, "command": plan["command"], "cwd": plan["cwd"]}
+        (self.rundir / "job.json").write_text(json.dumps(job))
+        places = [{"rank": rank, "host": "here", "store": "here"} for rank in range(self.size)]
+        limits = {"hang_after": 600.0, "on_hang": "report"}
+        return {**shared, **limits, "argv": plan["argv"], "nodes": 1, "ranks": places, "script": "test", "env": "test"}
+
 
 @dataclass
 class Account:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.job import RankJob
+from ipexctl.node.common.plan import RankPlan
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
 from ipexctl.node.run import processes, slow_rank
 from ipexctl.node.run.processes import OpenmpFiles, bound, signal_handlers
@@ -122,7 +122,7 @@ def test_scheduling_policy_of_the_caller_is_kept(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("it was changed"))
     mismatches: list[str] = []
-    with bound(RankJob("node1", 0, 1, batch=True), mismatches):
+    with bound(RankPlan(0, 0, "node1", (), 1, batch=True), mismatches):
         pass
     assert mismatches == []
 
@@ -136,7 +136,7 @@ def test_rank_starts_if_scheduling_policies_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, refused, refuse)
     for batch in (True, False):
         mismatches: list[str] = []
-        with bound(RankJob("node1", 0, 1, batch=batch), mismatches):
+        with bound(RankPlan(0, 0, "node1", (), 1, batch=batch), mismatches):
             pass
         assert [missing(text, "SCHED_BATCH refused") for text in mismatches] == [[]] * batch
 

@@ -20,6 +20,7 @@ import pytest
 from run_helpers import SLEEP_FOREVER, Run, runs_in
 
 from agent_helpers import wait_until
+from ipexctl.node.common.plan import Setting
 from lab_run_helpers import IMPI, wheels_from_pypi
 from message_data import missing
 from tiny_wheels import STAND_INS
@@ -34,20 +35,15 @@ def test_rank_has_its_variables_and_unwanted_ones_are_removed(make: Callable[...
     run = make(
         code,
         2,
-        job={
-            "variables": {"A": "host", "B": "two words\nand a line", "PATH": "/first", "GONE": None, "UNWANTED": None},
-            "prepended": ["PATH"],
-        },
-        plans={"1": {"variables": {"A": "rank"}}},
-        go={
-            "variables": {
-                "RANK": "7",
-                "TORCHELASTIC_RUN_ID": "x",
-                "GONE": "1",
-                "UNWANTED": "1",
-                "HOME": "/of/node0",
-                "IPEXCTL_ALLREDUCE": "shared",
-            }
+        variables={"A": "host", "B": "two words\nand a line", "GONE": None, "UNWANTED": None},
+        settings=[Setting("A", "rank", "", "here", 1), Setting("PATH", "/first", "", prepend=True)],
+        of_launcher={
+            "RANK": "7",
+            "TORCHELASTIC_RUN_ID": "x",
+            "GONE": "1",
+            "UNWANTED": "1",
+            "HOME": "/of/node0",
+            "IPEXCTL_ALLREDUCE": "shared",
         },
     ).start()
     run.wait()
@@ -76,9 +72,9 @@ def test_independent_copies_have_no_variables_of_a_rank_or_of_mpirun(make: Calla
     run = make(
         "import json, os\nprint(json.dumps(dict(os.environ)))",
         2,
-        job={"has_rendezvous": False},
-        plans={"0": {"variables": {"IPEXCTL_RANK": "0"}}, "1": {"variables": {"IPEXCTL_RANK": "1"}}},
-        go={"variables": strays},
+        plan={"backend": "none"},
+        settings=[Setting("IPEXCTL_RANK", str(rank), "", "here", rank) for rank in range(2)],
+        of_launcher=strays,
     ).start()
     run.wait()
     for rank in (0, 1):
@@ -103,7 +99,7 @@ def test_script_knows_its_run_and_has_a_directory_for_results(make: Callable[...
 def test_setup_file_is_sourced_by_bash_and_its_output_is_dropped(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "set up.sh"
     setup.write_text("echo noise\nexport FROM_SETUP=(1 2)\nexport SITE=here\n[[ -n $BASH ]] && export BY=bash\n")
-    run = make("import os\nprint(os.environ['SITE'], os.environ['BY'])", job={"setup": str(setup)}).start()
+    run = make("import os\nprint(os.environ['SITE'], os.environ['BY'])", plan={"setup": str(setup)}).start()
     assert run.wait()["state"] == "ok"
     assert run.output() == b"here bash\n"
 
@@ -125,10 +121,11 @@ def test_rank_keeps_limits_and_umask_of_its_setup_file_and_the_wrapper_does_not(
 ) -> None:
     setup = tmp_path / "limit.sh"
     setup.write_text(
+        '[ -n "$PMI_RANK" ] || return 0\n'
         "set -eu\nulimit -Sn 300\nulimit -c 0\nulimit -Ss 4096\nulimit -v 30000000\numask 027\n"
         "set -a\nSITE=here\nreadonly SITE\nline=mine\numask() { echo wrong; }\n"
     )
-    run = make(LIMITS_SCRIPT, job={"setup": str(setup), "options": {"nice": 3}}).start()
+    run = make(LIMITS_SCRIPT, plan={"setup": str(setup)}, asked={"nice": 3}).start()
     assert run.wait()["state"] == "ok", run.output(0, "err")
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in ("NOFILE", "STACK", "CPU")}
     first, second = run.output(0).decode().splitlines()
@@ -146,7 +143,7 @@ def test_rank_keeps_limits_and_umask_of_its_setup_file_and_the_wrapper_does_not(
 def test_wrapper_has_its_own_limits_beside_a_setup_file(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "limit.sh"
     setup.write_text("ulimit -Sn 300\nulimit -n 99999999999\nexport SITE=here\n")
-    run = make(SLEEP_FOREVER, job={"setup": str(setup)}).start()
+    run = make(SLEEP_FOREVER, plan={"setup": str(setup)}).start()
     run.wait_for_all(b"here")
     (row,) = [row for row in run.status["ranks"] if row["rank"] == 0]
     assert limits_of(row["wrapper"]) == limits_of("self")
@@ -166,13 +163,15 @@ def test_setup_file_runs_as_in_an_interactive_shell(make: Callable[..., Run], tm
     once = "[ -z $SETVARS_COMPLETED ] || return 3\nexport SETVARS_COMPLETED=1\n"
     setup.write_text(f'{once}{(STAND_INS / "setvars.sh").read_text()}\nexport GIVEN="$0 $#"\n')
     code = "import os\nprint(os.environ['CCL_ROOT'], os.environ['GIVEN'])"
-    run = make(code, job={"setup": str(setup)}, go={"setup": str(setup)}).start()
+    run = make(code, plan={"setup": str(setup)}).start()
     assert run.wait()["state"] == "ok", run.output(0, "err")
     assert run.output() == f"{package} bash 0\n".encode()
 
 
 def test_failed_setup_file_is_reported_in_stderr_of_the_rank(make: Callable[..., Run], tmp_path: Path) -> None:
-    run = make("print(1)", job={"setup": str(tmp_path / "none.sh")}).start()
+    setup = tmp_path / "none.sh"
+    setup.write_text(f"rm {setup}")  # after node0's mpirun
+    run = make("print(1)", plan={"setup": str(setup)}).start()
     assert run.wait()["state"] == "failed"
     assert b"none.sh could not be sourced" in run.output(0, "err")
 
@@ -188,7 +187,7 @@ def test_failed_setup_file_is_reported_in_stderr_of_the_rank(make: Callable[...,
 def test_command_that_cannot_start_is_reported_in_stderr_of_the_rank(
     make: Callable[..., Run], command: list[str], cwd: str | None, code: int, said: bytes
 ) -> None:
-    run = make(command, job={"cwd": cwd} if cwd else {}).start()
+    run = make(command, plan={"cwd": cwd} if cwd else {}).start()
     assert run.wait()["exit_code"] == code
     assert said in run.output(0, "err")
 
@@ -196,7 +195,7 @@ def test_command_that_cannot_start_is_reported_in_stderr_of_the_rank(
 def test_rank_runs_on_planned_cores_and_reports_missing_ones(make: Callable[..., Run]) -> None:
     core = sorted(os.sched_getaffinity(0))[-1]
     code = "import os\nprint(sorted(os.sched_getaffinity(0)))"
-    run = make(code, 2, plans={"0": {"cores": [core]}, "1": {"cores": [core, 4000]}}).start()
+    run = make(code, 2, planned={0: {"cores": (core,)}, 1: {"cores": (core, 4000)}}).start()
     status = run.wait()
     assert run.output(0) == run.output(1) == f"[{core}]\n".encode()
     assert status["ranks"][0]["mismatch"] == []
@@ -214,7 +213,7 @@ for _ in range(100):  # the wrapper takes its own policy back after it has start
     time.sleep(0.05)
 print(os.sched_getscheduler(0), os.sched_getscheduler(os.getppid()))
 """
-    run = make(code, 2, plans={"1": {"batch": True}}).start()
+    run = make(code, 2, planned={1: {"batch": True}}).start()
     assert run.wait()["state"] == "ok"
     assert run.output(0) == f"{os.SCHED_OTHER} {os.SCHED_OTHER}\n".encode()
     assert run.output(1) == f"{os.SCHED_BATCH} {os.SCHED_OTHER}\n".encode()
@@ -375,7 +374,6 @@ def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> 
     run.listen()
     cable = BreakableConnection(run.port)
     run.rank_port = cable.port
-    run.write_job()
     run.send_go()
     for _ in range(5):
         time.sleep(0.9)
@@ -402,7 +400,7 @@ def intel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
     place = {"PATH": f"{intel}/bin:/usr/bin:/bin", "I_MPI_ROOT": str(intel), "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
-    with runs_in(tmp_path, go={"variables": place}) as make_run:
+    with runs_in(tmp_path, of_launcher=place) as make_run:
         yield lambda command, ranks=2: make_run(
             command, ranks, launch=[f"{intel}/bin/mpiexec.hydra", "-n", str(ranks), "-ppn", str(ranks)]
         )

@@ -39,7 +39,7 @@ def test_rank_that_starts_after_another_ended_finds_its_job_file(make: Callable[
 def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., Run]) -> None:
     code = "import os, sys, time\nprint('begun', os.environ['RESTART_COUNT'], os.environ['MASTER_PORT'], flush=True)\n"
     code += "time.sleep(0.5)\nsys.stdout.write('no end')\nsys.stdout.flush()\n"
-    run = make(code + "if os.environ['RANK'] == '1': sys.exit(4)\ntime.sleep(600)", go={"restarts": 1}).start()
+    run = make(code + "if os.environ['RANK'] == '1': sys.exit(4)\ntime.sleep(600)", asked={"max_restarts": 1}).start()
     status = run.wait()
     assert (status["state"], status["exit_code"], status["attempt"], status["restarts"]) == ("failed", 4, 1, 1)
     lines = run.output(1).decode().splitlines()
@@ -55,19 +55,34 @@ def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., 
     assert run.left() == []
 
 
-REFUSES_LATE = 'case "$2" in test*) ;; *) sleep 2.5; echo no room >&2; exit 1;; esac'
+REFUSES_LATE = '#!/bin/sh\ncase "$2" in test*) ;; *) sleep 2.5; echo no room >&2; exit 1;; esac\n'
 """The shell of a pool, on a host that answers and can't take its job."""
+
+
+ON_TWO_HOSTS = """\
+import os, sys
+place = "import os, sys; at = os.path.dirname(sys.argv[5]) + '/there.json'; "
+place += "os.execv(sys.argv[1], [*sys.argv[1:5], at if os.environ['PMI_RANK'] == '1' else sys.argv[5], *sys.argv[6:]])"
+os.execv(sys.executable, [sys.executable, *sys.argv[1:4], sys.executable, "-c", place, *sys.argv[4:]])
+"""
+"""An mpirun whose rank 1 has the job of the other host."""
 
 
 def test_supervisor_keeps_its_record_while_a_host_joins(make: Callable[..., Run]) -> None:
     run = make("import os, sys\nsys.exit(3 if os.environ['RESTART_COUNT'] == '0' else 0)", 1)
     hosts = ["here", "there"]
-    run.launch = [sys.executable, str(STAND_INS / "mpirun.py"), "-n", "1"]
-    run.go = {"restarts": 1, "pool": {"wanted": 2, "least": 1, "shell": ["sh", "-c", REFUSES_LATE, "sh"]}}
-    run.go["pool"]["hosts"] = [{"host": host, "store": host, "ranks": 1, "word": host} for host in hosts]
-    run.go["pool"]["job"] = json.dumps(run.job_of(hosts))
-    run.start()
-    run.wait_until(lambda: run.status["hosts"] == hosts)
+    run.of_ranks, run.asked = hosts, {"max_restarts": 1, "min_hosts": 1}
+    run.launch = [sys.executable, "-c", ON_TWO_HOSTS, str(STAND_INS / "mpirun.py"), "-n", "2"]
+    run.plan = {"files": [{"name": "ssh.sh", "mode": 0o700, "text": ""}]}
+    run.listen()
+    job = {"rundir": str(run.rundir), "token": run.token, "here": ["there"]}
+    (run.rundir / "there.json").write_text(json.dumps(job))
+    shell = run.rundir / "ssh.sh"
+    shell.write_text(REFUSES_LATE)
+    shell.chmod(0o700)
+    run.send_go()
+    run.wait_until(lambda: run.status["attempt"] == 1)
+    assert run.status["hosts"] == hosts
     assert [(row["host"], row["state"]) for row in run.status["ranks"]] == [(host, "starting") for host in hosts]
     status = run.wait()
     assert (status["state"], status["exit_code"], status["attempt"], status["hosts"]) == ("ok", 0, 1, ["here"])
@@ -81,7 +96,7 @@ def test_supervisor_keeps_its_record_while_a_host_joins(make: Callable[..., Run]
 def test_silent_run_is_reported_with_last_lines_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
     code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(2)"
-    run = make(code, go={"hang_after": 2.5}).start()
+    run = make(code, asked={"hang_after": 2.5}).start()
     run.wait_until(lambda: run.status["silent"])
     silent = run.status["silent"]
     assert silent["after"] == 2.5
@@ -105,7 +120,7 @@ HANG_SCRIPT = "import time\ndef wait_for_others():\n time.sleep(600)\nprint('her
 
 
 def test_a_silent_run_is_dumped_and_stopped(make: Callable[..., Run]) -> None:
-    run = make(HANG_SCRIPT, go={"hang_after": 1, "on_hang": "stop"}).start()
+    run = make(HANG_SCRIPT, asked={"hang_after": 1, "on_hang": "stop"}).start()
     status = run.wait()
     assert (status["state"], status["exit_code"]) == ("failed", 1)
     first = status["first_failure"]
@@ -118,26 +133,31 @@ def test_a_silent_run_is_dumped_and_stopped(make: Callable[..., Run]) -> None:
 
 def test_nothing_is_left_of_a_setup_file_that_fails(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "setvars.sh"
-    setup.write_text(f"WHOSE={tmp_path}/runs/run0 sleep 600 >/dev/null 2>&1 &\nfalse\n")
-    run = make("print(1)", 1, job={"setup": str(setup)}).start()
+    text = f"WHOSE={tmp_path}/runs/run0 sleep 600 >/dev/null 2>&1 &\nfalse\n"
+    setup.write_text(f'[ -n "$PMI_RANK" ] || return 0\n{text}')
+    run = make("print(1)", 1, plan={"setup": str(setup)}).start()
     assert run.wait()["exit_code"] == 127
     assert missing(run.output(0, "err").decode(), "setvars.sh 1") == []
     assert run.left() == []
 
 
 @pytest.mark.parametrize(
-    ("command", "job", "kind", "file"),
+    ("command", "plan", "kind", "file"),
     [
         (["no-such-command"], {}, "no-command", "no-such-command"),
         ("print(1)", {"cwd": "/no/such/directory"}, "no-directory", "/no/such/directory"),
-        ("print(1)", {"setup": "/no/such/setup.sh"}, "setup-failed", "/no/such/setup.sh"),
+        ("print(1)", {"setup": "SETUP"}, "setup-failed", "SETUP"),
     ],
 )
 def test_record_has_why_a_command_could_not_be_started(
-    make: Callable[..., Run], command: list[str] | str, job: dict[str, str], kind: str, file: str
+    make: Callable[..., Run], tmp_path: Path, command: list[str] | str, plan: dict[str, str], kind: str, file: str
 ) -> None:
     """As fields, for `why`: the sentences are for people."""
-    status = make(command, job=job).start().wait()
+    setup = tmp_path / "setup.sh"
+    setup.write_text(f"rm {setup}")  # after node0's mpirun
+    plan = {name: value.replace("SETUP", str(setup)) for name, value in plan.items()}
+    file = file.replace("SETUP", str(setup))
+    status = make(command, plan=plan).start().wait()
     problem = status["first_failure"]["detail"]
     assert (problem["kind"], problem["fields"]["file"]) == (kind, file)
     assert all(problem["fields"].values())
@@ -147,7 +167,7 @@ def test_record_has_why_a_command_could_not_be_started(
 @pytest.mark.parametrize(("code", "is_kept"), [(0, True), (3, False)])
 def test_connectivity_record_is_kept_only_after_success(make: Callable[..., Run], code: int, is_kept: bool) -> None:
     connectivity = {"key": "k", "checked": 1.5, "no_logins": "denied", "logins_tried": 1.0}
-    run = make(f"import sys; sys.exit({code})", go={"connectivity": connectivity})
+    run = make(f"import sys; sys.exit({code})", sent={"connectivity": connectivity})
     record = run.home / "runs" / ".connectivity.json"
     record.parent.mkdir()
     record.write_text('{"key": "of an earlier run", "checked": 1.0}')
@@ -160,7 +180,7 @@ def test_connectivity_record_is_kept_only_after_success(make: Callable[..., Run]
 def test_first_run_saves_the_agent_with_bytecode(make: Callable[..., Run], tmp_path: Path) -> None:
     saved = tmp_path / "agent" / "of-this-version.zip"
     saved.parent.mkdir()
-    run = make("print('here')", job={"bytecode": str(saved)}).start()
+    run = make("print('here')", bytecode=str(saved)).start()
     assert run.wait()["state"] == "ok"
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     for python in all_pythons():
@@ -196,7 +216,7 @@ while attempt == "0":
 time.sleep(3)
 """
     launch = [sys.executable, str(STAND_INS / "mpirun.py"), "2", sys.executable, "-c", OF_ITS_OWN_SESSION]
-    run = make(code, 2, launch=launch, go={"restarts": 1}).start()
+    run = make(code, 2, launch=launch, asked={"max_restarts": 1}).start()
     run.wait_for_all(b"here 0")
     suspended = run.status["ranks"][1]["wrapper"]
     os.kill(suspended, signal.SIGSTOP)

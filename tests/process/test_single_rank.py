@@ -11,27 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_helpers import Run
+from run_helpers import DIRECT, Run
 
 import ipexctl
 from agent_helpers import follow_request, mark_home
 from env_helpers import start
-from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, decode_windows
-from ipexctl.node.common.job import JobRecord, Master, StartRequest
 from ipexctl.node.run.window_file import decode_host_windows, decode_rank_windows
-from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.begin import File, LaunchRecords, packed
+from ipexctl.run.start.begin import File, packed, unpack_script
 from message_data import missing
+from plan_helpers import small_plan
 
 pytest_plugins = ["run_fixtures"]
-RUNS = {"size": 1, "go": {"by_mpirun": False}}
+RUNS = {"size": 1, "plan": DIRECT}
 WAIT_SCRIPT = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
 
 
 def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]) -> None:
     code = "import json, os, sys\nprint(json.dumps(dict(os.environ)))\nprint('error', file=sys.stderr)"
-    run = make(code, job={"variables": {"A": "planned"}}).start()
+    run = make(code, variables={"A": "planned"}).start()
     status = run.wait()
     environ = json.loads(run.output())
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "A")
@@ -48,7 +46,7 @@ def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]
 def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..., Run], nice: int) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     code = "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid()))"
-    run = make(code, job={"options": {"nice": nice}}).start()
+    run = make(code, asked={"nice": nice}).start()
     assert run.wait()["state"] == "ok"
     assert run.output().split() == [str(max(own, nice)).encode(), str(own).encode()]
 
@@ -74,11 +72,9 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     run = make(code)
     mark_home(tmp_path)
     (tmp_path / "files.tar").write_bytes(packed([File("hosts", b"here")]))
-    record = RunRecord(run.id, Host("here", "127.0.0.1"), str(tmp_path), sys.executable)
-    start = StartRequest((), (), 1, 1, Master("127.0.0.1"), 600.0, "report")
-    job = JobRecord(1, start.master, (), "", {})
-    spec = LaunchRecords(record, "127.0.0.1", start, job, {}, python_version="3.11")
-    script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('run.supervisor'))}"
+    plan = small_plan(id=run.id, home=str(tmp_path), python=sys.executable, python_version="3.11")
+    unpack = unpack_script(plan, None, f"cat {tmp_path}/files.tar |")
+    script = f"umask 022\n{unpack}exec {shlex.join(run.program('run.supervisor'))}"
     program = run.program
     monkeypatch.setattr(
         run, "program", lambda name: ["sh", "-c", script] if name == "run.supervisor" else program(name)
@@ -114,7 +110,7 @@ time.sleep(1.1)
 
 
 def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> None:
-    run = make(TRAIN, job={"meter": True}).start()
+    run = make(TRAIN, asked={"meter": True}).start()
     status = run.wait()
     assert (status["state"], run.output(0, "err")) == ("ok", b"")
     assert status["throughput"] == status["ranks"][0]["throughput"]
@@ -134,7 +130,7 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
 
 @pytest.mark.core
 def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run]) -> None:
-    run = make(TRAIN, job={"meter": True}).start()
+    run = make(TRAIN, asked={"meter": True}).start()
     run.wait()
     request = {"home": str(run.home), "id": run.id}
     follow = {**follow_request(run.home, run.id), "windows": True}
@@ -150,7 +146,7 @@ def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run])
 
 def test_metric_is_read_from_the_output_without_the_meter(make: Callable[..., Run]) -> None:
     script = "import os\nprint('samples/s: 77', 'IPEXCTL_METER' in os.environ)"
-    status = make(script, job={"metric": r"samples/s: (\S+)"}).start().wait()
+    status = make(script, asked={"metric": r"samples/s: (\S+)"}).start().wait()
     assert (status["throughput"]["samples_per_s"], status["throughput"]["source"]) == (pytest.approx(77.0), "metric")
 
 

@@ -320,12 +320,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def start(command: str, *, seconds: int = 8, may_requeue: bool = True, **more: Any) -> Run:
         (tmp_path / "ends").write_text(str(int(time.time()) + seconds))
-        run = Run(tmp_path / "home", command, 2, **{"go": {"by_slurm": True}, **more})
+        run = Run(tmp_path / "home", command, 2, plan={"job": "12"}, **more)
         run.listen()
         (run.rundir / "slurm").mkdir(exist_ok=True)
         if may_requeue:
             (run.rundir / "slurm/requeue").touch()
-        run.write_job()
         run.send_go()
         runs.append(run)
         return run

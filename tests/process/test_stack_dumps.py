@@ -94,10 +94,10 @@ def test_slow_exit_is_not_stuck(make: Callable[..., Run]) -> None:
 
 def test_hooks_can_be_disabled(make: Callable[..., Run]) -> None:
     look = "import os\nprint(os.environ.get('PYTHONPATH'), 'IPEXCTL_NOTES' in os.environ)"
-    run = make(look, 1, job={"variables": {"IPEXCTL_SHIM": "off", "PYTHONPATH": "/mine"}}).start()
+    run = make(look, 1, variables={"IPEXCTL_SHIM": "off", "PYTHONPATH": "/mine"}).start()
     run.wait()
     assert run.output() == b"/mine False\n"
-    run = make(look, 1, job={"variables": {"PYTHONPATH": "/mine"}}).start()
+    run = make(look, 1, variables={"PYTHONPATH": "/mine"}).start()
     run.wait()
     assert run.output() == f"{run.rundir}/shim:/mine True\n".encode()
 
@@ -130,7 +130,7 @@ load() if os.environ["RANK"] == "1" else all_reduce()
 
 @pytest.mark.parametrize("python", [PYTHONS[0], *PYTHONS[1:2], *PYTHONS[-1:]])
 def test_dump_shows_stacks_and_ranks_continue(make: Callable[..., Run], python: str) -> None:
-    run = running(make([python, "-u", "-c", HANG_SCRIPT], 3, job={"variables": {"PATH": "/usr/bin:/bin"}}))
+    run = running(make([python, "-u", "-c", HANG_SCRIPT], 3, variables={"PATH": "/usr/bin:/bin"}))
     first, second = dump_of(run), dump_of(run)
     for found in (first, second):
         odd, most = found.groups
@@ -160,7 +160,7 @@ if rank == "2": os.kill(os.getpid(), signal.SIGSTOP)
 os.closerange(100, 300)
 time.sleep(600)
 """
-    run = running(make(code, 4, job={"variables": {"PATH": "/usr/bin:/bin"}}))
+    run = running(make(code, 4, variables={"PATH": "/usr/bin:/bin"}))
     time.sleep(0.5)
     dump = dump_of(run)
     reasons = {each.rank: each.processes[0].why for each in dump.mute}

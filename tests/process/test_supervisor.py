@@ -18,7 +18,6 @@ import pytest
 from run_helpers import HERE, SLEEP_FOREVER, Run, processes_with, runs_in
 
 from agent_helpers import all_pythons, wait_until
-from ipexctl.node.common.job import Master, StartRequest
 from ipexctl.node.common.processes import all_processes, is_running
 from ipexctl.node.common.sockets import free_port
 from ipexctl.node.run.machine_state import MpirunEnded
@@ -28,6 +27,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.run.dump import Dump, dump
 from ipexctl.run.start.begin import in_rank_files
 from message_data import missing
+from plan_helpers import small_plan
 
 pytest_plugins = ["run_fixtures"]
 
@@ -83,7 +83,7 @@ def test_killed_process_ends_the_run_with_all_child_processes(
 
 def test_sigterm_stops_the_run_without_restart_and_ranks_can_save(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
-    run = make(code + "print('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
+    run = make(code + "print('here', flush=True)\ntime.sleep(600)", asked={"max_restarts": 2}).start()
     run.wait_for_all(b"here\n")
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
@@ -116,7 +116,6 @@ def test_run_directory_errors_are_reported(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER)
     run.listen()
     (run.rundir / "ranks").write_text("in the way of a directory")
-    run.write_job()
     run.send_go()
     assert run.started["event"] == "failed"
     assert f"{run.rundir}/ranks: File exists" in run.started["reason"]
@@ -154,11 +153,10 @@ def test_no_rank_starts_if_the_caller_ends_before_go(make: Callable[..., Run]) -
 def test_token_and_secrets_are_on_no_command_line_and_removed_after_use(
     make: Callable[..., Run],
 ) -> None:
-    run = make(SLEEP_FOREVER, job={"variables": {"HF_TOKEN": "s3cr3t-value"}})
+    run = make(SLEEP_FOREVER, secrets={"HF_TOKEN": "s3cr3t-value"})
     run.listen()
-    run.write_job()
-    assert stat.S_IMODE((run.rundir / "job.json").stat().st_mode) == 0o600
     run.send_go()
+    assert stat.S_IMODE((run.rundir / "plan.json").stat().st_mode) == 0o600
     run.wait_for_all(b"here")
     run.wait_until(lambda: not (run.rundir / "job.json").exists())
     words = " ".join(words for _, words in processes_with(str(run.rundir)))
@@ -187,7 +185,6 @@ def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
     code = "import os, time\nfor i in range(60000): print(i, 'x' * 40)\nprint('end', flush=True)\ntime.sleep(2)"
     run = make(code, 1)
     run.listen()
-    run.write_job()
     (run.rundir / "ranks").symlink_to(place)
     run.send_go()
     ballast = place / "ballast"
@@ -204,7 +201,7 @@ def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
 def test_failed_setup_file_on_node0_is_reported_with_a_command(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "set up.sh"
     setup.write_text("echo no such license >&2\nfalse\n")
-    reply = make("print(1)", go={"setup": str(setup)}).start().started
+    reply = make("print(1)", plan={"setup": str(setup)}).start().started
     assert reply["event"] == "failed"
     assert missing(reply["reason"], f"{setup} no such license") == []
     argv = shlex.split(reply["fix"].partition("ipexctl exec -- ")[2])
@@ -257,16 +254,14 @@ def test_port_with_a_listener_is_refused_with_its_process(make: Callable[..., Ru
     except OSError:
         pytest.skip("this machine has no IPv6")
     with listener:
-        run = make("print('started')", go={"master": {"addr": "127.0.0.1", "port": port}})
+        run = make("print('started')", plan={"master_port": port})
         run.start()
         assert run.started["event"] == "failed"
         assert missing(run.started["reason"], f"{port} {os.getpid()}") == []
         assert "--master-port" in run.started["fix"]
         assert run.wait()["state"] == "failed"
         assert run.output(0) == b""
-    run = make(
-        "import os\nprint(os.environ['MASTER_PORT'])", go={"master": {"addr": "127.0.0.1", "port": port}}
-    ).start()
+    run = make("import os\nprint(os.environ['MASTER_PORT'])", plan={"master_port": port}).start()
     assert (run.wait()["state"], run.output(0)) == ("ok", f"{port}\n".encode())
 
 
@@ -293,8 +288,10 @@ def started(rundir: Path, script: str) -> MpirunProcess:
     program = rundir / "mpirun"
     program.write_text(script)
     program.chmod(0o755)
-    mpirun = MpirunProcess(StartRequest((str(program),), (), 2, 1, Master("127.0.0.1", 1), 0.0, "report"), str(rundir))
-    wait_until((rundir / "ready").exists, 10)
+    plan = small_plan(home=str(rundir))
+    Path(plan.rundir).mkdir(parents=True)
+    mpirun = MpirunProcess(plan, [str(program)])
+    wait_until((Path(plan.rundir) / "ready").exists, 10)
     return mpirun
 
 
@@ -360,7 +357,6 @@ def test_rank_that_died_first_is_blamed_and_not_the_one_that_waited_for_it(make:
     for file in in_rank_files():
         (run.rundir / file.name).parent.mkdir(exist_ok=True)
         (run.rundir / file.name).write_bytes(file.content)
-    run.write_job()
     run.send_go()
     run.wait_for_all(b"here")
     victim = run.status["ranks"][1]

@@ -38,14 +38,13 @@ def connect_locally(name: str) -> socket.socket:
 
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1", "@"])
 def test_many_unauthenticated_connections_delay_no_rank(make: Callable[..., Run], source: str) -> None:
-    run = make(SLEEP_FOREVER, 4, go={"addresses": ["127.0.0.1"]})
+    run = make(SLEEP_FOREVER, 4)
     run.listen()
     if source == "@":
         connect = partial(connect_locally, run.local)
     else:
         run.rank_port = run.port
         connect = partial(socket.create_connection, ("127.0.0.1", run.port), 0.2, (source, 0))
-    run.write_job()
     with UnauthenticatedClients(connect, 700):
         run.send_go()
         began = time.monotonic()

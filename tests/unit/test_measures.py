@@ -75,7 +75,7 @@ def test_the_table_has_a_line_for_each_row() -> None:
         ('match plan.flavor:\n    case "srun": pass', 1),
         ('transport == "mpi"', 0),
         ("if starter.waits: pass", 0),
-        ("StartRequest(by_slurm=True)", 0),
+        ("Request(by_slurm=True)", 0),
     ],
 )
 def test_a_comparison_of_a_transport_is_found(code: str, count: int) -> None:

@@ -76,7 +76,7 @@ KINDS = list(decoded_kinds())
 
 
 def test_the_records_are_found() -> None:
-    assert {"RunStatus", "JobRecord", "VerifyResult", "RunRecord"} <= {kind for _, kind, _ in KINDS}
+    assert {"RunStatus", "Plan", "VerifyResult", "RunRecord"} <= {kind for _, kind, _ in KINDS}
 
 
 @pytest.mark.parametrize(("module", "kind", "given"), KINDS, ids=lambda value: value if isinstance(value, str) else "")

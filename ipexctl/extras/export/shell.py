@@ -32,8 +32,7 @@ from ipexctl.extras.export.common import (
     title,
 )
 from ipexctl.hosts.host import Host, ssh_options
-from ipexctl.launch.mpi_commands import RANK_WORDS
-from ipexctl.node.common.plan import Plan, RankPlan
+from ipexctl.node.common.plan import RANK_WORDS, Plan, RankPlan
 from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
 
 ADDED: Final = (

@@ -1,16 +1,19 @@
 """The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure.
 
-`launch/planner.py` makes a `Plan`; `run --dry-run`, plan.json and job files are made from it, so what is shown is what
-starts. A plan contains no secret: their value is empty here. Programs read the fields of `to_json`: a field may be
-added, none renamed.
+`launch/planner.py` makes a `Plan`. `run --dry-run` prints it; the supervisor and each rank read it from plan.json, so
+what is shown is what starts. What a host or a rank needs of it is a function of the plan and its name. A plan contains
+no secret: their value is empty here. Programs read the fields of `to_json`: a field may be added, none renamed.
+
+The supervisor has no planner: `for_hosts` is the plan of an attempt on fewer hosts, or on spares.
 """
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type
+from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -35,6 +38,8 @@ ELASTIC_NAMES = (
 )
 """What torchrun sets besides."""
 WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
+RANK_WORDS = 5
+"""Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 ALLREDUCE = "IPEXCTL_ALLREDUCE"
 """Tells a rank's hooks to sum gradients in shared memory; only a plan sets it."""
 WIRE = "IPEXCTL_WIRE"
@@ -133,6 +138,31 @@ class Commit(NamedTuple):
     """Empty if no branch is checked out."""
 
 
+class AgentOptions(NamedTuple):
+    """What supervisor and ranks read of `Plan.asked`."""
+
+    nice: int
+    time_limit: float | None
+    max_restarts: int
+    min_hosts: int | None
+    spares: int
+    checkpoint: str | None
+    checkpoint_is_found: bool
+    """True if a project's file set the path: no link may lead it out of the project."""
+    hang_after: float
+    """Seconds without output of any rank until it is reported; 0 for never."""
+    on_hang: str
+    """`dump` also dumps all stacks, `stop` then also stops the run."""
+    meter: bool
+    metric: str | None
+    is_followed: bool
+
+    @property
+    def has_pool(self) -> bool:
+        """True if attempts may have different hosts."""
+        return self.min_hosts is not None or self.spares > 0
+
+
 class Plan(NamedTuple):
     id: str
     home: str
@@ -149,7 +179,9 @@ class Plan(NamedTuple):
     launcher_env: tuple[Setting, ...]
     """mpirun's own variables; the ranks' are in the job file."""
     hosts: tuple[HostPlan, ...]
+    """Hosts with ranks, in the order of the hostfile."""
     settings: tuple[Setting, ...]
+    """Also those of `spares`."""
     master_addr: str
     master_port: int | None
     """None: node0 chooses a free port when the run starts."""
@@ -172,6 +204,20 @@ class Plan(NamedTuple):
     """True if ipexctl starts the ranks: the supervisor on node0, starters elsewhere."""
     stores: Mapping[str, str]
     """Host → first host that shares its home."""
+    spares: tuple[HostPlan, ...] = ()
+    """Hosts that an attempt may have instead of others."""
+    setup: str | None = None
+    """File that the launcher and the ranks source."""
+    job: str = ""
+    """Number of the scheduler's job that the hosts belong to; empty outside one."""
+    python_version: str = ""
+    """Of the ranks, such as `3.11`; empty if unknown."""
+    local_rank: str = ""
+    """Option for the script's local rank, before its own arguments."""
+    first_world_size: int = 0
+    """Ranks of the first attempt of the first run that this one resumes."""
+    ends_at_logout: tuple[str, ...] = ()
+    """Hosts where logind ends the processes of an account that has logged out."""
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     """Reasons of choices made without the user, for --dry-run and -v."""
@@ -207,6 +253,46 @@ class Plan(NamedTuple):
         return self.asked.get("time_limit")
 
     @property
+    def options(self) -> AgentOptions:
+        return decode(AgentOptions, self.asked, "the options")
+
+    @property
+    def everyone(self) -> tuple[HostPlan, ...]:
+        return (*self.hosts, *self.spares)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Hosts with files of the run: node0, possibly without ranks, and those of each attempt."""
+        return tuple(dict.fromkeys((self.node0, *(host.name for host in self.everyone))))
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """The first of `names` in each store."""
+        firsts: dict[str, str] = {}
+        for name in self.names:
+            firsts.setdefault(self.stores[name], name)
+        return tuple(firsts.values())
+
+    @property
+    def script(self) -> str:
+        return " ".join(self.asked["argv"])[:200]
+
+    @property
+    def exchanged(self) -> str:
+        """Path that is made equal on all hosts before an attempt, absolute or relative to `cwd`; or empty."""
+        has_several = len({self.stores[host.name] for host in self.everyone}) > 1
+        return self.asked.get("checkpoint") or "" if has_several else ""
+
+    @property
+    def has_pool(self) -> bool:
+        return self.options.has_pool and len(self.everyone) > 1
+
+    @property
+    def shell(self) -> tuple[str, ...]:
+        """Words by which node0 reaches a shell on other hosts, before host and command line; empty without logins."""
+        return (f"{self.rundir}/ssh.sh",) if any(file.name == "ssh.sh" for file in self.files) else ()
+
+    @property
     def ranks(self) -> tuple[RankPlan, ...]:
         """In rank order."""
         return tuple(rank for host in self.hosts for rank in host.ranks)
@@ -215,6 +301,11 @@ class Plan(NamedTuple):
     def adds_up(self) -> bool:
         """True if ranks sum gradients with the code of `inrank/`."""
         return self.allreduce.mode == "shared" or self.wire.mode != "fp32"
+
+    @property
+    def may_send_less(self) -> bool:
+        """True if gradients go between hosts unchanged only because nobody asked for fewer bytes."""
+        return self.wire[:2] == AS_THEY_ARE[:2]
 
     @property
     def size(self) -> str:
@@ -244,6 +335,143 @@ def to_json(plan: Plan) -> Json:
         "time_limit": plan.time_limit,
         "rank_options": {"nice": plan.asked.get("nice", 0)},
     }
+
+
+def read_plan(document: object, here: Collection[str] = ()) -> Plan:
+    """Raises a ValueError. `here`: only the cores and settings of these hosts are needed, of thousands of ranks."""
+    document = check_type(dict, document, "the plan")
+    if here:
+        hosts = [_without_cores(host, here) for host in check_type(list, document.get("hosts"), "hosts")]
+        settings = check_type(list, document.get("settings"), "settings")
+        own = [each for each in settings if check_type(dict, each, "a setting").get("host") in (None, *here)]
+        document = {**document, "hosts": hosts, "settings": own}
+    return decode(Plan, document, "the plan")
+
+
+def _without_cores(host: object, here: Collection[str]) -> Json:
+    fields = check_type(dict, host, "a host")
+    if fields.get("name") in here:
+        return fields
+    ranks = check_type(list, fields.get("ranks"), "ranks")
+    return {**fields, "ranks": [{**check_type(dict, rank, "a rank"), "cores": []} for rank in ranks]}
+
+
+def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
+    """The plan on these of its hosts and spares. A host keeps its number of ranks, their cores and variables.
+
+    What all hosts must share (backend, instructions, all-reduce) stays as decided for all of them, so that steps round
+    alike and a host that comes back fits.
+    """
+    everyone = plan.everyone
+    chosen = [host for host in everyone if host.name in names]
+    others = [host for host in everyone if host.name not in names]
+    numbers: dict[int, int] = {}
+    hosts = [_renumbered(host, numbers) for host in (*chosen, *others)]
+    first = tuple(hosts[: len(chosen)])
+    size = sum(len(host.ranks) for host in first)
+    return plan._replace(
+        hosts=first,
+        spares=tuple(hosts[len(chosen) :]),
+        settings=_settings_with(plan, numbers, hosts, len(first), size),
+        argv=_argv_with(plan.argv, len(first), size),
+        files=tuple(
+            file._replace(text=hostfile_text(plan.flavor, first)) if file.name == "hostfile" else file
+            for file in plan.files
+        ),
+    )
+
+
+def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
+    """`numbers`: rank → its new number; those of the host are added."""
+    for rank in host.ranks:
+        numbers[rank.rank] = len(numbers)
+    return host._replace(ranks=tuple(rank._replace(rank=numbers[rank.rank]) for rank in host.ranks))
+
+
+def _settings_with(
+    plan: Plan, numbers: Mapping[int, int], hosts: Sequence[HostPlan], count: int, size: int
+) -> tuple[Setting, ...]:
+    """The settings, those that number ranks and hosts anew."""
+    before, after = {host.name: at for at, host in enumerate(plan.everyone)}, {h.name: at for at, h in enumerate(hosts)}
+    sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE", "IPEXCTL_WORLD_SIZE"), (plan.world_size, size))
+    sizes["GROUP_WORLD_SIZE"] = (len(plan.hosts), count)
+    changed = []
+    for setting in plan.settings:
+        pair, number = sizes.get(setting.name), setting.rank
+        if number is not None:
+            number, host = numbers[number], setting.host or ""
+            if setting.name in ("RANK", "ROLE_RANK", "IPEXCTL_RANK"):
+                pair = (setting.rank or 0, number)
+            elif setting.name in ("GROUP_RANK", "NODE_RANK"):
+                pair = (before[host], after[host])
+        is_planned = pair is not None and setting.value == str(pair[0])  # else it is the user's
+        value = str(pair[1]) if pair is not None and is_planned else setting.value
+        changed.append(setting._replace(rank=number, value=value))
+    return tuple(changed)
+
+
+def _argv_with(argv: Sequence[str], hosts: int, ranks: int) -> tuple[str, ...]:
+    """The line of mpirun, `… -n RANKS` before the line of a rank, or a scheduler's with both as options."""
+    line = [f"--nodes={hosts}" if word.startswith("--nodes=") else word for word in argv]
+    line = [f"--ntasks={ranks}" if word.startswith("--ntasks=") else word for word in line]
+    at = len(line) - RANK_WORDS - 1
+    if at > 0 and line[at - 1] == "-n":
+        line[at] = str(ranks)
+    return tuple(line)
+
+
+_HOSTFILES = {"none": "", "openmpi": "{word} slots={count}\n", "srun": "{ranks}"}
+"""Lines of a host. With `ranks`, rank N is on line N of the file."""
+
+
+def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
+    """The hostfile of what starts the ranks; empty if it needs none."""
+    form = _HOSTFILES.get(flavor, "{word}:{count}\n")
+    counts = [(host, len(host.ranks)) for host in hosts]
+    return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
+
+
+def choose_hosts(plan: Plan, present: Collection[str], last: Sequence[str]) -> tuple[str, ...]:
+    """Hosts of the next attempt: node0, hosts of the attempt before (`last`), then others in the order of the hostfile.
+    Fewer than the first attempt had if not as many answer."""
+    names = [host.name for host in plan.everyone]
+    there = [name for name in names if name == names[0] or name in present]
+    chosen = sorted(there, key=lambda name: name not in last)[: len(plan.hosts)]
+    return tuple(name for name in names if name in chosen)
+
+
+def host_of(plan: Plan, rank: int) -> HostPlan:
+    return next(host for host in plan.hosts if any(each.rank == rank for each in host.ranks))
+
+
+def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> tuple[Mapping[str, str | None], Collection[str]]:
+    """A rank's variables, and those of them to put before an existing value. Its own win over those of its host.
+
+    The wrapper sets the numbers, which are mpirun's. A missing secret is a KeyError: it must not reach a rank empty.
+    """
+    host, exports = host_of(plan, rank).name, plan.asked.get("exports") or ()
+    own = {export["name"] for export in exports if export["value"] is not None}
+    settings = [each for each in plan.settings if each.host in (None, host) and each.rank in (None, rank)]
+    settings = [each for each in settings if each.name not in WRAPPER_NAMES or each.name in own]
+    settings.sort(key=lambda each: (each.rank is not None, each.host is not None))
+    variables = {each.name: secrets[each.name] if each.secret else each.value for each in settings}
+    return variables, {each.name for each in settings if each.prepend}
+
+
+def command_of(plan: Plan, local_rank: int) -> tuple[str, ...]:
+    if not plan.local_rank:
+        return plan.command
+    at = 3 if plan.command[1] == "-m" else 2
+    return (*plan.command[:at], f"{plan.local_rank}={local_rank}", *plan.command[at:])
+
+
+def program_line(plan: Plan, program: str, host: str) -> str:
+    """A line of sh that becomes a program of the run's agent, which outlives the session."""
+    argv = shlex.join([plan.python, "-IS", f"{plan.rundir}/agent.zip", program])
+    if host not in plan.ends_at_logout:
+        return f"exec {argv}"
+    scope = "systemd-run --user --scope --quiet"
+    return f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; exec {argv}"
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = dict.fromkeys(

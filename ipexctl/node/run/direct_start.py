@@ -73,10 +73,10 @@ def has_wrapper_ended_early(state: SupervisorState) -> bool:
 
 def call_starters(t: Transition) -> None:
     """Begin lost starters again that a restart waits for, where node0 can log in."""
-    if t.state.ending is not None or t.state.status.attempt == t.state.first_attempt:
+    is_first = t.state.status.attempt == t.state.first_attempt
+    if t.state.ending is not None or is_first or not t.state.plan.shell:
         return
-    now, can_be_called = t.now.clock, {call.host for call in t.state.plan.starter_calls}
-    waiting = {peer.host for peer in t.ranks if not peer.has_begun} & can_be_called
+    now, waiting = t.now.clock, {peer.host for peer in t.ranks if not peer.has_begun}
     gone = {host: starter for host, starter in t.state.starters.items() if host in waiting and not starter.is_connected}
     due = tuple(host for host, starter in gone.items() if now - starter.called_at > STARTER_CALL)
     if due:
@@ -99,7 +99,7 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
         verdict.fail_with_program(t, ended, code, by)
         return
     # A starter that was connected is silent for a while before it counts as away.
-    is_again = t.state.plan.pool is not None and t.state.status.attempt > t.state.first_attempt
+    is_again = t.state.has_pool and t.state.status.attempt > t.state.first_attempt
     limit = RANK_RECONNECT if is_again else RANK_SILENCE
     away = [
         peer

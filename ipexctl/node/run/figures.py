@@ -12,12 +12,11 @@ from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
 from ipexctl.node.run.rates import waiting_of
-from ipexctl.node.run.slow_rank import is_wire_possible, plan_fields
 from ipexctl.node.run.slow_watch import SlowWatch
 from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throughput
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.run.machine_state import Moment, RankState
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
@@ -34,19 +33,20 @@ class RankFigures:
 
 
 class RunFigures:
-    def __init__(self, hosts: Mapping[int, str], plan: Json) -> None:
-        self._plan, self._is_wire_possible = plan_fields(plan), is_wire_possible(plan)
+    def __init__(self, hosts: Mapping[int, str], plan: Plan) -> None:
+        self._plan = plan
         self._throughput: dict[int, RankThroughput] = {}
         self.begin_attempt(hosts)
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
         self._hosts = hosts
-        waiting = self._waiting = waiting_of(self._plan["backend"], self._plan["allreduce"], len(set(hosts.values())))
+        waiting = self._waiting = waiting_of(self._plan.backend, self._plan.allreduce.mode, len(set(hosts.values())))
         self._is_measured = False
         """True once a rank has waited in shared memory: ranks may refuse the plan's all-reduce, and wait under gloo."""
-        is_shared = self._plan["allreduce"] == "shared"
+        is_shared = self._plan.allreduce.mode == "shared"
         self._slow = SlowWatch(hosts, waiting)
-        self._network = NetworkWatch(hosts, waiting, is_wire_possible=self._is_wire_possible, shared=is_shared)
+        can_advise = self._plan.may_send_less
+        self._network = NetworkWatch(hosts, waiting, is_wire_possible=can_advise, shared=is_shared)
         if self._throughput.keys() != hosts.keys():  # samples of more or fewer ranks cannot be added up
             self._throughput = {rank: RankThroughput() for rank in hosts}
         self._ranks = {rank: RankFigures(throughput) for rank, throughput in self._throughput.items()}

@@ -91,7 +91,7 @@ class HostStarter:
         path = f"{request.rundir}/{job_file(command.attempt)}" if command.job else request.argv[-1]
         argv = [*request.argv[:-1], path, request.local, request.address, str(request.port)]
         environ = minimal_environment()
-        for rank in request.ranks if command.ranks is None else command.ranks:
+        for rank in command.ranks:
             try:
                 if command.job:
                     write_atomically(path, command.job.encode(), durable=False)

@@ -26,8 +26,7 @@ class StartWrappers(NamedTuple):
     """Kill what is left of the last attempt, and start the wrappers of this one."""
 
     attempt: int
-    ranks: tuple[int, ...] | None = None
-    """None: the ranks of the first attempt, whose job is already there."""
+    ranks: tuple[int, ...]
     job: str = ""
     """Its text, if each attempt has its own."""
 
@@ -106,8 +105,8 @@ class HostStarterState(NamedTuple):
         return self._replace(is_over=not may_be_back), (KillWrappers(),) if has_wrappers else ()
 
     def _start(self, order: Json) -> Step:
-        attempt, ranks, job = order.get("attempt"), order.get("ranks"), order.get("job")
+        attempt, ranks, job = order.get("attempt"), order.get("ranks") or (), order.get("job")
         if not isinstance(attempt, int) or self.is_lost or (self.attempt is not None and attempt <= self.attempt):
             return self, ()
-        numbers = None if ranks is None else tuple(rank for rank in ranks if isinstance(rank, int))
+        numbers = tuple(rank for rank in ranks if isinstance(rank, int))
         return self._replace(attempt=attempt), (StartWrappers(attempt, numbers, job if isinstance(job, str) else ""),)

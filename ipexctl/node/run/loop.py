@@ -15,35 +15,26 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping, NamedTuple
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import (
     make_private_directory,
-    read_json,
     remove_file,
     write_atomically,
     write_json_atomically,
 )
-from ipexctl.node.common.job import (
-    CONNECTIVITY_FILE,
-    HostStarterRequest,
-    StartRequest,
-    SupervisorRequest,
-    job_file,
-    read_job,
-)
-from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.limits import FULL_DISK_FLUSH, STARTER_CALL
+from ipexctl.node.common.job import CONNECTIVITY_FILE, HostStarterRequest, Listen, Master, Start, job_file, jobs_of
+from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, STARTER_CALL
 from ipexctl.node.common.link import ready, wake_on_signal
+from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank
 from ipexctl.node.run import machine, messages, recorder, stack_dumps
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.figures import RunFigures
 from ipexctl.node.run.host_calls import HostCalls
-from ipexctl.node.run.host_pool import hostfile_of, jobs_with
 from ipexctl.node.run.job_end import is_step_cancelled
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import LaunchLog, node_starter, shell_environment, start_attempt
@@ -54,6 +45,7 @@ from ipexctl.node.run.status_file import StoredStatus, read_document
 if TYPE_CHECKING:
     import socket
 
+    from ipexctl.node.common.plan import HostPlan, Plan
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
     from ipexctl.node.run.mpirun import AttemptProcesses
 
@@ -72,24 +64,25 @@ def now() -> m.Moment:
 
 
 class SupervisorLoop:
-    def __init__(self, request: SupervisorRequest, start: StartRequest, listeners: list[socket.socket]) -> None:
-        self.request, self.rundir = request, request.rundir
-        self.job = RunJob(request.rundir) if node_starter(start).in_job else None
+    def __init__(
+        self, request: Listen, start: Start, listeners: list[socket.socket], addresses: tuple[str, str, str]
+    ) -> None:
+        """`addresses`: two of this supervisor and its port, the first for ranks on node0."""
+        self.request, self.rundir, self.addresses = request, request.rundir, addresses
+        starter = node_starter(start.plan)
+        self.job = RunJob(request.rundir) if starter.in_job else None
         began = now()
         before = earlier_start(self.rundir, self.job)
-        status = recorder.first_status(request, start, began.epoch)
+        status = recorder.first_status(start.plan, began.epoch)
         if before is not None:
             status = recorder.continued_status(before.status, status, ended=before.written)
-            start = start._replace(restarts=status.restarts)
         self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
         self.record.complete = self.complete_status
-        self.state = m.first_state(
-            start, node_starter(start), status, began, self.job.state if self.job is not None else None
-        )
+        self.state = m.first_state(start, starter, status, began, self.job.state if self.job is not None else None)
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
         self.place_ranks()
-        self.connections.listener.addresses.update(start.addresses)
-        self.figures = RunFigures(self.hosts_of_ranks(), read_json(os.path.join(self.rundir, "plan.json")))
+        self.connections.listener.addresses.update(host.address for host in start.plan.everyone)
+        self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
         self.calls: HostCalls | None = None
         """Calls to other hosts; their answers are events."""
         self.starter_calls: HostCalls | None = None
@@ -368,36 +361,37 @@ class SupervisorLoop:
             self.on_event(self.start_mpirun())
         except OSError as error:
             is_first = self.process is None
-            failure = describe_start_failure(error, self.state, self.request.host, is_first=is_first)
+            failure = describe_start_failure(error, self.state, is_first=is_first)
             self.fix = failure.fix
             self.on_event(m.StartFailed(failure.reason, failure.detail))
 
     def start_mpirun(self) -> m.AttemptStarted:
         """Raises an OSError if it can't be started."""
-        plan, master = self.state.plan, self.state.plan.master
-        if master.port and not self.state.status.attempt:  # an earlier attempt used it
+        plan, attempt = self.state.plan, self.state.status.attempt
+        master = Master(plan.master_addr, plan.master_port)
+        if master.port and not attempt:  # an earlier attempt used it
             check_master_port(master.addr, master.port)
         master = master._replace(port=master.port or sockets.free_port(master.addr))
-        if plan.checkpoint:
+        if plan.exchanged:
             self.exchange = self.begin_exchange(plan)
             if not self.has_checkpoint:
-                threading.Thread(target=self.watch_checkpoint, args=(plan.checkpoint,), daemon=True).start()
+                path = os.path.join(plan.cwd, plan.exchanged)
+                threading.Thread(target=self.watch_checkpoint, args=(path,), daemon=True).start()
         remove_file(self.connectivity_path)
-        self.process = start_attempt(
-            plan, self.rundir, self.state.status.attempt, self.connections.starters, self.starter_orders()
-        )
+        job = self.record.path(job_file(attempt)) if self.jobs else plan.argv[-1]
+        argv = (*plan.argv[:-1], job, *self.addresses)
+        self.process = start_attempt(plan, argv, attempt, self.connections.starters, self.starter_orders())
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
-    def begin_exchange(self, plan: StartRequest) -> CheckpointExchange:
+    def begin_exchange(self, plan: Plan) -> CheckpointExchange:
         """Begin the exchange among the lowest ranks of the stores; all ranks wait for it."""
         from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
 
-        first_of_store = {placement.store: placement for placement in reversed(plan.ranks)}
-        firsts = [placement for placement in plan.ranks if first_of_store[placement.store] is placement]
-        hosts = {placement.rank: placement.host for placement in firsts}
+        firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
+        hosts = {host.ranks[0].rank: host.name for host in plan.hosts if host is firsts[plan.stores[host.name]]}
         addresses = self.connections.listener.addresses
         return CheckpointExchange(
-            plan.checkpoint,
+            plan.exchanged,
             hosts,
             self.request.bind,
             self.request.token,
@@ -409,7 +403,6 @@ class SupervisorLoop:
         """In its own thread: its disk may be slow to answer."""
         from ipexctl.node.run.checkpoint_exchange import has_file
 
-        path = os.path.join(read_json(os.path.join(self.rundir, "plan.json")).get("cwd", ""), path)
         while not self.has_checkpoint:
             self.has_checkpoint = has_file(path)
             time.sleep(CHECKPOINT_INTERVAL)
@@ -449,36 +442,33 @@ class SupervisorLoop:
 
     def starter_orders(self) -> dict[str, Json]:
         orders: dict[str, Json] = {}
-        stores = {placement.host: placement.store for placement in self.state.plan.ranks}
         for host, ranks in m.ranks_of_starters(self.state).items():
             if not ranks:
                 continue
-            orders[host] = {"attempt": self.state.status.attempt}
+            orders[host] = {"attempt": self.state.status.attempt, "ranks": sorted(ranks)}
             if self.jobs:
-                orders[host].update(ranks=sorted(ranks), job=self.jobs[stores[host]])
+                orders[host]["job"] = self.jobs[self.state.plan.stores[host]]
         return orders
 
     def call_starters(self, command: m.CallStarters) -> None:
         """Each new starter connects by itself."""
         plan = self.state.plan
-        *argv, local, address, port = plan.argv
+        local, address, port = self.addresses
         if self.starter_calls is None:
-            self.starter_calls = HostCalls((self.record.path("ssh.sh"),), shell_environment(plan))
-        ranks, rejoins = m.ranks_of_starters(self.state), plan.pool is not None
-        for host, word, line in plan.starter_calls:
-            if host not in command.hosts:
-                continue
-            own = tuple(sorted(ranks[host]))
+            self.starter_calls = HostCalls(plan.shell, shell_environment(plan))
+        for host in self.hosts_named(command.hosts) if plan.shell else ():
             request = HostStarterRequest(
-                self.rundir, host, own, tuple(argv), self.request.token, local, address, int(port), rejoins
+                self.rundir, host.name, plan.argv, self.request.token, local, address, int(port), self.state.has_pool
             )
             stdin = json.dumps(request._asdict()).encode() + b"\n"
-            self.starter_calls.begin(host, word, line, stdin, STARTER_CALL)
+            line = program_line(plan, "run.host_starter", host.name)
+            self.starter_calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
+
+    def hosts_named(self, names: Collection[str]) -> list[HostPlan]:
+        return [host for host in self.state.plan.everyone if host.name in names]
 
     def find_hosts(self, command: m.FindHosts) -> None:
-        pool = self.state.plan.pool
-        assert pool is not None
-        if not pool.shell:
+        if not self.state.shell:
             last = self.connections.starters.received()
             for host in command.hosts:
                 if time.monotonic() - last.get(host, float("-inf")) < STARTER_HEARD:
@@ -486,33 +476,31 @@ class SupervisorLoop:
             away = tuple(host for host, starter in self.state.starters.items() if not starter.is_connected)
             self.call_starters(m.CallStarters(tuple(set(command.hosts) & set(away))))
             return
-        self.calls = HostCalls(pool.shell, shell_environment(self.state.plan))
-        words = {host.host: host.word for host in pool.hosts}
-        for host in command.hosts:
-            self.calls.find(host, words[host], self.rundir)
+        self.calls = HostCalls(self.state.shell, shell_environment(self.state.plan))
+        for each in self.hosts_named(command.hosts):
+            self.calls.find(each.name, each.word, self.rundir)
 
     def prepare_hosts(self, _: m.PrepareHosts) -> None:
         """Write the hostfile and node0's job here; another host's starter writes its own."""
         self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
-        pool = plan.pool
-        assert pool is not None
-        jobs = jobs_with(read_job(parse_json(pool.job)), plan, attempt)
-        self.jobs = {store: json.dumps(job.to_json()) for store, job in jobs.items()}
-        own, path = pool.hosts[0], self.record.path(job_file(attempt))
+        names = tuple(host.name for host in plan.hosts)
+        jobs = jobs_of(plan, self.state.start.job._replace(hosts=names, attempt=attempt))
+        self.jobs = {store: json.dumps(job._asdict()) for store, job in jobs.items()}
+        own, path = plan.stores[plan.node0], self.record.path(job_file(attempt))
         try:
-            write_atomically(path, self.jobs[own.store].encode(), durable=False)
-            if hostfile := hostfile_of(pool, {placement.host for placement in plan.ranks}):
-                write_atomically(self.record.path("hostfile"), hostfile.encode(), durable=False)
+            write_atomically(path, self.jobs[own].encode(), durable=False)
+            for file in plan.files:
+                if file.name == "hostfile":
+                    write_atomically(self.record.path(file.name), file.text.encode(), durable=False)
         except OSError as error:
-            self.on_event(m.HostsPrepared({own.host: f"{error.filename or path}: {error.strerror or error}"}))
+            self.on_event(m.HostsPrepared({plan.node0: f"{error.filename or path}: {error.strerror or error}"}))
             return
-        self.calls = HostCalls(pool.shell, shell_environment(plan))
-        firsts = {placement.store: placement.host for placement in reversed(plan.ranks)}
-        words = {host.host: host.word for host in pool.hosts}
-        for store, host in firsts.items() if pool.shell else ():
-            if store != own.store:
-                self.calls.give_job(host, words[host], path, self.jobs[store])
+        self.calls = HostCalls(self.state.shell, shell_environment(plan))
+        firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
+        for store, first in firsts.items() if self.state.shell else ():
+            if store != own:
+                self.calls.give_job(first.name, first.word, path, self.jobs[store])
         self.refused: dict[str, str] = {}
         self.take_answers()
 
@@ -567,7 +555,7 @@ class SupervisorLoop:
         self.connections.dismiss()
         for attempt in range(self.state.status.attempt + 1):
             remove_file(self.record.path(job_file(attempt)))
-        connectivity = self.state.plan.connectivity
+        connectivity = self.state.start.connectivity
         if command.keeps_connectivity and connectivity is not None:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, connectivity._asdict(), durable=False)
@@ -601,13 +589,11 @@ class SupervisorLoop:
         self.release_waiting()
 
     def release_waiting(self) -> None:
-        pool, places = self.state.plan.pool, self.hosts_of_ranks().values()
-        if pool is None or not pool.shell:
+        if not self.state.has_pool or not self.state.shell:
             return
-        calls = HostCalls(pool.shell, shell_environment(self.state.plan))
-        for host in pool.hosts[1:]:
-            if host.host not in places:
-                calls.release(host.host, host.word, self.rundir)
+        calls = HostCalls(self.state.shell, shell_environment(self.state.plan))
+        for host in self.state.plan.spares:
+            calls.release(host.name, host.word, self.rundir)
         while not calls.is_over:
             calls.take()
             time.sleep(0.1)
@@ -615,22 +601,21 @@ class SupervisorLoop:
     def start_notify(self) -> None:
         from ipexctl.node.run import notify, summary  # few runs have a command
 
-        notification = self.state.plan.notify
-        if notification is None:
-            return
+        plan = self.state.start.plan
         status = self.record.whole_status()
         code = 0 if status.state == "ok" else status.exit_code or 1
         fields = summary.summary_fields(
             status.id,
             status,
             world_size=status.world_size,
-            hosts=notification.hosts,
+            hosts=plan.names,
             exit_code=code,
             seconds=(status.ended or 0.0) - (status.started or 0.0),
         )
-        text, (command, _, claim_after, timeout) = summary.summary_text(fields), notification
+        text, claim_after = summary.summary_text(fields), NOTIFY_CLAIM if self.state.options.is_followed else 0.0
+        command = self.state.start.notify
         try:
-            notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, timeout))
+            notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, NOTIFY))
         except OSError as error:
             self.log("not-notified", {"reason": error.strerror or str(error)})
 
@@ -650,14 +635,14 @@ class MpirunFailure(NamedTuple):
     detail: Detail | None = None
 
 
-def describe_start_failure(error: OSError, state: m.SupervisorState, host: str, *, is_first: bool) -> MpirunFailure:
+def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> MpirunFailure:
     plan, starter = state.plan, state.starter
     if not is_first:
         why = str(error.strerror or error)
         reason = f"{starter.program} can't be started again: {why}"
         return MpirunFailure(reason, "", Detail(starter.failure, {"why": why}))
     if isinstance(error, SetupError):
-        fields = {"place": host, "file": plan.setup or "", "what": str(error.strerror)}
+        fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
         command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
         fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
         return MpirunFailure(fields["what"], fix, Detail("setup-failed", fields))

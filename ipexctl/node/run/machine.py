@@ -101,7 +101,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
     peer = state.ranks.get(hello.rank)
     if peer is None or hello.attempt not in (None, state.status.attempt):
         return False
-    if hello.attempt is None and state.plan.pool is not None and state.status.attempt != state.first_attempt:
+    if hello.attempt is None and state.has_pool and state.status.attempt != state.first_attempt:
         return False  # it was started for other hosts
     return peer.instance in (None, hello.instance) or not (peer.is_connected or peer.is_done)
 
@@ -166,7 +166,7 @@ def on_connected(t: Transition, peer: RankState, message: messages.Connected) ->
     )
     event = "connected" if is_new else "reconnected"
     t.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
-    if not t.state.keeps_jobs and verdict.is_job_file_read(t.state, peer.store):
+    if not t.state.keeps_jobs and verdict.is_job_file_read(t.state, peer.host):
         t.send(peer.rank, "remove-job")
     if t.state.ending is not None:
         verdict.stop_rank(t, peer)
@@ -358,12 +358,12 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
 
 def check_limits(t: Transition, mpirun: MpirunState) -> None:
     """Fail the attempt when a deadline has passed: start of the ranks, time limit of the run or its job."""
-    now, plan = t.now.clock, t.state.plan
+    now, options = t.now.clock, t.state.options
     missing = [peer for peer in t.ranks if not peer.has_begun]
     if missing and now - mpirun.started_at > RANKS_BEGIN:
         verdict.on_not_begun(t, missing)
-    if plan.time_limit and now > t.state.created_at + plan.time_limit:
-        verdict.fail(t, "time-limit", f"the time limit of {plan.time_limit:g} s is over")
+    if options.time_limit and now > t.state.created_at + options.time_limit:
+        verdict.fail(t, "time-limit", f"the time limit of {options.time_limit:g} s is over")
     limit = t.state.limit
     if limit is not None and t.state.ending is None and limit.is_due(now):
         t.set(limit=limit._replace(is_asked=True))
@@ -433,7 +433,7 @@ def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
     """Report a run that has long been silent. Ranks that do not start are found elsewhere, and sooner."""
     if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
         return  # a silence that lasted until the end stays in the status
-    length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.plan.hang_after
+    length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.options.hang_after
     if t.state.status.silent is not None:
         if length < after:
             t.set_status(silent=None)
@@ -445,8 +445,8 @@ def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
 
 def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
     """Keep the stacks with the run even if not shown: they explain the hang afterwards."""
-    plan = t.state.plan
-    silent = Silence(event.since, plan.hang_after, event.ranks, on_hang=plan.on_hang)
+    options = t.state.options
+    silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
     t.set_status(silent=silent)
     t.log("silent", **as_json(silent))
     t.do(m.TakeDump())
@@ -501,8 +501,8 @@ def check_dumps(t: Transition) -> None:
 
 
 def on_stall_dumped(t: Transition, dump_id: str) -> None:
-    plan, silent = t.state.plan, t.state.status.silent
-    if plan.on_hang == "report":  # one is enough: a script may be silent again and again
+    options, silent = t.state.options, t.state.status.silent
+    if options.on_hang == "report":  # one is enough: a script may be silent again and again
         if t.state.stall_dump:
             t.do(m.RemoveDump(t.state.stall_dump))
         t.set(stall_dump=dump_id)
@@ -510,9 +510,9 @@ def on_stall_dumped(t: Transition, dump_id: str) -> None:
         return
     t.set_status(silent=silent._replace(dump=dump_id))
     t.log("dumped", dump=dump_id)
-    if plan.on_hang == "stop":
+    if options.on_hang == "stop":
         ranks = [peer.rank for peer in t.ranks if peer.exit is None]
-        verdict.fail(t, "hang", f"no rank printed anything for {plan.hang_after:g} s", ranks=ranks)
+        verdict.fail(t, "hang", f"no rank printed anything for {options.hang_after:g} s", ranks=ranks)
 
 
 # mpirun
@@ -586,7 +586,7 @@ def end_attempt(t: Transition) -> None:
     verdict.on_all_ended(t)
     job = t.state.job
     hosts: tuple[str, ...] = ()
-    if t.state.plan.pool is not None and verdict.may_restart(t.state):
+    if t.state.has_pool and verdict.may_restart(t.state):
         next_hosts.begin_search(t)
         if not next_hosts.is_known(t.state, t.now.clock):
             return
@@ -598,7 +598,7 @@ def end_attempt(t: Transition) -> None:
     elif job is not None and job.may_requeue and asks_for_other_nodes(run_end(t.state)):
         t.set(is_closing=True)
         t.do(m.Requeue())
-    elif t.state.plan.pool is not None:
+    elif t.state.has_pool:
         close(t)
     else:
         restart(t)
@@ -682,7 +682,7 @@ def on_requeued(t: Transition, event: m.Requeued) -> None:
     t.set(job=job)
     if closed is not None:
         judge_job(t, job, job_word(t.state, job, closed))
-    elif event.is_done or t.state.plan.pool is not None:
+    elif event.is_done or t.state.has_pool:
         close(t)
     else:
         t.set(is_closing=False)
@@ -704,7 +704,7 @@ def finish(t: Transition) -> None:
         t.set_status(exit_code=ending.code, ended=t.now.epoch)
     t.set_status(state=ending.state)
     t.log("ended", state=ending.state, exit_code=ending.code)
-    t.do(m.Finish(notifies=t.state.plan.notify is not None and has_run and is_final))
+    t.do(m.Finish(notifies=bool(t.state.start.notify) and has_run and is_final))
 
 
 EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {

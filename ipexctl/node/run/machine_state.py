@@ -15,7 +15,8 @@ from ipexctl.node.run.job_limit import JobLimit
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.job import Master, StartRequest
+    from ipexctl.node.common.job import Master, Start
+    from ipexctl.node.common.plan import AgentOptions, Plan
     from ipexctl.node.common.records import Detail, SilentRank
     from ipexctl.node.run.messages import Exit, Message
     from ipexctl.node.run.mpirun import NodeStarter
@@ -41,7 +42,6 @@ class Ending(NamedTuple):
 class RankState(NamedTuple):
     rank: int
     host: str
-    store: str
     status: RankStatus
     instance: str | None = None
     is_connected: bool = False
@@ -138,8 +138,10 @@ class PendingDump(NamedTuple):
 class SupervisorState(NamedTuple):
     """A run, from before the start of mpirun to the exit of the last process."""
 
-    plan: StartRequest
-    """With the ranks of this attempt."""
+    start: Start
+    plan: Plan
+    """Of this attempt; the one of `start` is of all hosts."""
+    options: AgentOptions
     starter: NodeStarter
     status: RunStatus
     """Without its ranks, and without figures."""
@@ -189,12 +191,22 @@ class SupervisorState(NamedTuple):
 
     @property
     def restarts_left(self) -> int:
-        return self.plan.restarts - self.status.attempt
+        return self.status.restarts - self.status.attempt
+
+    @property
+    def has_pool(self) -> bool:
+        """True if each attempt may have other hosts."""
+        return self.options.has_pool and len(self.plan.everyone) > 1
+
+    @property
+    def shell(self) -> tuple[str, ...]:
+        """Words before host and command line by which node0 reaches a shell there; empty to use the host's starter."""
+        return () if self.plan.has_starters else self.plan.shell
 
     @property
     def keeps_jobs(self) -> bool:
         """Job files stay for another attempt; with a pool of hosts, each attempt has its own."""
-        return self.restarts_left > 0 and self.plan.pool is None
+        return self.restarts_left > 0 and not self.has_pool
 
     @property
     def setup_time(self) -> float:
@@ -203,20 +215,19 @@ class SupervisorState(NamedTuple):
 
 
 def first_state(
-    plan: StartRequest, starter: NodeStarter, status: RunStatus, now: Moment, job: JobState | None = None
+    start: Start, starter: NodeStarter, status: RunStatus, now: Moment, job: JobState | None = None
 ) -> SupervisorState:
     limit = JobLimit() if job is not None and job.number else None
-    hosts = plan.ranks if plan.pool is None else plan.pool.hosts
-    others = {placement.host for placement in hosts} - {status.node0} if starter.is_direct else ()
+    plan = start.plan
+    others = {host.name for host in plan.everyone} - {status.node0} if starter.is_direct else ()
     starters = {host: StarterState(away_since=now.clock) for host in others}
-    state = SupervisorState(
-        plan, starter, status, first_ranks(plan), now.clock, now.clock, now.clock, starters=starters
-    )
-    return state._replace(job=job, limit=limit, first_attempt=status.attempt)
+    ranks, options = first_ranks(plan), plan.options
+    state = SupervisorState(start, plan, options, starter, status, ranks, now.clock, now.clock, now.clock)
+    return state._replace(starters=starters, job=job, limit=limit, first_attempt=status.attempt)
 
 
-def first_ranks(plan: StartRequest) -> dict[int, RankState]:
-    return {at.rank: RankState(at.rank, at.host, at.store, first_rank_status(at.rank, at.host)) for at in plan.ranks}
+def first_ranks(plan: Plan) -> dict[int, RankState]:
+    return {at.rank: RankState(at.rank, at.host, first_rank_status(at.rank, at.host)) for at in plan.ranks}
 
 
 def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:

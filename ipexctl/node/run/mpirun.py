@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol, Sequence
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.processes import end_with_parent, kill_sessions
@@ -22,7 +22,7 @@ from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.job import StartRequest
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.run.machine_state import Event
     from ipexctl.node.run.starter_connections import StarterConnections
 
@@ -47,13 +47,13 @@ class NodeStarter(NamedTuple):
         return not self.name
 
 
-def node_starter(start: StartRequest) -> NodeStarter:
-    if not start.by_mpirun:
+def node_starter(plan: Plan) -> NodeStarter:
+    if plan.has_starters:
         fix = "ipexctl envs --verify tests the environment"
-        return NodeStarter("", "the rank", "rank-not-started", fix, start.by_slurm)
-    program = os.path.basename(start.argv[0])
+        return NodeStarter("", "the rank", "rank-not-started", fix, bool(plan.job))
+    program = os.path.basename(plan.argv[0])
     name, fix = "srun" if program == "srun" else "mpirun", "ipexctl doctor looks for one"
-    return NodeStarter(name, name, "mpirun-not-started", fix, start.by_slurm, program == "mpiexec.hydra")
+    return NodeStarter(name, name, "mpirun-not-started", fix, bool(plan.job), program == "mpiexec.hydra")
 
 
 MAX_LOG = 1 << 18
@@ -77,26 +77,27 @@ class AttemptProcesses(Protocol):
 
 
 def start_attempt(
-    start: StartRequest, rundir: str, attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
+    plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
 ) -> AttemptProcesses:
-    """`orders`: the message to each host's starter. Raises an OSError if nothing can be started."""
-    if start.by_mpirun:
-        return MpirunProcess(start, rundir)
-    return DirectProcesses(start, rundir, attempt, starters, orders)
+    """`argv`: the plan's, with the attempt's job and the supervisor's addresses. `orders`: the message to each host's
+    starter. Raises an OSError if nothing can be started."""
+    if not plan.has_starters:
+        return MpirunProcess(plan, argv)
+    return DirectProcesses(plan, argv, attempt, starters, orders)
 
 
 class MpirunProcess:
     """A started mpirun. Its stdin stays open while the supervisor lives, and it ends with the supervisor."""
 
-    def __init__(self, start: StartRequest, rundir: str) -> None:
+    def __init__(self, plan: Plan, argv: Sequence[str]) -> None:
         """Raises an OSError if it can't be started."""
-        environ = environment_of(start)
-        self._log = LaunchLog(rundir)
+        environ = environment_of(plan)
+        self._log = LaunchLog(plan.rundir)
         log = self._log.open()
         try:
             self._process = subprocess.Popen(
-                start.argv,
-                cwd=rundir,
+                argv,
+                cwd=plan.rundir,
                 env=environ,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -129,16 +130,16 @@ class DirectProcesses:
     """The rank wrappers of an attempt: node0's are children of the supervisor, and end with it."""
 
     def __init__(
-        self, start: StartRequest, rundir: str, attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
+        self, plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
     ) -> None:
         """Raises an OSError if one of node0's can't be started. A starter that connects later learns it then."""
-        self._attempt, self._starters, self._log = attempt, starters, LaunchLog(rundir)
-        own = [placement.rank for placement in start.ranks if not starters.has(placement.host)]
+        self._attempt, self._starters, self._log = attempt, starters, LaunchLog(plan.rundir)
+        own = [rank.rank for rank in plan.ranks if not starters.has(rank.host)]
         self._wrappers = RankWrappers()
-        environ, log = environment_of(start), self._log.open()
+        environ, log = environment_of(plan), self._log.open()
         try:
             self._wrappers.start(
-                own, start.argv, environ=environ, log=log, cwd=rundir, prepare=end_with_parent(signal.SIGTERM)
+                own, argv, environ=environ, log=log, cwd=plan.rundir, prepare=end_with_parent(signal.SIGTERM)
             )
         except OSError:
             self._wrappers.kill()
@@ -192,17 +193,17 @@ class LaunchLog:
             return ""
 
 
-def shell_environment(start: StartRequest) -> dict[str, str]:
+def shell_environment(plan: Plan) -> dict[str, str]:
     environ = minimal_environment()
-    if node_starter(start).in_job:
+    if plan.job:
         environ = {**environ, **environment_of_srun(variables_of_job(os.environ)), **account_variables()}
     return environ
 
 
-def environment_of(start: StartRequest) -> dict[str, str]:
+def environment_of(plan: Plan) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it to every rank."""
-    environ = shell_environment(start)
-    if start.setup:
-        environ = source_setup(start.setup, environ).environ
-    set_variables(environ, start.variables, ())
+    environ = shell_environment(plan)
+    if plan.setup:
+        environ = source_setup(plan.setup, environ).environ
+    set_variables(environ, {setting.name: setting.value for setting in plan.launcher_env}, ())
     return environ

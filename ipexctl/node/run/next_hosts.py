@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Collection, Sequence
 
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER
+from ipexctl.node.common.plan import choose_hosts, for_hosts
 from ipexctl.node.common.records import Detail, Failure
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run import verdict
-from ipexctl.node.run.host_pool import choose_hosts, start_with
 
 if TYPE_CHECKING:
     from ipexctl.node.run.machine_state import HostSearch, SupervisorState, Transition
@@ -39,10 +39,9 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 
 
 def begin_search(t: Transition) -> None:
-    pool = t.state.plan.pool
-    if pool is None or t.state.search is not None or not verdict.may_restart(t.state):
+    if not t.state.has_pool or t.state.search is not None or not verdict.may_restart(t.state):
         return
-    hosts = tuple(host.host for host in pool.hosts[1:])
+    hosts = tuple(host.name for host in t.state.start.plan.everyone[1:])
     t.set(search=m.HostSearch(t.now.clock, frozenset(hosts)))
     t.do(m.FindHosts(hosts))
 
@@ -93,8 +92,8 @@ def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
 
 def check_missing(t: Transition) -> None:
     """Ask hosts whose ranks do not begin: a rank that never connected counts as lost only after two minutes."""
-    pool, mpirun = t.state.plan.pool, t.state.mpirun
-    if pool is None or not pool.shell or mpirun is None:
+    mpirun = t.state.mpirun
+    if not t.state.has_pool or not t.state.shell or mpirun is None:
         return
     hosts, now, asked_at = missing_hosts(t.state), t.now.clock, t.state.asked_at
     is_answered = asked_at <= mpirun.started_at or now - asked_at > ASK_INTERVAL
@@ -120,13 +119,12 @@ def describe_unreachable(host: str, gone: Sequence[m.RankState], why: str) -> tu
 
 def choose(t: Transition) -> tuple[str, ...]:
     """Hosts of the next attempt; empty if there can be none, and the run's reason then says why."""
-    search, pool = t.state.search, t.state.plan.pool
+    search = t.state.search
     assert search is not None
-    assert pool is not None
     blame_absent(t, search)
     last = hosts_of(t.state)
-    hosts = choose_hosts(pool, search.present - refusing_hosts(t.state), last)
-    if len(hosts) < pool.least:
+    hosts = choose_hosts(t.state.start.plan, search.present - refusing_hosts(t.state), last)
+    if len(hosts) < least_hosts(t.state):
         end_for_lack(t, hosts)
         return ()
     first = t.state.status.first_failure
@@ -160,13 +158,16 @@ def refusing_hosts(state: SupervisorState) -> frozenset[str]:
     return frozenset() if state.status.node0 in hosts else hosts
 
 
+def least_hosts(state: SupervisorState) -> int:
+    return state.options.min_hosts or len(state.start.plan.hosts)
+
+
 def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
-    pool = t.state.plan.pool
-    assert pool is not None
+    least = least_hosts(t.state)
     answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
-    reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {pool.least}"
+    reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {least}"
     t.set_status(reason=reason)
-    t.log("hosts-lacking", hosts=list(hosts), least=pool.least)
+    t.log("hosts-lacking", hosts=list(hosts), least=least)
 
 
 def restart(t: Transition, hosts: Collection[str]) -> None:
@@ -176,9 +177,9 @@ def restart(t: Transition, hosts: Collection[str]) -> None:
 
 
 def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
-    plan = start_with(t.state.plan, hosts, t.state.status.attempt)
+    plan = for_hosts(t.state.start.plan, hosts)
     t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, asked_at=t.now.clock)
-    t.set_status(hosts=hosts_of(t.state), nodes=plan.nodes, world_size=plan.world_size)
+    t.set_status(hosts=hosts_of(t.state), nodes=len(plan.hosts), world_size=plan.world_size)
     search = t.state.search
     absent = {} if search is None else {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
     t.log("hosts", attempt=t.state.status.attempt, hosts=list(hosts_of(t.state)), absent=absent)
@@ -189,8 +190,7 @@ def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
     """Leave out a host that refuses its job."""
     if not t.state.is_preparing or t.state.ending is not None:
         return
-    pool, search = t.state.plan.pool, t.state.search
-    assert pool is not None
+    search = t.state.search
     t.set(is_preparing=False)
     if not event.failed:
         t.set(search=None)
@@ -198,8 +198,8 @@ def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
         return
     assert search is not None
     t.set(search=search._replace(present=search.present - set(event.failed), absent={**search.absent, **event.failed}))
-    hosts = choose_hosts(pool, search.present - set(event.failed), hosts_of(t.state))
-    if len(hosts) >= pool.least and t.state.status.node0 not in event.failed:
+    hosts = choose_hosts(t.state.start.plan, search.present - set(event.failed), hosts_of(t.state))
+    if len(hosts) >= least_hosts(t.state) and t.state.status.node0 not in event.failed:
         plan_attempt(t, hosts)
         return
     gone = [peer for peer in t.ranks if peer.host in event.failed]

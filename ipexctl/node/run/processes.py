@@ -27,7 +27,7 @@ from ipexctl.node.common.processes import (
 
 if TYPE_CHECKING:
     from ipexctl.node.common.environ import ProcessLimits
-    from ipexctl.node.common.job import ProcessOptions, RankJob
+    from ipexctl.node.common.plan import RankPlan
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _PREFERRED, _PREFERRED_MANY = 1, 5
@@ -59,7 +59,7 @@ def _set_memory(nodes: list[int]) -> str:
 
 
 @contextlib.contextmanager
-def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
+def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
     """Processes started inside inherit the planned cores, memory and policy; differences are added to `mismatches`."""
     before = os.sched_getaffinity(0)
     batch = False
@@ -96,7 +96,7 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def prepare_child(options: ProcessOptions, limits: ProcessLimits) -> Callable[[], None]:
+def prepare_child(nice: int, limits: ProcessLimits) -> Callable[[], None]:
     """A preexec_fn for a rank's command: settings that the wrapper itself must not have.
 
     An account may raise its niceness and never lower it again: the wrapper would answer the supervisor late. With the
@@ -106,8 +106,8 @@ def prepare_child(options: ProcessOptions, limits: ProcessLimits) -> Callable[[]
 
     def prepare() -> None:
         die_with_wrapper()
-        if options.nice > os.getpriority(os.PRIO_PROCESS, 0):  # a login may have a higher one
-            os.setpriority(os.PRIO_PROCESS, 0, options.nice)
+        if nice > os.getpriority(os.PRIO_PROCESS, 0):  # a login may have a higher one
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
         limits.apply()
 
     return prepare

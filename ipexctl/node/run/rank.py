@@ -1,7 +1,8 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
-mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the record of
-`node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. Where no mpirun numbers the
+mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the
+secrets of `node/common/job.py` and two addresses of the supervisor, the first for ranks on node0; plan.json is beside
+the job. Where no mpirun numbers the
 ranks, the number comes before the addresses (`rank_wrappers.py`). `messages.py` has its messages.
 
 This is the loop, which waits for sockets, pipes, signals and the time; `rank_machine.py` decides. No byte is dropped
@@ -24,10 +25,11 @@ from typing import IO, TYPE_CHECKING, Callable, Collection, Mapping, Sequence
 from ipexctl.node.common import frames
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
-from ipexctl.node.common.job import JobRecord, Master, read_job
+from ipexctl.node.common.job import Master, StoreJob, read_job
 from ipexctl.node.common.json_parser import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.liveness import RESERVED_FILE
+from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.common.sockets import is_of_this_machine
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
@@ -81,13 +83,16 @@ class CommandWatch:
 
 
 class Rank:
-    def __init__(self, job: JobRecord, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
-        self.job, self.path, self.rank = job, path, rank
-        self.plan = job.ranks[rank]
+    def __init__(self, plan: Plan, job: StoreJob, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
+        self.plan, self.job, self.path, self.rank = plan, job, path, rank
+        self.host, options = host_of(plan, rank), plan.options
+        self.own = next(each for each in self.host.ranks if each.rank == rank)
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
-        self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
-        self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank))
+        self.stacks = process_stacks.ProcessStacks(plan.rundir, plan.command)
+        host = host_to_meter(plan, rank, job.secrets)
+        self.metric, self.nice = options.metric or "", options.nice
+        self.meter = RankMeter(is_on=options.meter, metric=self.metric, host=host)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": job.attempt}
         self.client = supervisor_client.SupervisorClient(
@@ -95,7 +100,7 @@ class Rank:
         )
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
-        self.is_lowest = rank == min(job.ranks)
+        self.is_lowest = rank == min(rank_env.ranks_here(plan, job))
         self.state = WrapperState(time.monotonic(), is_lowest=self.is_lowest)
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
@@ -142,10 +147,10 @@ class Rank:
         """Let this rank end a job without node0, unless a signal does: the queue may leave it to its other nodes."""
         from ipexctl.node.run import run_job  # few ranks lose their supervisor
 
-        if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.job, self.rank):
+        if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.plan, self.rank):
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            run_job.end_orphaned_job(self.job.rundir)
+            run_job.end_orphaned_job(self.plan.rundir)
 
     def apply(self, step: Step) -> None:
         """Take the next state, then act: an action may cause an event."""
@@ -290,7 +295,7 @@ class Rank:
 
         assert self.state.exchange_port is not None
         address, port = self.supervisor_address[0], self.state.exchange_port
-        self.exchange_process = CheckpointProcess(self.job, self.rank, address, port)
+        self.exchange_process = CheckpointProcess(self.plan, self.rank, address, port, self.job.token)
 
     def end_exchange(self) -> None:
         if self.exchange_process is not None:
@@ -306,15 +311,15 @@ class Rank:
             code, why = NOT_STARTED, str(error)
         except SetupError as error:
             why = str(error.strerror)
-            problem = self.start_problem("setup-failed", self.job.setup or "", why)
+            problem = self.start_problem("setup-failed", self.plan.setup or "", why)
         except OSError as error:
             code = 126 if isinstance(error, PermissionError) else 127
-            file = str(error.filename or self.job.command[0])
+            file = str(error.filename or self.plan.command[0])
             why = f"{file}: {error.strerror}" if error.errno else str(error.strerror)
-            is_directory = error.filename == self.job.cwd
+            is_directory = error.filename == self.plan.cwd
             problem = self.start_problem("no-directory" if is_directory else "no-command", file, why)
             why += "; is the project synced to this path? (ipexctl sync)" if is_directory else ""
-        read_metric = self.meter.read_output if self.job.metric else None
+        read_metric = self.meter.read_output if self.metric else None
         pipes: list[IO[bytes]]
         if self.child is None:
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
@@ -337,32 +342,33 @@ class Rank:
 
     def start_child(self, mismatches: list[str]) -> subprocess.Popen[bytes]:
         """Raises a RankStartError, a SetupError or another OSError."""
-        master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
-        setup = rank_env.environment(self.job, self.rank, master, self.state.attempt or 0)
+        planned = Master(self.plan.master_addr, self.plan.master_port)
+        master = Master(**self.welcome["master"]) if "master" in self.welcome else planned
+        setup = rank_env.environment(self.plan, self.rank, self.job.secrets, master, self.state.attempt or 0)
         mismatches += setup.refused
         environ = self.meter.prepare(self.stacks.prepare(setup.environ))
         with contextlib.suppress(OSError):  # start even on a full disk; a script that needs the directory says so
-            make_private_directory(rank_env.results_directory(self.job))
+            make_private_directory(rank_env.results_directory(self.plan))
         self.client.contact = self.client.contact.after_work(time.monotonic())  # a setup file takes time
-        with processes.bound(self.plan, mismatches):
+        with processes.bound(self.own, mismatches):
             return subprocess.Popen(
-                self.job.command_of(self.rank),
-                cwd=self.job.cwd,
+                command_of(self.plan, self.own.local_rank),
+                cwd=self.plan.cwd,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 close_fds=False,  # the MPI library looks for descriptors that mpirun opened for it
                 start_new_session=True,
-                preexec_fn=processes.prepare_child(self.job.options, setup.process),
+                preexec_fn=processes.prepare_child(self.nice, setup.process),
             )
 
     def start_problem(self, kind: str, file: str, why: str) -> Detail:
-        return Detail(kind, {"place": self.plan.host, "file": file, "what": why})
+        return Detail(kind, {"place": self.host.name, "file": file, "what": why})
 
     def output_buffer(self, stream: frames.StreamName) -> output_buffer.OutputBuffer:
         name = frames.SUFFIXES[stream]
-        spill = SpillFile(os.path.join(self.job.rundir, "spill", f"{self.rank:04}.{name}"))
+        spill = SpillFile(os.path.join(self.plan.rundir, "spill", f"{self.rank:04}.{name}"))
         return output_buffer.OutputBuffer(spill, self.rank, stream, int(self.welcome.get(name) or 0))
 
     def terminate(self) -> None:
@@ -383,7 +389,7 @@ class Rank:
     def explain_exit(self, command: ExplainExit) -> None:
         may_be_memory = command.may_be_memory and self.watch is not None
         oom = self.watch.find_kill(command.memory) if self.watch is not None and may_be_memory else None
-        disk = rank_env.find_full_disk(self.job, self.rank) if command.may_be_disk else None
+        disk = rank_env.find_full_disk(self.plan, self.rank, self.job.secrets) if command.may_be_disk else None
         self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None))
 
     def clean_up(self) -> None:
@@ -426,15 +432,13 @@ class Rank:
         self.apply(self.state.on_raised_checked(is_alive=process is not None and process.is_alive))
 
 
-def host_plan(job: JobRecord, rank: int) -> MeteredHost | None:
+def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredHost | None:
     """For the lowest rank of its host, which makes the host's notes."""
-    host = job.ranks[rank].host
-    ranks = {number: plan for number, plan in job.ranks.items() if plan.host == host}
-    if rank != min(ranks):
+    host = host_of(plan, rank)
+    if rank != host.ranks[0].rank:
         return None
-    variables = {**job.variables, **job.ranks[rank].variables}
-    cores = sorted({core for plan in ranks.values() for core in plan.cores})
-    return MeteredHost(cores, variables.get("GLOO_SOCKET_IFNAME") or "")
+    cores = sorted({core for each in host.ranks for core in each.cores})
+    return MeteredHost(cores, variables_of(plan, rank, secrets)[0].get("GLOO_SOCKET_IFNAME") or "")
 
 
 def print_error(text: str, detail: Detail | None = None) -> None:
@@ -448,12 +452,17 @@ def print_error(text: str, detail: Detail | None = None) -> None:
 def main(path: str) -> int:
     try:
         job = read_job(read_json_file(path))
+        plan = read_plan(read_json_file(f"{job.rundir}/plan.json"), job.here)
+        plan = for_hosts(plan, job.hosts) if job.hosts else plan
         *words, local, address, port = sys.argv[3:]
         # On another host than node0, a stranger could listen at the local name.
         addresses = [(local, 0)] if is_of_this_machine(address) else []
-        code = Rank(job, path, rank_env.find_rank(job, *words), (*addresses, (address, int(port)))).run()
+        rank = rank_env.find_rank(plan, job, *words)
+        code = Rank(plan, job, path, rank, (*addresses, (address, int(port)))).run()
     except (OSError, ValueError) as error:
-        print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
+        print_error(
+            f"{getattr(error, 'filename', None) or path} can't be read: {getattr(error, 'strerror', None) or error}"
+        )
         code = NOT_STARTED
     except rank_env.RankStartError as error:
         print_error(str(error), error.detail)

@@ -17,24 +17,23 @@ from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.processes import end_with_parent
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.job import JobRecord
+    from ipexctl.node.common.plan import Plan
 
 
 class CheckpointProcess:
     """The process, until `read_problem` handles its exit."""
 
-    def __init__(self, job: JobRecord, rank: int, address: str, port: int) -> None:
-        home = os.path.dirname(os.path.dirname(job.rundir))
-        below = os.path.relpath(job.cwd, os.path.join(home, "code"))
+    def __init__(self, plan: Plan, rank: int, address: str, port: int, token: str) -> None:
+        below = os.path.relpath(plan.cwd, os.path.join(plan.home, "code"))
         request = {
             "rank": rank,
-            "path": os.path.join(job.cwd, job.checkpoint),
-            "home": home,
+            "path": os.path.join(plan.cwd, plan.exchanged),
+            "home": plan.home,
             "address": address,
             "port": port,
-            "token": job.token,
-            "project": job.cwd if job.checkpoint_is_found else "",
-            "tree": "" if os.path.isabs(job.checkpoint) else below.partition("/")[0],
+            "token": token,
+            "project": plan.cwd if plan.options.checkpoint_is_found else "",
+            "tree": "" if os.path.isabs(plan.exchanged) else below.partition("/")[0],
         }
         self._process = subprocess.Popen(
             agent_argv(sys.executable, "files.checkpoint"),

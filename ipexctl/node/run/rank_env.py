@@ -6,13 +6,15 @@ A rank has torchrun's variables; what another launcher or an outer MPI left behi
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Mapping
 
 from ipexctl.node.common.environ import SetupResult, account_variables, set_variables, source_setup
+from ipexctl.node.common.plan import host_of, variables_of
 from ipexctl.node.common.records import Detail, FullDisk
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.job import JobRecord, Master
+    from ipexctl.node.common.job import Master, StoreJob
+    from ipexctl.node.common.plan import Plan
 
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
@@ -43,31 +45,37 @@ class RankStartError(Exception):
         self.detail = detail
 
 
-def find_rank(job: JobRecord, given: str = "") -> int:
+def ranks_here(plan: Plan, job: StoreJob) -> tuple[int, ...]:
+    """The ranks of the hosts that share the job."""
+    return tuple(rank.rank for rank in plan.ranks if rank.host in job.here)
+
+
+def find_rank(plan: Plan, job: StoreJob, given: str = "") -> int:
     """`given`: its number, if no mpirun sets it."""
-    if given and int(given) in job.ranks:
+    here = ranks_here(plan, job)
+    if given and int(given) in here:
         return int(given)
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
     if number is None:
         raise RankStartError(f"mpirun set none of {', '.join(RANKS)}, so this rank has no number", WRONG_MPI)
-    if int(number) not in job.ranks:
+    if int(number) not in here:
         raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned", WRONG_MPI)
     size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
-    if size is not None and int(size) != job.world_size:
-        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {job.world_size}", WRONG_MPI)
+    if size is not None and int(size) != plan.world_size:
+        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {plan.world_size}", WRONG_MPI)
     return int(number)
 
 
-def results_directory(job: JobRecord) -> str:
+def results_directory(plan: Plan) -> str:
     """This host's directory for the run's results, which no retention removes."""
-    return os.path.join(os.path.dirname(os.path.dirname(job.rundir)), "results", job.id)
+    return os.path.join(plan.home, "results", plan.id)
 
 
-def find_full_disk(job: JobRecord, rank: int) -> FullDisk | None:
+def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
     """First full filesystem among those a rank writes to, its own directory first."""
-    temporary = job.ranks[rank].variables.get("TMPDIR") or job.variables.get("TMPDIR") or "/tmp"  # noqa: S108
+    temporary = variables_of(plan, rank, secrets)[0].get("TMPDIR") or "/tmp"  # noqa: S108
     is_root = os.geteuid() == 0  # a part may be reserved for root
-    for path in (job.cwd, results_directory(job), job.rundir, temporary):
+    for path in (plan.cwd, results_directory(plan), plan.rundir, temporary):
         try:
             status = os.statvfs(path)
         except OSError:
@@ -80,54 +88,53 @@ def find_full_disk(job: JobRecord, rank: int) -> FullDisk | None:
     return None
 
 
-def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> SetupResult:
+def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Master, attempt: int) -> SetupResult:
     """mpirun's environment without other launchers' variables, with the plan's and the setup file's. Raises OSError."""
-    plan = job.ranks[rank]
-    unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in job.variables.items() if value is None)}
+    variables, prepended = variables_of(plan, rank, secrets)
+    unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
     environ.update(account_variables())  # mpirun passes on the values of node0
     setup = SetupResult(environ)
-    if job.setup:
-        setup = source_setup(job.setup, environ)
+    if plan.setup:
+        setup = source_setup(plan.setup, environ)
         environ = {k: v for k, v in setup.environ.items() if k not in unset}
-    set_variables(environ, job.variables, job.prepended)
-    set_variables(environ, plan.variables, job.prepended)
+    set_variables(environ, variables, prepended)
     environ.update(
         RESTART_COUNT=str(attempt),
-        IPEXCTL_RUN=job.id,
-        IPEXCTL_RUN_DIR=results_directory(job),
-        IPEXCTL_HOSTS=",".join(job.hosts),
-        IPEXCTL_FIRST_WORLD_SIZE=str(job.first_world_size or job.world_size),
+        IPEXCTL_RUN=plan.id,
+        IPEXCTL_RUN_DIR=results_directory(plan),
+        IPEXCTL_HOSTS=",".join(host.name for host in plan.hosts),
+        IPEXCTL_FIRST_WORLD_SIZE=str(plan.first_world_size),
     )
-    if not job.has_rendezvous:
+    if plan.backend == "none":
         environ = {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
         return setup._replace(environ=environ)
+    host = host_of(plan, rank)
     environ.update(
         RANK=str(rank),
-        LOCAL_RANK=str(plan.local_rank),
-        WORLD_SIZE=str(job.world_size),
-        LOCAL_WORLD_SIZE=str(plan.local_size),
+        LOCAL_RANK=str(rank - host.ranks[0].rank),
+        WORLD_SIZE=str(plan.world_size),
+        LOCAL_WORLD_SIZE=str(len(host.ranks)),
         MASTER_ADDR=master.addr,
         MASTER_PORT=str(master.port),
     )
-    for name, value in elastic_variables(job, rank, attempt).items():
-        if name not in job.variables:
+    for name, value in elastic_variables(plan, rank, attempt).items():
+        if name not in variables:
             environ[name] = value
     return setup._replace(environ=environ)
 
 
-def elastic_variables(job: JobRecord, rank: int, attempt: int) -> dict[str, str]:
+def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
     """What torchrun sets besides. Without TORCHELASTIC_RUN_ID, Lightning starts its own ranks, and they hang."""
-    host = job.ranks[rank].host
-    number = str(job.hosts.index(host)) if host in job.hosts else "0"  # a job of 0.3 names no hosts
+    number = str(plan.hosts.index(host_of(plan, rank)))
     return {
         "GROUP_RANK": number,
-        "GROUP_WORLD_SIZE": str(len(job.hosts) or 1),
+        "GROUP_WORLD_SIZE": str(len(plan.hosts)),
         "NODE_RANK": number,
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(job.world_size),
-        "TORCHELASTIC_MAX_RESTARTS": str(job.restarts),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.options.max_restarts),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_RUN_ID": job.id,
+        "TORCHELASTIC_RUN_ID": plan.id,
     }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ipexctl.node.common.files import last_lines, open_private, remove_file
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
+from ipexctl.node.common.job import Master
 from ipexctl.node.common.job_words import REQUEUED, describe_run_end
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import Attempt, RunStatus
@@ -28,7 +29,7 @@ from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.job import StartRequest, SupervisorRequest
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.run.output_times import OutputKey
 
 SAVE = 2.0
@@ -41,21 +42,22 @@ PROBE = 1 << 18
 """Bytes that must be free before a disk that was full is written to again."""
 
 
-def first_status(request: SupervisorRequest, start: StartRequest, now: float) -> RunStatus:
+def first_status(plan: Plan, now: float) -> RunStatus:
     """The status before anything has happened; `now` in seconds since the epoch."""
+    hosts = tuple(host.name for host in plan.hosts)
     return RunStatus(
-        id=request.id,
-        state="starting",
-        script=start.script,
-        env=start.env,
-        nodes=start.nodes,
-        world_size=start.world_size,
+        plan.id,
+        "starting",
+        plan.script,
+        plan.env or plan.python,
+        len(hosts),
+        plan.world_size,
         started=now,
-        restarts=start.restarts,
-        hosts=tuple(dict.fromkeys(placement.host for placement in start.ranks)),
+        restarts=plan.options.max_restarts,
+        hosts=hosts,
         supervisor=own_identity(),
-        node0=request.host,
-        master=start.master,
+        node0=plan.node0,
+        master=Master(plan.master_addr, plan.master_port),
     )
 
 

@@ -22,7 +22,7 @@ from ipexctl.node.run.machine_state import JobState, TimeLeft
 if TYPE_CHECKING:
     import subprocess
 
-    from ipexctl.node.common.job import JobRecord
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import State
 
 ANSWER = 10.0
@@ -91,12 +91,10 @@ class RunJob:
             remove_file(os.path.join(self._rundir, SECRETS_FILE))
 
 
-def ends_orphaned_job(job: JobRecord, rank: int) -> bool:
+def ends_orphaned_job(plan: Plan, rank: int) -> bool:
     """True if this rank calls `end_orphaned_job` in case its supervisor is lost."""
-    host = job.ranks[rank].host
-    is_lowest = rank == min(number for number, other in job.ranks.items() if other.host == host)
-    is_caller = is_lowest and host in job.hosts[1 : 1 + _CALLERS]
-    return is_caller and is_in_job() and os.path.exists(os.path.join(job.rundir, NO_KILL_FILE))
+    is_caller = rank in (host.ranks[0].rank for host in plan.hosts[1 : 1 + _CALLERS])
+    return is_caller and is_in_job() and os.path.exists(os.path.join(plan.rundir, NO_KILL_FILE))
 
 
 def end_orphaned_job(rundir: str) -> None:

@@ -42,12 +42,6 @@ def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else "" for name, value in found.items()}
 
 
-def is_wire_possible(plan: Mapping[str, Any]) -> bool:
-    """True if gradients go between hosts as they are only because the user has not asked for fewer bytes."""
-    choice = plan.get("wire")
-    return isinstance(choice, dict) and (choice.get("mode"), choice.get("reason")) == ("fp32", "default")
-
-
 class LookRequest(RunReference):
     pid: int
     """The command of the rank, as in the status of the run."""

@@ -3,17 +3,18 @@
 Started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin, and answers the first two
 with one line each, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
 
-SupervisorRequest  → {"event": "listening", "local", "port"}
-StartRequest       → {"event": "started", "pid", "start", "mpirun", "master_port"}
+Listen             → {"event": "listening", "local", "port"}
+Start              → {"event": "started", "pid", "start", "mpirun", "master_port"}
 a request of `follow.py`, or the end of stdin → {"event": "done"}, after the frames of the run
 
-The StartRequest comes when all hosts have their job files. Then the supervisor (`loop.py`) runs in its own session and
+The `Start` comes when all hosts have their job files. Then the supervisor (`loop.py`) runs in its own session and
 its caller may exit; the process that started it follows the run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.files import write_atomically
-from ipexctl.node.common.job import StartRequest, SupervisorRequest
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.job import Listen, Start, jobs_of
+from ipexctl.node.common.json_parser import as_object, parse_json
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.daemonize import daemonize
@@ -53,7 +54,7 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
 
 def main(action: str) -> int:  # noqa: ARG001
     stdin = open(0, "rb", closefd=False)  # noqa: SIM115
-    request = decode(SupervisorRequest, parse_json(stdin.readline()), "the request")
+    request = decode(Listen, parse_json(stdin.readline()), "the request")
     allow_many_files(1 << 20)
     local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
@@ -74,12 +75,15 @@ def main(action: str) -> int:  # noqa: ARG001
             listener.close()
         return reply_and_follow(send_reply, stdin)
     try:
-        start = decode(StartRequest, parse_json(line), "the request")
-        start = start._replace(argv=(*start.argv, local, request.bind, str(port)))
-        for name, text in (("job.json", start.job), ("plan.json", start.plan)):
-            if text:
-                write_atomically(os.path.join(request.rundir, name), text.encode(), durable=False)
-        supervisor = SupervisorLoop(request, start, listeners)
+        document = as_object(parse_json(line))
+        start = decode(Start, document, "the request")
+        plan, own = start.plan, jobs_of(start.plan, start.job)
+        texts = {"plan.json": json.dumps(document["plan"], indent=1)}
+        if plan.stores[plan.node0] in own:
+            texts["job.json"] = json.dumps(own[plan.stores[plan.node0]]._asdict())
+        for name, text in texts.items():
+            write_atomically(os.path.join(request.rundir, name), text.encode(), durable=False)
+        supervisor = SupervisorLoop(request, start, listeners, (local, request.bind, str(port)))
     except ValueError as error:
         send_reply({"event": "failed", "reason": f"the request to start the run can't be read: {error}"})
         os._exit(1)

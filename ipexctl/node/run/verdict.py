@@ -39,7 +39,7 @@ from ipexctl.node.run.machine_state import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.job import RankPlacement
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.run.messages import Exit
 
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
@@ -187,7 +187,7 @@ def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mp
     without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
     was_ending = t.state.ending is not None
     if without_exit and not was_ending:
-        killed = killed_ranks(mpirun_log, t.state.plan.ranks)
+        killed = killed_ranks(mpirun_log, t.state.plan)
         loss = describe_loss(without_exit, t.state, silence, killed)
         peers = [t.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
         cause = () if loss.kind == "cut-off" else peers
@@ -235,7 +235,7 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
     if not left:
         return
     is_direct, lost = t.state.starter.is_direct, []
-    named = killed_ranks(log, t.state.plan.ranks)
+    named = killed_ranks(log, t.state.plan)
     for peer in left:
         at, is_cause = peer.disconnected_at, peer.rank in named and peer.closed_by_peer
         is_before = is_direct or (not mpirun.was_killed and (at or 0.0) < (mpirun.ended_at or 0.0))
@@ -268,7 +268,7 @@ def may_restart(state: SupervisorState) -> bool:
     ending, first = state.ending, state.status.first_failure
     if ending is None or ending.state != "failed" or first is None or state.restarts_left <= 0:
         return False
-    if state.plan.pool is not None and first.kind in ON_OTHER_HOSTS:
+    if state.has_pool and first.kind in ON_OTHER_HOSTS:
         return True
     return first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in state.ranks.values())
 
@@ -329,14 +329,15 @@ def release(t: Transition, peer: RankState) -> None:
     t.set_rank(peer.rank, is_released=True)
     is_ending = t.state.ending is not None
     is_left = is_ending and t.state.keeps_jobs and may_restart(t.state)
-    if not is_left if is_ending else is_job_file_read(t.state, peer.store):
+    if not is_left if is_ending else is_job_file_read(t.state, peer.host):
         t.send(peer.rank, "remove-job")
     t.send(peer.rank, "release")
 
 
-def is_job_file_read(state: SupervisorState, store: str) -> bool:
-    """True if all ranks of a store have read its job file. A short rank may already have ended."""
-    return all(peer.has_begun for peer in state.ranks.values() if peer.store == store)
+def is_job_file_read(state: SupervisorState, host: str) -> bool:
+    """True if all ranks of a host's store have read its job file. A short rank may already have ended."""
+    stores = state.plan.stores
+    return all(peer.has_begun for peer in state.ranks.values() if stores[peer.host] == stores[host])
 
 
 # Losses, in words
@@ -351,13 +352,13 @@ class Loss(NamedTuple):
     reason: str
 
 
-def killed_ranks(lines: Sequence[str], ranks: Sequence[RankPlacement]) -> tuple[int, ...]:
+def killed_ranks(lines: Sequence[str], plan: Plan) -> tuple[int, ...]:
     """The rank whose wrapper was killed first, by hydra's words at the end of mpirun's output, or all ranks of a host
     that hydra lost first: a rebooting host closes hydra's connections before or after its ranks' own."""
     if found := next(filter(None, map(_KILLED_RANK.search, lines)), None):
         return (int(found[1]),)
     found = next(filter(None, map(_LOST_HOST.search, lines)), None)
-    return tuple(rank.rank for rank in ranks if rank.word == found[1]) if found else ()
+    return tuple(rank.rank for host in plan.hosts if found and host.word == found[1] for rank in host.ranks)
 
 
 def describe_loss(

@@ -36,6 +36,5 @@ class RunCall:
     """The options that choose the same hosts and environment, for suggested commands."""
     notes: tuple[str, ...] = ()
     typed: TypedCall = NOT_TYPED
-    first_world_size: int = 0
     resumed: tuple[str, ...] = ()
     """The chain of resumed runs, the run of this call's --resume last. They no longer use a tree."""

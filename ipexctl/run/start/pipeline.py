@@ -12,7 +12,6 @@ leaves something behind adds its removal to `_Undo`.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
@@ -28,14 +27,14 @@ from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered, LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
-from ipexctl.node.common.plan import Setting, to_json
+from ipexctl.node.common.plan import Setting, for_hosts
 from ipexctl.node.env.check import normalize
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
-from ipexctl.run.retention import RetentionLimits, prune_local, read_limits
-from ipexctl.run.start.begin import Launch, clean_up, job_of
+from ipexctl.run.retention import prune_local, read_limits
+from ipexctl.run.start.begin import Launch, clean_up, plan_text
 from ipexctl.run.start.commit import find_commit
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
@@ -48,7 +47,7 @@ from ipexctl.run.start.preflight.imports import check_script, install_by_run, in
 from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
-from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, run_record
+from ipexctl.run.start.records import logind_notes, nodes_of, run_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_note, script_notes
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
@@ -135,7 +134,7 @@ def plan_run(
             query = begin_query(reading, call.hosts, spec, pool, lease=None, ended=call.resumed)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context, plan, _ = _plan(
+            context, plan = _plan(
                 _Start.of(call, pool, on_step, on_note), query, run, dry_run=True, checks_logins=checks_logins
             )
             tree, _ = upload_project(query, spec, project, context, on_step)
@@ -208,13 +207,16 @@ def _start_once(
         query = begin_query(reading, hosts, spec, pool, lease=run, ended=call.resumed)
         if query is not None:
             undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
-        context, plan, whole = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)
+        context, plan = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)
 
         _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
-        preflight = _begin_preflight(start, context, whole, undo)
+        preflight = _begin_preflight(start, context, plan, undo)
         _refuse_bad_project(reading)  # while no host has a file of the run
-        record = run_record(run, context, plan, whole, call, pool.connector.options)
-        launch = _begin_launch(start, record, context, whole, retention, registry, undo)
+        record = run_record(context, plan, call, pool.connector.options)
+        undo.callback(registry.remove, run)
+        launch = Launch(record, plan, pool, retention)
+        launch.start_supervisor()
+        undo.on_hosts(launch.abandon)
 
         try:
             tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
@@ -226,29 +228,28 @@ def _start_once(
                 start.on_note(text)
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 start.on_note(text)
-            plan, whole = _plan_in(tree, plan, project), _plan_in(tree, whole, project)
-            refuse_lost_checkpoint(call, nodes_of(context, whole), plan.cwd, context.home, pool, registry)
-            if text := check_resumed(nodes_of(context, whole), spec, plan, pool):
+            plan = _plan_in(tree, plan, project)
+            refuse_lost_checkpoint(call, record.nodes, plan.cwd, context.home, pool, registry)
+            if text := check_resumed(record.nodes, spec, plan, pool):
                 start.on_note(text)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
             plan = plan._replace(commit=find_commit(project.root), before_start=before)
-            document = json.dumps(to_json(plan), indent=1)
-            launch.upload_jobs(partial(job_of, whole, _secrets(spec)), document)
+            launch.upload_jobs(plan, {export.name: export.value for export in spec.exports if export.secret})
 
             connectivity = preflight.result()
         except NoLogin as error:
-            if may_start_directly(context, whole, spec) and not project.needs_mpirun:
+            if may_start_directly(context, plan, spec) and not project.needs_mpirun:
                 raise _UnneededLogin(error.failure, reading) from None
             raise
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-        _start_mpirun(launch, connectivity, undo)
+        _start_mpirun(launch, connectivity, spec.notify, undo)
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
     notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
-    return StartedRun(record, plan, launch, notes, document)
+    return StartedRun(record, plan, launch, notes, plan_text(plan))
 
 
 def _plan(
@@ -261,9 +262,9 @@ def _plan(
     no_logins: str = "",
     dry_run: bool = False,
     checks_logins: bool = True,
-) -> tuple[Gathered, Plan, Plan]:
-    """Gather what the plan needs, and make it, with the plan for every host of the pool; report notes. Raises a
-    StartError, and a UserError for ranks to show that do not exist."""
+) -> tuple[Gathered, Plan]:
+    """Gather what the plan needs, and make it; report notes. Raises a StartError, and a UserError for ranks to show
+    that do not exist."""
     call = start.call
     spec, project = call.spec, call.project
     unsynced = project.executed_path(spec)
@@ -292,23 +293,7 @@ def _plan(
             notes.append(text)
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
-    whole = _plan_of_all(context, spec, project, run, plan)
-    return context, plan, whole
-
-
-def _plan_of_all(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str, plan: Plan) -> Plan:
-    """The plan for every host of the pool, where some may wait. Pure. Raises a StartError."""
-    if not spec.has_pool:
-        return plan
-    whole = plan
-    if spec.spares:
-        of_all = spec_of_all(spec, plan)
-        if isinstance(of_all, Refusal):
-            raise StartError(StartFailure.of_refusal(of_all))
-        whole = make_plan(context, of_all, project, run)
-    if (refusal := check_whole(context, spec, whole)) is not None:
-        raise StartError(StartFailure.of_refusal(refusal))
-    return whole
+    return context, plan
 
 
 def needs_login_check(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
@@ -387,7 +372,27 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 
 
 def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
-    """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError."""
+    """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError.
+
+    With spares, all hosts are planned like those of the first attempt, for which the decisions are told.
+    """
+    plan = _plan_hosts(context, spec, project, run)
+    if not spec.has_pool:
+        return plan
+    whole = plan
+    if spec.spares:
+        of_all = spec_of_all(spec, plan)
+        if isinstance(of_all, Refusal):
+            raise StartError(StartFailure.of_refusal(of_all))
+        whole = _plan_hosts(context, of_all, project, run)
+    if (refusal := check_whole(context, spec, whole)) is not None:
+        raise StartError(StartFailure.of_refusal(refusal))
+    told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
+    first = for_hosts(whole, {host.name for host in plan.hosts})
+    return first._replace(**{name: getattr(plan, name) for name in told})
+
+
+def _plan_hosts(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
     check_gpu_code(project.script, spec, context.env.packages)
     given, notes = tuple[Setting, ...](), list[str]()
     if spec.accelerate is not None:
@@ -472,36 +477,15 @@ def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityReco
 # Start
 
 
-def _begin_launch(
-    start: _Start,
-    record: RunRecord,
-    context: Gathered,
-    whole: Plan,
-    retention: RetentionLimits,
-    registry: RunRegistry,
-    undo: _Undo,
-) -> Launch:
-    """Let the supervisor start on node0, where it waits for its job and the mpirun line."""
-    undo.callback(registry.remove, record.id)
-    launch = Launch(record.nodes, launch_records(record, context, whole, start.call.spec, retention), start.pool)
-    launch.start_supervisor()
-    undo.on_hosts(launch.abandon)
-    return launch
-
-
-def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, undo: _Undo) -> None:
+def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, notify: str, undo: _Undo) -> None:
     """Start the ranks. From then on nothing is undone, even if it is unclear whether the run started."""
     try:
-        launch.start_mpirun(connectivity)
+        launch.start_mpirun(connectivity, notify)
     except StartError as error:
         if error.failure.is_unsure:
             undo.pop_all()
         raise
     undo.pop_all()
-
-
-def _secrets(spec: RunSpec) -> dict[str, str]:
-    return {export.name: export.value for export in spec.exports if export.secret}
 
 
 # Afterwards

@@ -1,9 +1,8 @@
-"""The hosts that a run may use besides those of its first attempt, and what node0 needs to plan for fewer. Pure.
+"""The hosts that a run may use besides those of its first attempt. Pure.
 
-Makes the plan for every host of the pool, and the `HostPool` from which `node/run/host_pool.py` plans an attempt on the
-hosts that answer. Node0 has ranks, because the supervisor is there. If hosts wait as spares, all have the same number
-of ranks, so that each can replace each. Hosts without a shared home need --checkpoint: a lost one may have the only
-copy.
+Node0 has ranks, because the supervisor is there. If hosts wait as spares, all have the same number of ranks, so that
+each can replace each. Hosts without a shared home need --checkpoint: a lost one may have the only copy.
+`node/common/plan.py: for_hosts` plans an attempt on the hosts that answer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.job import HostPool, PoolHost
 from ipexctl.refusal import Refusal
 from ipexctl.text import counted
 
@@ -54,7 +52,9 @@ def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
             "--ppn N with --spares",
         )
     ranks = next(iter(counts.values()))
-    return replace(spec, n=None, ppn=ranks, spares=0, backend=plan.backend, launcher=plan.launcher.mode)
+    least = spec.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
+    whole = replace(spec, n=None, ppn=ranks, spares=0, min_hosts=least)
+    return replace(whole, backend=plan.backend, launcher=plan.launcher.mode)
 
 
 def check_whole(context: Gathered, spec: RunSpec, whole: Plan) -> Refusal | None:
@@ -73,25 +73,3 @@ def check_whole(context: Gathered, spec: RunSpec, whole: Plan) -> Refusal | None
             "--checkpoint PATH, the file or directory that the script resumes from",
         )
     return None
-
-
-def host_pool(context: Gathered, spec: RunSpec, whole: Plan, rundir: str) -> HostPool | None:
-    """For the supervisor; None if each attempt has the same hosts."""
-    if not spec.has_pool or len(whole.hosts) == 1:
-        return None
-    files = {file.name: file.text for file in whole.files}
-    lines = files.get("hostfile", "").splitlines(keepends=True)
-    has_line_of_rank = len(lines) == whole.world_size  # one rank a line
-    hosts: list[PoolHost] = []
-    for host in whole.hosts:
-        count = len(host.ranks) if has_line_of_rank else 1
-        own, lines = lines[:count], lines[count:]
-        hosts.append(PoolHost(host.name, context.stores[host.name], len(host.ranks), host.word, "".join(own)))
-    wanted = len(hosts) - spec.spares
-    return HostPool(
-        hosts=tuple(hosts),
-        wanted=wanted,
-        least=spec.min_hosts or wanted,
-        job="",
-        shell=() if whole.has_starters else (f"{rundir}/ssh.sh",),
-    )

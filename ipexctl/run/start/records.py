@@ -1,7 +1,4 @@
-"""The records of a start: for the registry, and for the supervisor. Pure.
-
-`pipeline.py` stores the first; `Launch` in `begin.py` sends the others to node0.
-"""
+"""The record of a run for the registry of the control machine. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.hosts.home import find_leaders
-from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
-from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
-from ipexctl.node.run.host_pool import start_with
-from ipexctl.node.run.rank_wrappers import ADDRESSES
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.begin import File, LaunchRecords, common_job
-from ipexctl.run.start.pool import host_pool
 from ipexctl.spec import asked_of
 
 if TYPE_CHECKING:
@@ -25,16 +15,14 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
     from ipexctl.remote.connector import ConnectOptions
-    from ipexctl.run.retention import RetentionLimits
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
 
 
 def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
-    """Node0, which may be without ranks, and the hosts with ranks."""
-    names = {host.name for host in plan.hosts}
-    return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
+    """Node0, which may be without ranks, and the hosts with ranks in some attempt."""
+    return tuple(host for host in context.hosts if host.name in plan.names)
 
 
 def new_record(
@@ -62,101 +50,21 @@ def new_record(
     )
 
 
-def run_record(
-    run: str, context: Gathered, plan: Plan, whole: Plan, call: RunCall, connect: ConnectOptions
-) -> RunRecord:
-    """`whole`: the plan for every host of the pool. Equals `plan` unless spares wait."""
-    nodes = nodes_of(context, whole)
-    leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
+def run_record(context: Gathered, plan: Plan, call: RunCall, connect: ConnectOptions) -> RunRecord:
+    nodes = nodes_of(context, plan)
     return replace(
-        new_record(run, context, call.spec, call.project, call.options, connect),
+        new_record(plan.id, context, call.spec, call.project, call.options, connect),
         world_size=plan.world_size,
-        hosts=tuple(host.name for host in nodes),
-        stores=tuple(dict.fromkeys(leaders.values())),
+        hosts=plan.names,
+        stores=plan.leaders,
         nodes=nodes,
         ranks=tuple(rank.host for rank in plan.ranks),
         typed_options=call.typed.options,
         typed_words=call.typed.words,
         typed_in=call.typed.directory,
-        first_world_size=call.first_world_size,
+        first_world_size=call.spec.first_world_size,
         resumed=call.resumed,
     )
-
-
-def launch_records(
-    record: RunRecord,
-    context: Gathered,
-    whole: Plan,
-    spec: RunSpec,
-    retention: RetentionLimits,
-) -> LaunchRecords:
-    """`whole`: the plan for every host of the pool."""
-    plan, stores, pool = whole, context.stores, host_pool(context, spec, whole, record.rundir)
-    files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
-    words = {host.name: host.word for host in plan.hosts}
-    start = StartRequest(
-        argv=tuple(plan.argv),
-        by_mpirun=not plan.has_starters,
-        by_slurm=bool(context.job),
-        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host], words[rank.host]) for rank in plan.ranks),
-        world_size=plan.world_size,
-        nodes=len(plan.hosts),
-        master=Master(plan.master_addr, plan.master_port),
-        script=record.script,
-        env=record.env,
-        variables={setting.name: setting.value for setting in plan.launcher_env},
-        setup=context.setup,
-        addresses=tuple(host.address for host in plan.hosts),
-        time_limit=plan.time_limit,
-        restarts=spec.max_restarts,
-        checkpoint=(spec.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
-        checkpoint_is_found=spec.checkpoint_is_found,
-        hang_after=spec.hang_after,
-        on_hang=spec.on_hang,
-        notify=_notification(record, spec) if spec.notify else None,
-        pool=pool,
-    )
-    if pool is not None:
-        first = [host.host for host in pool.hosts[: pool.wanted]]
-        addresses = ("",) * ADDRESSES  # the supervisor appends its own
-        start = start_with(start._replace(argv=(*start.argv, *addresses)), first, 0)
-        start = start._replace(argv=start.argv[:-ADDRESSES])
-    job = common_job(plan, spec)._replace(
-        setup=start.setup,
-        id=record.id,
-        rundir=record.rundir,
-        checkpoint=start.checkpoint,
-        local_rank=_local_rank_option(spec.local_rank, context.env.packages.get("torch", "")),
-        first_world_size=record.first_world_size or start.world_size,
-    )
-    return LaunchRecords(
-        record=record,
-        bind=plan.hosts[0].address,
-        start=start,
-        job=job,
-        stores=stores,
-        files=files[0],
-        files_everywhere=files[1],
-        python_version=context.env.version,
-        logind={
-            host.name: context.facts[host.name].logind
-            for host in (record.nodes if plan.has_starters else [record.node0])
-        },
-        has_starters=plan.has_starters,
-        ssh_words={host.name: host.word for host in plan.hosts if any(file.name == "ssh.sh" for file in plan.files)},
-        retention=retention,
-        needs_in_rank=plan.adds_up or spec.meter,
-    )
-
-
-def _local_rank_option(option: str, torch: str) -> str:
-    """As torch.distributed.launch of that version writes it."""
-    is_old = torch.partition(".")[0] in ("0", "1")
-    return "--local_rank" if option and is_old else option
-
-
-def _notification(record: RunRecord, spec: RunSpec) -> Notification:
-    return Notification(spec.notify, record.hosts, NOTIFY_CLAIM if spec.is_followed else 0.0, NOTIFY)
 
 
 def logind_notes(context: Gathered) -> tuple[str, ...]:

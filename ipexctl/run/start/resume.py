@@ -75,13 +75,13 @@ def resumed_call(
             3,
         )
     spec = spec_for(call.spec, call.hosts, left, typed)
+    spec = replace(spec, first_world_size=record.first_world_size or record.world_size)
     check_ranks(spec, left, call.ranks)
     return replace(
         call,
         hosts=left,
         spec=spec,
         options=call.options.without(away),
-        first_world_size=record.first_world_size or record.world_size,
         resumed=(*record.resumed, record.id),
     )
 

@@ -15,9 +15,10 @@ from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.line import find_launcher
 from ipexctl.launch.launchers.table import LAUNCHERS
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
-from ipexctl.node.common.job import JobRecord, Master, RankJob
+from ipexctl.node.common.plan import command_of
 from ipexctl.spec import AccelerateConfig, CommandKind, Export, RunSpec
 from message_data import missing
+from plan_helpers import small_plan
 
 SPR = cpu(64, 2, sockets=2)
 CALL = RunSpec("script", ("train.py",))
@@ -469,9 +470,9 @@ def test_default_accelerate_config_is_read_unless_cpu_is_given(tmp_path: Path) -
 def test_each_rank_gets_its_local_rank_as_the_launcher_gives_it(line: str, option: str) -> None:
     assert unwrapped(line).spec.local_rank == option
     command = ("python", "t.py", "--lr", "1")
-    job = JobRecord(2, Master("a"), command, "/", {1: RankJob("node1", 1, 2)}, local_rank=option)
-    assert job.command_of(1) == ("python", "t.py", *([f"{option}=1"] if option else []), "--lr", "1")
-    module = job._replace(command=("python", "-m", "pkg.t", "x")).command_of(1)
+    plan = small_plan(command=command, local_rank=option)
+    assert command_of(plan, 1) == ("python", "t.py", *([f"{option}=1"] if option else []), "--lr", "1")
+    module = command_of(plan._replace(command=("python", "-m", "pkg.t", "x")), 1)
     assert module == ("python", "-m", "pkg.t", *([f"{option}=1"] if option else []), "x")
 
 

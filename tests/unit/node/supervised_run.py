@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from ipexctl.node.common.job import Master, RankPlacement, StartRequest
+from ipexctl.node.common.job import Master, Start, StoreJob
+from ipexctl.node.common.plan import AgentOptions
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.mpirun import node_starter
+from plan_helpers import small_plan
 
 EPOCH = 1_700_000_000.0
 Kind = TypeVar("Kind")
@@ -19,19 +21,28 @@ Kind = TypeVar("Kind")
 class Supervised:
     """`ranks` ranks, two on each of node1, node2 …; the supervisor is on node1. The clock begins at 0."""
 
-    def __init__(self, ranks: int = 2, *, job: m.JobState | None = None, per_host: int = 2, **plan: Any) -> None:
-        placements = [RankPlacement(rank, host := f"node{rank // per_host + 1}", host, host) for rank in range(ranks)]
-        request = StartRequest(
-            **{
-                "argv": ("/opt/mpirun",), "ranks": tuple(placements), "world_size": ranks, "nodes": 1,
-                "master": Master("node1", 1234), "hang_after": 600.0, "on_hang": "report", **plan,
-            }
-        )  # fmt: skip
-        status = RunStatus("r", "starting", node0="node1", restarts=request.restarts, supervisor=ProcessIdentity(1))
+    def __init__(
+        self,
+        ranks: int = 2,
+        *,
+        spares: int = 0,
+        per_host: int = 2,
+        job: m.JobState | None = None,
+        notify: str = "",
+        **given: Any,
+    ) -> None:
+        """`spares`: further ranks, on hosts that wait. `given`: options of the call, and fields of the plan."""
+        hosts = [f"node{rank // per_host + 1}" for rank in range(ranks + spares)]
+        asked = {name: given.pop(name) for name in AgentOptions._fields if name in given}
+        plan = small_plan(hosts[:ranks], hosts[ranks:], asked=asked, **given)
+        start = Start(plan, StoreJob(plan.rundir, "t" * 64), notify=notify)
+        status = RunStatus(
+            "r", "starting", node0="node1", restarts=plan.options.max_restarts, supervisor=ProcessIdentity(1)
+        )
         self.clock = 0.0
         self.jump = 0.0
         """By which the time of day differs."""
-        self.state = m.first_state(request, node_starter(request), status, self.now, job)
+        self.state = m.first_state(start, node_starter(plan), status, self.now, job)
         self.commands: list[m.Action] = []
         """Since `at` or `run_until` was called last."""
         self.silent_since: dict[int, float] = {}
@@ -60,7 +71,7 @@ class Supervised:
         self.commands += commands
         for command in commands:
             if isinstance(command, m.StartAttempt):
-                is_exchanging = bool(self.state.plan.checkpoint)
+                is_exchanging = bool(self.state.plan.exchanged)
                 self._handle(m.AttemptStarted(100, Master("node1", 1234), is_exchanging))
             elif isinstance(command, m.LookAtSilence):
                 hosts = {rank: self.state.ranks[rank].host for rank in command.ranks}

@@ -8,8 +8,8 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.frames import FrameError
-from ipexctl.node.common.job import StarterCall
 from ipexctl.node.common.limits import LAST_MESSAGES, MPIRUN_EXIT, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
+from ipexctl.node.common.plan import LaunchFile
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
 from message_data import missing
@@ -17,7 +17,7 @@ from message_data import missing
 
 def direct(ranks: int = 4, *, connected: bool = True, **plan: Any) -> Supervised:
     """Two ranks on node1 beside the supervisor, and two on node2 with a starter."""
-    run = Supervised(ranks, by_mpirun=False, **plan)
+    run = Supervised(ranks, flavor="none", has_starters=True, **plan)
     if connected:
         run.at(0, *(m.StarterConnected(host) for host in run.state.starters))
     return run
@@ -50,7 +50,7 @@ def test_code_of_the_wrappers_is_that_of_the_first_that_failed() -> None:
 
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_end_of_a_wrapper_of_another_attempt_counts_for_nothing(attempt: int) -> None:
-    run = direct(restarts=3).begin().at(5, exit_of(2, 3))
+    run = direct(max_restarts=3).begin().at(5, exit_of(2, 3))
     run.stopped_ranks_end(5.5).at(5.6, *wrappers(0, 0, 3, 0)).run_until(8)
     assert run.state.status.attempt == 1
     run.at(9, *wrappers(0, 0, 0, 0, attempt=attempt))
@@ -58,7 +58,7 @@ def test_end_of_a_wrapper_of_another_attempt_counts_for_nothing(attempt: int) ->
 
 
 def test_starter_learns_at_its_connection_which_attempt_to_start() -> None:
-    run = direct(connected=False, restarts=1)
+    run = direct(connected=False, max_restarts=1)
     assert machine.attempt_to_start(run.state) is None
     run.begin(0, 1)
     assert machine.attempt_to_start(run.state) == 0
@@ -90,9 +90,9 @@ def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float 
         assert missing(run.state.status.reason, "2-3 node2 starter") == []
 
 
-@pytest.mark.parametrize(("calls", "times"), [((), 0), ((StarterCall("node2", "two", "begin"),), 2)])
-def test_restart_calls_a_starter_that_is_gone_by_a_login(calls: tuple[StarterCall, ...], times: int) -> None:
-    run = direct(restarts=1, starter_calls=calls).begin().at(5, m.StarterLost("node2"), exit_of(2, 3))
+@pytest.mark.parametrize(("files", "times"), [((), 0), ((LaunchFile("ssh.sh", 0o700, ""),), 2)])
+def test_restart_calls_a_starter_that_is_gone_by_a_login(files: tuple[LaunchFile, ...], times: int) -> None:
+    run = direct(max_restarts=1, files=files).begin().at(5, m.StarterLost("node2"), exit_of(2, 3))
     run.run_until(5 + 2 * STARTER_CALL)
     assert run.done(m.CallStarters) == []  # while the attempt ends, its ranks need none
     run.stopped_ranks_end(run.clock).at(run.clock, *wrappers(0, 0, 3, 0))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, exit_of
 
+from ipexctl.node.common.plan import Choice
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
@@ -19,6 +20,7 @@ from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.recorder import Recorder
 from ipexctl.node.run.step_windows import StepWindow
+from plan_helpers import small_plan
 
 NOW = Moment(5.0, 1000.0)
 
@@ -29,7 +31,7 @@ def recorder(tmp_path: Path) -> Recorder:
 
 
 def status_of(run: Supervised, recorder: Recorder, *received: Message) -> dict[str, Any]:
-    figures = RunFigures({0: "node1", 1: "node1"}, {})
+    figures = RunFigures({0: "node1", 1: "node1"}, small_plan(backend="none"))
     for message in received:
         assert figures.add(1, message, recorder.windows(1), NOW)
     return figures.rank_status(run.state.ranks[1], recorder.sinks(1, "node1"))._asdict()
@@ -45,7 +47,7 @@ def test_a_rank_has_its_last_figures_and_one_that_has_ended_uses_nothing(recorde
 
 
 def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorder) -> None:
-    figures, files = RunFigures({0: "node1"}, {}), recorder.windows(0)
+    figures, files = RunFigures({0: "node1"}, small_plan(backend="none")), recorder.windows(0)
     assert figures.add(0, Mismatch("cores differ"), files, NOW)
     assert not figures.add(0, Mismatch("cores differ"), files, NOW)
     for number in range(2 * MAX_MISMATCHES):
@@ -61,7 +63,7 @@ def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorde
 
 def test_bytes_of_a_step_are_those_of_the_steps_that_a_window_had(recorder: Recorder) -> None:
     """Half of each window is an evaluation."""
-    figures = RunFigures({0: "node1", 1: "node2"}, {"backend": "gloo"})
+    figures = RunFigures({0: "node1", 1: "node2"}, small_plan())
     notes = RankNotes(cpu=0.1, queue=0.0)
     for number in range(4):
         for rank in (0, 1):
@@ -81,7 +83,7 @@ def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
     recorder: Recorder, reduce_wait: tuple[float | None, ...], percent: float
 ) -> None:
     """The plan has the all-reduce in shared memory; rank 1 is slow."""
-    figures = RunFigures({0: "node1", 1: "node1"}, {"backend": "gloo", "allreduce": {"mode": "shared"}})
+    figures = RunFigures({0: "node1", 1: "node1"}, small_plan(allreduce=Choice("shared", "possible")))
     for number in range(5):
         for rank, cpu in enumerate((0.5, 0.8)):
             notes = RankNotes(cpu=cpu, queue=0.0)

@@ -48,9 +48,9 @@ def test_an_attempt_is_started_once(messages: list[dict[str, Any]], started: lis
     ("welcome", "before", "commands"),
     [
         ({"start": None}, None, (RepeatEnds(),)),
-        ({"start": 0}, None, (RepeatEnds(), StartWrappers(0))),
+        ({"start": 0}, None, (RepeatEnds(), StartWrappers(0, ()))),
         ({"start": 0}, 0, (RepeatEnds(),)),
-        ({"start": 1}, 0, (RepeatEnds(), StartWrappers(1))),
+        ({"start": 1}, 0, (RepeatEnds(), StartWrappers(1, ()))),
     ],
 )
 def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(

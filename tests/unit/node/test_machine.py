@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from supervised_run import EPOCH, Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.job import ConnectivityRecord, Notification
 from ipexctl.node.common.limits import (
     DUMP_REPLIES,
     FULL_DISK_FLUSH,
@@ -218,7 +217,7 @@ def test_mpirun_that_ends_before_any_rank_begins_is_shown_with_its_last_lines() 
 
 
 def test_mpirun_that_cannot_start_ends_the_run_and_starts_no_command_of_notify() -> None:
-    run = Supervised(2, notify=Notification("mail", ("node1",), 0.0, 60.0))
+    run = Supervised(2, notify="mail")
     state, _ = machine.advance(
         run.state, m.StartFailed("mpirun can't be started", Detail("mpirun-not-started")), run.now
     )
@@ -303,9 +302,7 @@ def test_a_rank_that_connects_while_the_run_ends_is_stopped() -> None:
 
 
 def test_a_run_is_ok_when_all_ranks_and_mpirun_have_ended() -> None:
-    connectivity = ConnectivityRecord("k", 1.5)
-    notify = Notification("mail", ("node1",), 0.0, 60.0)
-    run = Supervised(2, connectivity=connectivity, notify=notify).begin().end(5)
+    run = Supervised(2, notify="mail").begin().end(5)
     assert (run.sent("release"), run.sent("remove-job")) == ([0, 1], [0, 1])
     run.run_until(6)
     assert not run.state.is_closing
@@ -330,7 +327,7 @@ def test_a_run_is_ok_when_all_ranks_and_mpirun_have_ended() -> None:
 def test_an_ended_rank_exits_when_no_other_one_suffers(
     restarts: int, events: list[m.Event], released: list[int]
 ) -> None:
-    run = Supervised(3, restarts=restarts).begin().at(5, *events, exit_of(1, 0), SENT(1, messages.End({})))
+    run = Supervised(3, max_restarts=restarts).begin().at(5, *events, exit_of(1, 0), SENT(1, messages.End({})))
     assert run.sent("release") == released
 
 
@@ -391,7 +388,7 @@ def test_mpirun_is_ended_with_ranks_that_do_not_exit() -> None:
 
 
 def test_each_attempt_begins_anew_and_the_last_failure_counts() -> None:
-    run = Supervised(2, restarts=1).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6).run_until(6.25)
+    run = Supervised(2, max_restarts=1).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6).run_until(6.25)
     assert run.done(m.StartAttempt) == [m.StartAttempt("rank 1 on node1 ended with exit code 4")]
     status = run.state.status
     assert (status.attempt, status.state, status.first_failure, run.states()) == (1, "starting", None, ["starting"] * 2)
@@ -407,7 +404,7 @@ def test_each_attempt_begins_anew_and_the_last_failure_counts() -> None:
 
 
 def test_an_attempt_begins_when_all_ranks_of_the_one_before_have_ended() -> None:
-    run = Supervised(2, restarts=1).begin().at(5, exit_of(1, 4), SENT(1, messages.End({})))
+    run = Supervised(2, max_restarts=1).begin().at(5, exit_of(1, 4), SENT(1, messages.End({})))
     assert not run.sent("release"), "mpirun may kill the other one then"
     run.run_until(8).at(8, exit_of(0, 0), SENT(0, messages.End({})))
     assert (run.sent("release"), run.sent("remove-job")) == ([0, 1], []), "the next attempt reads the job file"
@@ -418,7 +415,7 @@ def test_an_attempt_begins_when_all_ranks_of_the_one_before_have_ended() -> None
 
 
 def test_an_attempt_that_hangs_is_followed_by_another() -> None:
-    run = Supervised(2, restarts=1, hang_after=6.0, on_hang="stop").begin().at(1)
+    run = Supervised(2, max_restarts=1, hang_after=6.0, on_hang="stop").begin().at(1)
     run.quiet_since = 1.0
     run.run_until(7.25)
     assert run.sent("dump") == [0, 1]
@@ -431,7 +428,7 @@ def test_an_attempt_that_hangs_is_followed_by_another() -> None:
 
 
 def test_an_attempt_that_cannot_start_is_the_end() -> None:
-    run = Supervised(2, restarts=3).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6)
+    run = Supervised(2, max_restarts=3).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6)
     run.clock = 6.25
     run.state, commands = machine.advance(run.state, run.tick(), run.now)
     assert m.StartAttempt("rank 1 on node1 ended with exit code 4") in commands
@@ -610,7 +607,7 @@ def lose_node2(run: Supervised) -> Supervised:
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(is_done: bool) -> None:
-    run = lose_node2(Supervised(4, restarts=1, job=job()).begin())
+    run = lose_node2(Supervised(4, max_restarts=1, job=job()).begin())
     assert run.done(m.Requeue)
     assert not run.done(m.StartAttempt)
     run.at(42, m.Requeued(is_done))

@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
-from ipexctl.node.common.job import HostPool, Master, PoolHost, StartRequest
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
+from ipexctl.node.common.plan import LaunchFile
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.next_hosts import ASK_INTERVAL, MISSING_AFTER
 from message_data import missing
 
-LINE = ("/opt/mpirun", "-n", "8", "python", "-IS", "agent.zip", "run.rank", "/r/job.json", "l", "a", "1")
+SSH = (LaunchFile("ssh.sh", 0o700, ""),)
 
 
-def pooled(hosts: int = 4, *, wanted: int = 0, least: int = 2, restarts: int = 3, **plan: Any) -> Supervised:
+def pooled(hosts: int = 4, *, wanted: int = 0, least: int = 2, **given: Any) -> Supervised:
     """Two ranks on each of `wanted` hosts, of a pool of node1 to node`hosts`."""
-    names = [f"node{number + 1}" for number in range(hosts)]
-    pool = HostPool(tuple(PoolHost(name, name, 2) for name in names), wanted or hosts, least, "")
-    return Supervised(2 * (wanted or hosts), argv=LINE, pool=pool, restarts=restarts, **plan)
+    wanted = wanted or hosts
+    return Supervised(2 * wanted, spares=2 * (hosts - wanted), min_hosts=least, **{"max_restarts": 3, **given})
 
 
 def silent(*ranks: int) -> Callable[[Supervised], None]:
@@ -68,7 +67,6 @@ def test_the_next_attempt_has_the_hosts_that_answer(
     assert status.attempts[0].first_failure is not None
     assert status.attempts[0].first_failure.host == f"node{lost[0]}"
     assert run.state.plan.argv[1:3] == ("-n", str(2 * len(hosts)))
-    assert run.state.plan.argv[-4] == "/r/job.1.json"
     run.at(run.clock, m.HostsPrepared())
     assert [start.after for start in run.done(m.StartAttempt)] == [status.attempts[0].reason]
     assert missing(status.attempts[0].reason, f"node{lost[0]} stopped responding") == []
@@ -236,10 +234,7 @@ def test_a_rank_wrapper_that_was_started_for_other_hosts_gets_no_rank() -> None:
 def test_host_that_is_lost_before_its_ranks_begin_is_asked_soon(
     problem: str, is_late: bool, blamed: str | None
 ) -> None:
-    run = pooled().begin(0, 1, 2, 3, 4, 5)
-    pool = run.state.plan.pool
-    assert pool is not None
-    run.state = run.state._replace(plan=run.state.plan._replace(pool=pool._replace(shell=("ssh",))))
+    run = pooled(files=SSH).begin(0, 1, 2, 3, 4, 5)
     run.run_until(MISSING_AFTER - 1)
     assert run.done(m.FindHosts) == []
     run.run_until(MISSING_AFTER + 1)
@@ -267,7 +262,7 @@ def test_jobs_of_an_attempt_are_removed_once_they_are_read() -> None:
 
 
 def test_a_starter_that_connects_again_is_an_answer() -> None:
-    run = pooled(by_mpirun=False)
+    run = pooled(flavor="none", has_starters=True)
     run.at(0, *(m.StarterConnected(f"node{number}") for number in (2, 3, 4))).begin().run_until(5)
     run.at(6, closed_by_peer(5, 6.0)).run_until(10)
     assert run.ending is not None
@@ -277,7 +272,6 @@ def test_a_starter_that_connects_again_is_an_answer() -> None:
 
 
 def test_a_plan_without_a_pool_asks_nobody() -> None:
-    run = Supervised(4, restarts=1).begin().at(5, exit_of(1, 3)).stopped_ranks_end(6).run_until(7)
+    run = Supervised(4, max_restarts=1).begin().at(5, exit_of(1, 3)).stopped_ranks_end(6).run_until(7)
     assert run.state.status.attempt == 1
     assert run.state.search is None
-    assert StartRequest(("m",), (), 1, 1, Master("a"), 0.0, "report").pool is None

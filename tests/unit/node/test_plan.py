@@ -1,43 +1,108 @@
-"""The plan of a run as JSON, and read back."""
+"""The plan as supervisor and ranks read it: variables of a rank, the secret part, and what a damaged file does."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from launch_helpers import IPEX, cpu, machine, plan, with_live_run
+import pytest
+from launch_helpers import IPEX, cpu, machine, plan
 
-from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.plan import SCHEMA, Commit, Plan, to_json
-from ipexctl.spec import Export, RunSpec, asked_of
+from ipexctl.node.common.job import StoreJob, jobs_of, read_job
+from ipexctl.node.common.plan import OtherRun, Plan, host_of, read_plan, to_json, variables_of
+from ipexctl.node.run.rank_env import ranks_here
+from ipexctl.spec import Export
+from plan_helpers import small_plan
 
-EXPORTS = (Export("ODD", "\udcff é"), Export("TOKEN", "hunter2", secret=True, source="--env-file"))
-FOUND = plan(
-    machine(cpu(64, 2), 1), machine(cpu(16), 2, activity=with_live_run(0, 1)),
-    env=IPEX, ppn=2, exports=EXPORTS, time_limit=9.5,
-)._replace(commit=Commit("0" * 40, "main"), before_start={"sync": 0.5})  # fmt: skip
-
-
-def document() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(to_json(FOUND)))
-    return found
+HOSTS = (machine(cpu(64, 2), 1), machine(cpu(16), 2))
+JOB = StoreJob("/h/runs/r", "t" * 64, {"TOKEN": "hunter2"})
 
 
-def test_a_plan_is_read_back_from_its_json() -> None:
-    found = parse_json(json.dumps({**document(), "of a later version": 1}))
-    assert repr(decode(Plan, found, "the plan")) == repr(FOUND)  # types, too
-    assert (found["schema"], found["world_size"], found["time_limit"]) == (SCHEMA, 4, 9.5)
-    assert found["allreduce"] == {"mode": "backend", "reason": "other-backend", "hosts": []}
-    assert found["hostfile"] == "10.1.0.1:2\nnode2:2\n"
+def read_back(found: Plan, *here: str) -> Plan:
+    return read_plan(json.loads(json.dumps(to_json(found))), here)
 
 
-def test_a_plan_has_what_was_asked_but_no_secret() -> None:
-    spec = RunSpec("script", ("train.py",), exports=EXPORTS, notify="curl https://x/token")
-    assert json.loads(json.dumps(asked_of(spec))) == asked_of(spec)
-    assert asked_of(spec)["exports"] == [
-        {"name": "ODD", "source": "-x", "value": "\udcff é"},
-        {"name": "TOKEN", "source": "--env-file", "value": None},
-    ]
-    assert not {"notify", "secret_files"} & set(asked_of(spec))
-    assert "hunter2" not in json.dumps(document())
+def test_a_rank_gets_the_variables_of_its_host() -> None:
+    found = plan(*HOSTS, env=IPEX, ppn=2)
+    own = [variables_of(found, rank, {})[0] for rank in range(4)]
+    assert [variables["OMP_NUM_THREADS"] for variables in own] == ["31", "31", "7", "7"]
+    assert own[3]["CCL_WORKER_AFFINITY"] == "7,15"
+    assert own[3]["SLURM_PROCID"] is None
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE"} & set(own[3])
+    assert sorted(variables_of(found, 3, {})[1]) == ["LD_LIBRARY_PATH", "PATH"]
+    assert host_of(found, 3).ranks[1].cores == (8, 9, 10, 11, 12, 13, 14)
+
+
+def test_ranks_get_those_variables_of_torchrun_that_the_user_exports() -> None:
+    variables, _ = variables_of(plan(*HOSTS, ppn=2, exports=(Export("TORCHELASTIC_RUN_ID", "mine"),)), 0, {})
+    assert {"TORCHELASTIC_RUN_ID": "mine"}.items() <= variables.items()
+    assert not {"TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"} & set(variables)
+
+
+def test_secrets_are_required_and_absent_from_the_plan() -> None:
+    found = plan(*HOSTS, exports=(Export("TOKEN", "hunter2", secret=True),))
+    assert variables_of(found, 0, JOB.secrets)[0]["TOKEN"] == "hunter2"
+    with pytest.raises(KeyError):
+        variables_of(found, 0, {})
+    assert "hunter2" not in json.dumps(to_json(found))
+    assert "hunter2" not in repr(JOB)
+    assert "t" * 64 not in repr(JOB)
+
+
+@pytest.mark.parametrize(
+    ("stores", "expected"), [("ab", {"a": ("node1",), "b": ("node2",)}), ("aa", {"a": ("node1", "node2")})]
+)
+def test_hosts_of_one_store_share_a_job(stores: str, expected: dict[str, tuple[str, ...]]) -> None:
+    found = small_plan(["node1", "node1", "node2"], stores=dict(zip(("node1", "node2"), stores, strict=True)))
+    jobs = jobs_of(found, JOB)
+    assert {store: job.here for store, job in jobs.items()} == expected
+    assert [ranks_here(found, job) for job in jobs.values()] == ([(0, 1), (2,)] if len(jobs) > 1 else [(0, 1, 2)])
+    assert [read_job(json.loads(json.dumps(job._asdict()))) for job in jobs.values()] == list(jobs.values())
+
+
+def test_a_plan_is_read_back_and_other_hosts_have_only_their_numbers() -> None:
+    found = plan(*HOSTS, env=IPEX, ppn=2, tag="\udcff")
+    others = (OtherRun("r2", "me", "running", ("node1",), {"node1": "0-3"}, {}),)
+    found = found._replace(other_runs=others, before_start={"sync": 0.5}, setup="/s", job="12")
+    assert read_back(found) == found
+    narrow = read_back(found, "node2")
+    assert [len(rank.cores) for rank in narrow.ranks] == [0, 0, 7, 7]
+    assert [(rank.rank, rank.host) for rank in narrow.ranks] == [(rank.rank, rank.host) for rank in found.ranks]
+    assert variables_of(narrow, 3, {}) == variables_of(found, 3, {})
+
+
+def test_plan_has_the_batch_scheduling_of_its_ranks() -> None:
+    for options, take_turns in (({"ppn": 2}, True), ({"n": 1}, False)):
+        found = read_back(plan(machine(cpu(2, threads=1)), **options))
+        assert {rank.batch for rank in found.ranks} == {take_turns}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"hosts": None},
+        {"hosts": [{"name": "node2", "ranks": [{"host": "node2"}]}]},
+        {"hosts": [1]},
+        {"command": "python"},
+        {"settings": [1]},
+        {"settings": [{"name": "A", "value": 1, "reason": ""}]},
+        {"asked": []},
+    ],
+)
+def test_a_damaged_plan_is_refused(damage: dict[str, Any]) -> None:
+    document = to_json(small_plan(["node1", "node2"]))
+    for broken in ({**document, **damage}, [document], None):
+        for here in ((), ("node2",)):
+            with pytest.raises(ValueError, match=r"."):
+                read_plan(json.loads(json.dumps(broken)), here)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"rundir": ""}, {"token": None}, {"here": []}, {"secrets": {"A": 1}}, {"hosts": "x"}]
+)
+def test_a_damaged_job_is_refused(damage: dict[str, Any]) -> None:
+    document = JOB._replace(here=("node1",))._asdict()
+    read_job(json.loads(json.dumps(document)))
+    for broken in ({**document, **damage}, [document], None):
+        with pytest.raises(ValueError, match=r"."):
+            read_job(json.loads(json.dumps(broken)))

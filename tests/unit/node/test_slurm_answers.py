@@ -10,12 +10,12 @@ from slurm_shown import shown
 
 from agent_helpers import wait_until
 from ipexctl.node.common.batch_job import job_of
-from ipexctl.node.common.job import JobRecord, Master, RankJob
 from ipexctl.node.common.job_words import describe_job_end
 from ipexctl.node.run import run_job
 from ipexctl.node.run.machine_state import TimeLeft
 from ipexctl.node.run.run_job import ANSWER, RunJob, end_orphaned_job, ends_orphaned_job
 from message_data import missing
+from plan_helpers import small_plan
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,14 @@ def test_the_lowest_ranks_of_three_hosts_beside_node0_end_a_job_that_slurm_does_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tuple(f"node{number}" for number in range(1, 6))
-    ranks = {rank: RankJob(hosts[rank // 2], rank % 2, 2) for rank in range(10)}
-    job = JobRecord(10, Master("node1", None), ("x",), "/", ranks, rundir=str(tmp_path), hosts=hosts)
+    ranks = range(10)
+    plan = small_plan([hosts[rank // 2] for rank in ranks], home=str(tmp_path))
+    rundir = tmp_path / "runs/r"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert not any(ends_orphaned_job(job, rank) for rank in ranks), "it was submitted without --min-hosts"
-    (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm/no-kill").touch()
-    assert [rank for rank in ranks if ends_orphaned_job(job, rank)] == [2, 4, 6]
+    assert not any(ends_orphaned_job(plan, rank) for rank in ranks), "it was submitted without --min-hosts"
+    (rundir / "slurm").mkdir(parents=True)
+    (rundir / "slurm/no-kill").touch()
+    assert [rank for rank in ranks if ends_orphaned_job(plan, rank)] == [2, 4, 6]
     monkeypatch.delenv("SLURM_JOB_ID")
     monkeypatch.delenv("SLURM_JOBID", raising=False)
-    assert not ends_orphaned_job(job, 2)
+    assert not ends_orphaned_job(plan, 2)

@@ -174,7 +174,7 @@ def test_sigterm_to_one_rank_is_its_failure_when_no_other_got_one_within_a_secon
 
 
 def test_signal_after_the_end_of_a_run_has_begun_is_not_waited_for() -> None:
-    run = cluster(restarts=1).at(5, exit_of(0, 1), m.RankSent(3, OutsideSignal(15)))
+    run = cluster(max_restarts=1).at(5, exit_of(0, 1), m.RankSent(3, OutsideSignal(15)))
     assert not run.state.is_signal_open
     assert run.blamed[:2] == ("exit", 0)
     run.stopped_ranks_end(6).run_until(7)
@@ -240,14 +240,14 @@ def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed(
 def test_restart_depends_on_failure_kind_started_ranks_and_limit(
     kind: str, has_started: bool, allowed: int, again: bool
 ) -> None:
-    run = Supervised(6, restarts=allowed).begin(pids=has_started)
+    run = Supervised(6, max_restarts=allowed).begin(pids=has_started)
     t = m.Transition(run.state, run.now)
     verdict.fail(t, kind, "why", peers=[t.ranks[0]])
     assert verdict.may_restart(t.state) is again
 
 
 def test_stop_while_a_failed_attempt_ends_takes_the_place_of_the_next_attempt() -> None:
-    run = cluster(restarts=2).at(5, exit_of(0, 3)).at(6, m.StopAsked(15))
+    run = cluster(max_restarts=2).at(5, exit_of(0, 3)).at(6, m.StopAsked(15))
     assert run.ending == ("stopped", 143)
     assert run.state.status.first_failure is None
     assert "rank 0 on node1 ended" in run.reason
@@ -257,7 +257,7 @@ def test_stop_while_a_failed_attempt_ends_takes_the_place_of_the_next_attempt() 
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_stop_does_not_change_how_a_run_has_failed(restarts: int) -> None:
-    run = cluster(restarts=restarts)
+    run = cluster(max_restarts=restarts)
     for attempt in range(restarts):
         run.at(5, exit_of(0, 3)).stopped_ranks_end(6).run_until(7)
         assert run.state.status.attempt == attempt + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,55 +9,39 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch_helpers import IPEX, STOCK, cpu, eth, machine, request
+from launch_helpers import IPEX, STOCK, cpu, eth, machine, request, settings_of
 
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
-from ipexctl.node.common.job import HostPool, JobRecord, PoolHost, StartRequest
-from ipexctl.node.common.plan import Plan
-from ipexctl.node.run import host_pool
-from ipexctl.node.run.host_pool import choose_hosts
-from ipexctl.node.run.rank_wrappers import ADDRESSES
+from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.refusal import Refusal
-from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.begin import LaunchRecords, job_of
 from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
-from ipexctl.run.start.records import launch_records
 from ipexctl.spec import Export, RunSpec
+from plan_helpers import small_plan
 
 SPEC = RunSpec("script", ("train.py",))
 
 
-def records(asked: LaunchRequest, planned: Plan, spec: RunSpec) -> LaunchRecords:
-    context: Any = SimpleNamespace(
-        stores={host.name: f"store of {host.name}" for host in asked.hosts},
-        setup=None,
-        env=SimpleNamespace(version="", packages={}),
-        facts={"n": SimpleNamespace(logind=None)},
-        job="",
-    )
-    node0 = Host("n", "n")
-    record = RunRecord("r", node0, asked.found.home, "python3", "train.py", "e", nodes=(node0,))
-    limits: Any = None
-    return launch_records(record, context, planned, spec, limits)
-
-
-def shape(found: LaunchRecords, jobs: dict[str, JobRecord], start: StartRequest) -> dict[str, Any]:
+def shape(found: Plan) -> dict[str, Any]:
     """All that ranks and what starts them get, with the variables of each rank as its command sees them."""
+    places = {host.name: host._replace(ranks=()) for host in found.hosts}
+    variables = {rank.rank: dict(variables_of(found, rank.rank, {"TOKEN": "s"})[0]) for rank in found.ranks}
+    for own in variables.values():  # "auto" for a mode that was chosen, "shared" for one that is asked for
+        own.pop("IPEXCTL_ALLREDUCE", None)
+    numbers = (*WRAPPER_NAMES, "IPEXCTL_RANK", "IPEXCTL_WORLD_SIZE")
     return {
-        "argv": [word for word in start.argv if word != "--overcommit"],
-        "ranks": start.ranks,
-        "size": (start.world_size, start.nodes, {job.world_size for job in jobs.values()}),
-        "master": (start.master, {job.master for job in jobs.values()}),
-        "shared": [(job.command, sorted(job.prepended), job.options) for job in jobs.values()],
-        "of ranks": {
-            rank: plan._replace(variables={**job.variables, **plan.variables})
-            for job in jobs.values()
-            for rank, plan in job.ranks.items()
-        },
-        "rundir": {job.rundir for job in jobs.values()},
-        "mpirun": {name: value for name, value in start.variables.items() if name != "I_MPI_HYDRA_BRANCH_COUNT"},
+        "argv": [word for word in found.argv if word != "--overcommit"],
+        "ranks": found.ranks,
+        "hosts": places,
+        "master": (found.master_addr, found.master_port),
+        "command": found.command,
+        "of ranks": variables,
+        "numbers": [
+            [(one.name, one.value) for one in settings_of(found, rank) if one.name in numbers] for rank in found.ranks
+        ],
+        "mpirun": [each for each in found.launcher_env if each.name != "I_MPI_HYDRA_BRANCH_COUNT"],
+        "hostfile": [file.text for file in found.files if file.name == "hostfile"],
     }  # bounds: --overcommit, and the number of daemons that node0 starts itself
 
 
@@ -98,45 +81,15 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     names = [f"node{at + 1}" for at in (0, *kept)]
 
     # By node0: from what came with the run.
-    found = records(asked, whole, asked.spec)
-    secrets = {"TOKEN": "s"}
-    common = found.job._replace(token="t", id="r")
-    job = job_of(whole, secrets, common, [host.name for host in whole.hosts])
-    assert job is not None
-    addresses = ("l", "a", "1")
-    start = host_pool.start_with(found.start._replace(argv=(*found.start.argv, *addresses)), names, 2)
-    jobs = host_pool.jobs_with(job, start, 2)
-    assert start.pool is not None
-    own_hostfile = host_pool.hostfile_of(start.pool, names)
-    assert start.argv[-ADDRESSES - 1].endswith("/job.2.json") or not start.by_mpirun
-    argv = [word.replace("/job.2.json", "/job.json") for word in start.argv[:-ADDRESSES]]
+    ours = for_hosts(whole, names)
+    assert [host.name for host in ours.spares] == [name for name in whole.names if name not in names]
+    assert for_hosts(ours, names) == ours
 
     # By the planner, with what was decided for all hosts.
     kept_hosts = replace(asked.found, hosts=tuple(host for host in asked.hosts if host.name in names))
     decided: Any = {"backend": whole.backend, "launcher": whole.launcher.mode, "allreduce": whole.allreduce.mode}
     again = replace(asked, found=kept_hosts, spec=replace(asked.spec, **decided))
-    other = planned_for(again)
-    wanted = records(again, other, replace(again.spec, min_hosts=None))
-    wanted_jobs = {
-        store: made
-        for name in names
-        if (made := job_of(other, secrets, wanted.job, [name])) is not None
-        for store in [f"store of {name}"]
-    }
-    ours = shape(found, dict(jobs), start._replace(argv=tuple(argv)))
-    theirs = shape(wanted, wanted_jobs, wanted.start)
-    for side in (ours, theirs):  # "auto" for a mode that was chosen, "shared" for one that is asked for
-        for plan in side["of ranks"].values():
-            plan.variables.pop("IPEXCTL_ALLREDUCE", None)
-    assert ours == theirs
-    assert own_hostfile == "".join(file.text for file in other.files if file.name == "hostfile")
-    assert {job.hosts for job in jobs.values()} == {tuple(names)}
-    assert {job.attempt for job in jobs.values()} == {2}
-    assert json.loads(json.dumps(job.to_json()))
-
-
-def pool(*names: str, wanted: int = 0, least: int = 1) -> HostPool:
-    return HostPool(tuple(PoolHost(name, name, 1) for name in names), wanted or len(names), least, "")
+    assert shape(ours) == shape(planned_for(again))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +107,8 @@ def pool(*names: str, wanted: int = 0, least: int = 1) -> HostPool:
     ],
 )
 def test_hosts_of_the_next_attempt(wanted: int, present: str, last: str, chosen: str) -> None:
-    assert "".join(choose_hosts(pool(*"abcd", wanted=wanted), set(present), tuple(last))) == chosen
+    plan = small_plan("abcd"[:wanted], "abcd"[wanted:])
+    assert "".join(choose_hosts(plan, set(present), tuple(last))) == chosen
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def test_hosts_that_answer_have_as_many_ranks_as_before(
     assert isinstance(found, RunCall)
     assert " ".join(host.name for host in found.hosts) == hosts
     assert {name: getattr(found.spec, name) for name in left} == left
-    assert found.first_world_size == 6
+    assert found.spec.first_world_size == 6
     again = replace(RECORD, first_world_size=9, resumed=("train-0",))
     assert resumed_call(call, again, dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == (
-        replace(call, first_world_size=9, resumed=("train-0", "train-1"))
+        replace(call, spec=replace(call.spec, first_world_size=9), resumed=("train-0", "train-1"))
     )
 
 

@@ -8,7 +8,6 @@ import json
 import tarfile
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 
@@ -16,18 +15,11 @@ import pytest
 
 from agent_helpers import follow_request
 from fakes import FakeSession, Sink
-from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
-from ipexctl.node.common.job import (
-    JobRecord,
-    Master,
-    RankJob,
-    RankPlacement,
-    StartRequest,
-    read_job,
-)
+from ipexctl.node.common.job import Start, read_job
 from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.plan import Choice, Plan, read_plan
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import rank_hooks
 from ipexctl.remote.cancel import Cancel
@@ -39,16 +31,17 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.retention import RetentionLimits
 from ipexctl.run.start import pipeline
-from ipexctl.run.start.begin import Launch, LaunchRecords, in_rank_files
+from ipexctl.run.start.begin import Launch, in_rank_files
 from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.pipeline import hosts_with_job_files
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
+from plan_helpers import small_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ipexctl.remote.command import Command
@@ -60,12 +53,7 @@ HOSTS = (Host("a", "a"), Host("b", "b"))
 REQUEST = RunSpec("script", ("train.py",))
 
 
-COMMON = JobRecord(2, Master("10.0.0.1"), ("true",), "", {}, id="r", rundir="/h o/runs/r")
-
-
-def job(common: JobRecord, hosts: Collection[str], with_ranks: str = "ab") -> JobRecord | None:
-    ranks = {"ab".index(host): RankJob(host, 0, 1) for host in hosts if host in with_ranks}
-    return common._replace(cwd="/", ranks=ranks, variables={"TOKEN": "s3cr3t"}) if ranks else None
+SECRETS = {"TOKEN": "s3cr3t"}
 
 
 @dataclass
@@ -97,7 +85,6 @@ class FakeNode(FakeSession):
             if not line:
                 return Ended(1)
             self.go = json.loads(line)
-            self.files["job.json"] = self.go.pop("job").encode()
             if self.after_go:
                 self.lost = self.after_go == "nothing"
                 raise Unreachable("the connection was lost")
@@ -138,10 +125,11 @@ class FakeSessionPool:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
-def begin(pool: FakeSessionPool, with_ranks: str = "ab", **more: Any) -> StartFailure | None:
-    launch = launch_on(pool, **more)
+def begin(pool: FakeSessionPool, retention: RetentionLimits | None = None, **fields: Any) -> StartFailure | None:
+    plan = plan_of(**fields)
+    launch = launch_on(pool, plan, retention)
     try:
-        launch.upload_jobs(partial(job, with_ranks=with_ranks), "{}")
+        launch.upload_jobs(plan, SECRETS)
         launch.start_mpirun(None)
     except StartError as error:
         launch.abandon()
@@ -149,39 +137,45 @@ def begin(pool: FakeSessionPool, with_ranks: str = "ab", **more: Any) -> StartFa
     return None
 
 
-def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
-    stores = more.pop("stores", {"a": "of a", "b": "of b"})
-    ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
-    start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"), 600.0, "report")
-    given: dict[str, Any] = {"start": start, "job": COMMON, "stores": stores, **more}
-    record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
-    spec = LaunchRecords(record, bind="10.0.0.1", **given)
-    launch = Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
+def plan_of(of_ranks: str = "ab", **fields: Any) -> Plan:
+    return small_plan(of_ranks, **{"node0": "a", "home": "/h o", "stores": {"a": "of a", "b": "of b"}, **fields})
+
+
+def launch_on(pool: FakeSessionPool, plan: Plan, retention: RetentionLimits | None = None) -> Launch:
+    record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python", nodes=HOSTS)
+    launch = Launch(record, plan, pool, retention)  # type: ignore[arg-type]
     launch.start_supervisor()
     return launch
+
+
+def started(pool: FakeSessionPool) -> Start:
+    return decode(Start, pool.nodes["a"].go, "the request")
 
 
 def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
     pool = FakeSessionPool()
     assert begin(pool) is None
-    jobs = [read_job(json.loads(pool.nodes[name].files["job.json"])) for name in "ab"]
-    assert [list(record.ranks) for record in jobs] == [[0], [1]]
-    token = jobs[0].token
-    assert token == jobs[1].token == json.loads(pool.nodes["a"].files["request"])["token"]
+    own, job = started(pool).job, read_job(json.loads(pool.nodes["b"].files["job.json"]))
+    assert (own.here, job.here, job.secrets) == ((), ("b",), SECRETS), "the supervisor says what is node0's"
+    token = own.token
+    assert token == job.token == json.loads(pool.nodes["a"].files["request"])["token"]
     assert len(token) == 64
     for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
         assert not any("s3cr3t" in script or token in script for script in node.commands)
-    assert decode(StartRequest, pool.nodes["a"].go, "the request").ranks == tuple(
-        RankPlacement(rank, host, f"of {host}") for rank, host in enumerate("ab")
-    )
-    assert "token" not in pool.nodes["a"].go
-    assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
+    text = pool.nodes["b"].files["plan.json"].decode()
+    assert started(pool).plan == read_plan(json.loads(text)) == plan_of()
+    assert token not in text
+    assert "s3cr3t" not in text
 
 
 @pytest.mark.parametrize(
     ("uses", "is_sent"),
-    [({}, False), ({"needs_in_rank": True}, True)],
+    [
+        ({"asked": {"meter": False}}, False),
+        ({"asked": {"meter": True}}, True),
+        ({"asked": {"meter": False}, "wire": Choice("bf16", "asked")}, True),
+    ],
 )
 def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     uses: dict[str, Any], is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,17 +199,11 @@ def test_the_package_of_a_rank_is_the_one_that_the_hooks_import() -> None:
     assert all(name.endswith(".py") for name in names)
 
 
-def test_hosts_of_one_store_share_a_job() -> None:
+@pytest.mark.parametrize("of_ranks", ["ab", "b"])
+def test_hosts_of_one_store_get_its_files_once(of_ranks: str) -> None:
     pool = FakeSessionPool()
-    begin(pool, stores={"a": "one", "b": "one"})
-    assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
-    assert pool.nodes["b"].files == {}
-
-
-def test_node0_without_ranks_gets_the_job_of_its_store() -> None:
-    pool = FakeSessionPool()
-    begin(pool, stores={"a": "one", "b": "one"}, with_ranks="b")
-    assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["1"]
+    begin(pool, stores={"a": "one", "b": "one"}, of_ranks=of_ranks)
+    assert [rank.host for rank in started(pool).plan.ranks] == list(of_ranks)
     assert pool.nodes["b"].files == {}
 
 
@@ -254,8 +242,8 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
 
 def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None:
     pool = FakeSessionPool()
-    launch = launch_on(pool)
-    launch.upload_jobs(job, "{}")
+    launch = launch_on(pool, plan_of())
+    launch.upload_jobs(plan_of(), SECRETS)
     pool.nodes["b"].lost = True
     assert launch.abandon() == {"b"}
     pool.nodes["b"].lost = False
@@ -264,8 +252,8 @@ def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None
 
 def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
     pool = FakeSessionPool()
-    launch = launch_on(pool)
-    launch.upload_jobs(job, "{}")
+    launch = launch_on(pool, plan_of())
+    launch.upload_jobs(plan_of(), SECRETS)
     pool.cancel.throw()
     launch.abandon()
     assert pool.nodes["a"].go == {}
@@ -281,8 +269,8 @@ def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
 
 def test_the_call_that_has_started_the_run_follows_it() -> None:
     pool = FakeSessionPool()
-    launch = launch_on(pool)
-    launch.upload_jobs(job, "{}")
+    launch = launch_on(pool, plan_of())
+    launch.upload_jobs(plan_of(), SECRETS)
     launch.start_mpirun(None)
     pool.cancel.throw()  # the run continues
     request = follow_request("/h", "r")
@@ -293,7 +281,7 @@ def test_the_call_that_has_started_the_run_follows_it() -> None:
 
 def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
     pool = FakeSessionPool()
-    assert begin(pool, logind={"a": Logind(present=True, kill_user_processes=True, linger=False)}) is None
+    assert begin(pool, ends_at_logout=("a",)) is None
     assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].commands)
 
 
@@ -330,7 +318,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
     fakes: dict[str, Callable[..., object]] = {
         "start_reading": lambda *_: None,
         "gather": lambda *_, **__: Gathered(HOSTS, {}, {}, "/h", RankEnv("python3")),
-        "make_plan": lambda *_: Mock(other_runs=(), hosts=()),
+        "make_plan": lambda *_: Mock(other_runs=(), hosts=(), names=()),
         "_preflight": check,
         "run_record": fail,
     }

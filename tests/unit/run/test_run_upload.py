@@ -9,18 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from launch_helpers import cpu, machine, plan
 
-from ipexctl.hosts.host import Host
-from ipexctl.node.common.plan import Plan
-from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.begin import LaunchRecords
 from ipexctl.run.start.project import ProjectLocation
-from ipexctl.run.start.records import launch_records
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note
 from ipexctl.run.start.upload import upload_project
 from ipexctl.spec import RunSpec
+from plan_helpers import small_plan
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
 REQUEST = RunSpec("script", ("train.py",))
@@ -123,34 +118,7 @@ def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
 def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_store(
     stores: tuple[str, ...], restarts: int, expected: str
 ) -> None:
-    planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)))
-    request = RunSpec("script", ("train.py",), checkpoint="out/last.pt", max_restarts=restarts)
-    spec = spec_of(planned, request, stores)
-    assert spec.start.checkpoint == spec.job.checkpoint == expected
-    assert [rank.store for rank in spec.start.ranks] == list(stores)
-
-
-@pytest.mark.parametrize(
-    ("options", "wire", "is_sent"),
-    [({}, "fp32", True), ({"meter": False}, "fp32", False), ({"meter": False}, "bf16", True)],
-)
-def test_the_package_of_a_rank_goes_with_the_meter_and_with_what_adds_gradients_up(
-    options: dict[str, Any], wire: str, is_sent: bool
-) -> None:
-    planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)), ppn=1, wire=wire)
-    request = RunSpec("script", ("train.py",), metric="x(.)", **options)
-    spec = spec_of(planned, request, ("a", "b", "c"))
-    assert spec.needs_in_rank == is_sent
-    assert (spec.job.metric, spec.job.meter) == ("x(.)", request.meter)
-
-
-def spec_of(planned: Plan, request: RunSpec, stores: tuple[str, ...]) -> LaunchRecords:
-    names = [host.name for host in planned.hosts]
-    of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
-    nothing = SimpleNamespace(logind=None)
-    context: Any = SimpleNamespace(
-        stores=of_host, setup=None, env=SimpleNamespace(version="3.11", packages={}), facts={"n": nothing}, job=""
-    )
-    record = RunRecord("r", Host("n", "n"), "/h", "python3", "train.py", "e", nodes=(Host("n", "n"),))
-    limits: Any = None
-    return launch_records(record, context, planned, request, limits)
+    names = ("node1", "node2", "node3")
+    asked = {"checkpoint": "out/last.pt", "max_restarts": restarts}
+    plan = small_plan(names, stores={**dict(zip(names, stores, strict=True)), "without-ranks": "z"}, asked=asked)
+    assert plan.exchanged == expected

@@ -458,7 +458,7 @@ def silent(*ranks: int) -> Callable[[Supervised], object]:
     [
         (lambda run: run.at(5, MpirunEnded(-9)), {}, "mpi.ended"),
         (lambda run: run.at(5, MpirunEnded(7)), {}, None),
-        (lambda run: run.at(5, MpirunEnded(-9)), {"by_mpirun": False}, None),
+        (lambda run: run.at(5, MpirunEnded(-9)), {"flavor": "none", "has_starters": True}, None),
         (lambda run: run.at(5, closed_by_peer(1)), {}, "node.wrapper_killed"),
         (silent(1, 2), {}, "node.cut_off"),
         (silent(2), {}, "node.lost"),

@@ -1,0 +1,60 @@
+"""A small plan of a run, for tests of what the agent does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipexctl.node.common.plan import HostPlan, LauncherChoice, Plan, RankPlan, Setting
+from ipexctl.spec import RunSpec, asked_of
+
+RANK_LINE = ("python", "-IS", "agent.zip", "run.rank", "/h/runs/r/job.json")
+
+
+def small_plan(
+    of_ranks: Sequence[str] = ("node1",),
+    spares: Sequence[str] = (),
+    *,
+    asked: Mapping[str, Any] | None = None,
+    variables: Mapping[str, str | None] | None = None,
+    ranks: Mapping[int, Mapping[str, Any]] | None = None,
+    **fields: Any,
+) -> Plan:
+    """`of_ranks`: the host of each rank; of those of `spares`, too. `ranks`: fields of some ranks."""
+    found: dict[str, list[RankPlan]] = {}
+    for number, name in enumerate((*of_ranks, *spares)):
+        own = found.setdefault(name, [])
+        rank = RankPlan(number, len(own), name, (), 1)
+        own.append(rank._replace(**(ranks or {}).get(number, {})))
+    hosts = tuple(HostPlan(name, name, name, tuple(own), None) for name, own in found.items())
+    settings = tuple(Setting(name, value, "of the test") for name, value in (variables or {}).items())
+    given: dict[str, Any] = {
+        "id": "r",
+        "home": "/h",
+        "node0": of_ranks[0],
+        "flavor": "mpich",
+        "launcher": LauncherChoice("mpirun", "", "/opt/mpirun"),
+        "argv": ("/opt/mpirun", "-n", str(len(of_ranks)), *RANK_LINE),
+        "launcher_env": (),
+        "settings": settings,
+        "master_addr": of_ranks[0],
+        "master_port": None,
+        "backend": "gloo",
+        "backend_reason": "",
+        "dtype_hint": "",
+        "python": "python3",
+        "env": None,
+        "stack": None,
+        "candidates": (),
+        "command": ("python", "train.py"),
+        "cwd": "/h",
+        "files": (),
+        "has_starters": False,
+        "stores": {host.name: host.name for host in hosts},
+        "first_world_size": len(of_ranks),
+        **fields,
+    }
+    chosen = tuple(host for host in hosts if host.name in of_ranks)
+    waiting = tuple(host for host in hosts if host.name not in of_ranks)
+    options = {**asked_of(RunSpec("script", ("train.py",))), **(asked or {})}
+    return Plan(asked=options, hosts=chosen, spares=waiting, **given)
