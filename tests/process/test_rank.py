@@ -397,7 +397,7 @@ def intel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
+def make_hydra(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
     place = {"PATH": f"{intel}/bin:/usr/bin:/bin", "I_MPI_ROOT": str(intel), "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
     with runs_in(tmp_path, of_launcher=place) as make_run:
@@ -407,7 +407,7 @@ def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.mark.core
-def test_mpi_library_works_in_a_rank(make: Callable[..., Run]) -> None:
+def test_mpi_library_works_in_a_rank(make_hydra: Callable[..., Run]) -> None:
     """The wrapper passes on the file descriptors that hydra has opened for it."""
     code = """
 import ctypes, os
@@ -419,7 +419,7 @@ lib.MPI_Comm_size(0x44000000, ctypes.byref(size))
 print(rank.value, size.value, flush=True)
 lib.MPI_Finalize()
 """
-    run = make([sys.executable, "-c", code]).start()
+    run = make_hydra([sys.executable, "-c", code]).start()
     status = run.wait(60)
     assert (status["state"], status["mpirun"]["exit_code"]) == ("ok", 0), run.output(0, "err")
     assert [run.output(rank) for rank in (0, 1)] == [b"0 2\n", b"1 2\n"]
