@@ -89,13 +89,13 @@ class RankOptions:
     )
     allreduce: Literal["auto", "shared", "backend"] = declare(
         "--allreduce",
-        "Sum of gradients: shared memory on each host, or the backend's own way (default: {default}).",
+        "Add up gradients in shared memory on each host, or with the backend (default: {default}).",
         "auto",
         panel=_COMMUNICATION,
     )
     wire: Literal["fp32", "bf16", "int8"] = declare(
         "--wire",
-        "Gradients between hosts: as they are, or in half or a quarter of the bytes, rounded (default: {default}).",
+        "Send gradients between hosts as they are, or rounded to half or a quarter of the bytes (default: {default}).",
         "fp32",
         panel=_COMMUNICATION,
         lost_in=_EVERY_EXPORT,
@@ -131,7 +131,7 @@ class StartOptions:
 
     launcher: Literal["auto", "mpirun", "direct"] = declare(
         "--launcher",
-        "Start of the ranks: mpirun on node0, or direct, without MPI and logins between nodes (default: {default}).",
+        "Start the ranks with mpirun on node0, or direct: without MPI and logins between nodes (default: {default}).",
         "auto",
         panel=_COMMUNICATION,
     )
@@ -193,7 +193,7 @@ class RunOptions(SyncOptions):
     )
     spares: int = declare(
         "--spares N",
-        "The last N hosts wait, and replace lost ones (default: {default}).",
+        "Keep the last N hosts waiting to replace lost ones (default: {default}).",
         0,
         panel=_ENDING,
         least=0,

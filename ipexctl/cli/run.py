@@ -90,9 +90,9 @@ def run_command(
 ) -> None:
     """Run a script on all hosts, one process per rank.
 
-    The project is synced to the nodes, the ranks are started by mpirun or
-    directly (--launcher), and the output of every rank is shown. Ctrl-C
-    stops the run on every host; a closed terminal does not.
+    ipexctl syncs the project to the nodes, starts the ranks with mpirun or
+    directly (--launcher), and shows the output of every rank. Ctrl-C stops
+    the run on every host; a closed terminal does not.
 
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3

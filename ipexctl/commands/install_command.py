@@ -41,7 +41,7 @@ def install_command(
     requirements: list[Path] | None = REQUIREMENTS,
     packages: list[str] | None = PACKAGES,
     build: list[str] | None = option(
-        "--build NAME", "Package that one host builds from its source for all, which runs its code; repeatable."
+        "--build NAME", "Package without a wheel: one machine builds it for all, running its code; repeatable."
     ),
     index_url: str | None = option("--index-url URL", "Package index instead of all others."),
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
@@ -49,7 +49,7 @@ def install_command(
     wheelhouse: str | None = option("--wheelhouse DIR|URL", "Wheels to prefer; the indexes serve what is missing."),
     offline: bool = flag("--offline", "Use no index, only directories of wheels (--wheelhouse, --find-links)."),
     upgrade: bool = flag("--upgrade", "Resolve again, even if an environment for this request exists."),
-    downgrade: bool = flag("--downgrade", "Accept lower versions and lost packages in the environment of this name."),
+    downgrade: bool = flag("--downgrade", "Accept lower versions and lost packages in this environment."),
     download_only: Path | None = option("--download-only DIR", "Download wheels to this directory; touch no host."),
     dry_run: bool = flag("--dry-run", "Print what would be installed; install nothing."),
     targets: Targets,

@@ -41,8 +41,8 @@ def logs_command(
 ) -> None:
     """Print the output of the ranks in order of time, each line prefixed with its rank.
 
-    The stdout of a rank goes to stdout, its stderr to stderr. Only the chosen
-    lines travel from node0. With --follow, the exit code is the run's.
+    The stdout of a rank goes to stdout, its stderr to stderr. node0 sends
+    only the chosen lines. With --follow, the exit code is the run's.
 
     \b
     Example: ipexctl logs last -r 0 --tail 20 -f

@@ -50,14 +50,14 @@ def push_command(
 ) -> None:
     """Copy data, or models and datasets of a hub, to every host.
 
-    All of SRC is sent, each byte once over the link of the control machine,
-    and from host to host. Files that are there are compared by their hash:
-    equal ones are skipped, others refused without --force. Nothing is
-    deleted. An interrupted push is continued by the same command.
+    Each byte of SRC crosses the control machine's link once, and then goes from
+    host to host. Existing files are compared by hash: equal ones are skipped,
+    others need --force. Nothing is deleted. After an interruption, the same
+    command continues.
 
-    A REPO is downloaded from the hub by one machine, and sent from there to the
-    hub cache of every host, which `ipexctl run` gives to scripts. HF_TOKEN and
-    HF_ENDPOINT of this call count.
+    One machine downloads a REPO from the hub and sends it to the hub cache of
+    every host; `ipexctl run` gives that cache to scripts. It uses your HF_TOKEN
+    and HF_ENDPOINT.
 
     \b
     Example: ipexctl push ./corpus 'node[1-4]:/data/corpus'

@@ -123,7 +123,7 @@ class Targets:
     )
     transport: Literal["auto", "ssh", "srun"] = option(
         "--transport",
-        "Way to the hosts: ssh, or srun within an allocation of Slurm; auto takes srun there (default: {default}).",
+        "Reach the hosts by ssh or, inside a Slurm allocation, by srun; auto takes srun there (default: {default}).",
         TRANSPORT,
     )
     connect_timeout: float = option(

@@ -18,7 +18,7 @@ def stop_command(
     timeout: float | None = TIMEOUT,
     output: TextOutput,
 ) -> None:
-    """Stop a run on every node; ranks that do not end within 4 seconds are killed.
+    """Stop a run on every node; ranks that do not exit within 4 seconds are killed.
 
     \b
     Example: ipexctl stop last

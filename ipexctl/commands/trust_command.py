@@ -25,9 +25,9 @@ def trust_command(
 ) -> None:
     """Let node0, the first host, log in to every node by ssh, as mpirun needs.
 
-    The private key is created on node0 and never leaves it. Each
+    The private key stays on node0, where it is created. Each
     authorized_keys gets one line: the key works only from node0's addresses,
-    without a terminal or tunnels. If node0 can log in already, nothing
+    without a terminal or tunnels. If node0 can already log in, nothing
     changes.
 
     \b

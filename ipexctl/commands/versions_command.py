@@ -32,10 +32,10 @@ def versions_command(
     home: Home,
     output: Output,
 ) -> None:
-    """Show the table of stacks, which one install would choose, and why.
+    """Show the table of stacks, the one that install would choose, and why.
 
-    Hosts are queried only if they are named (--hosts, -H, -c): then the choice
-    fits all of them.
+    If you name hosts (--hosts, -H, -c), the choice fits all of them; otherwise
+    no host is queried.
 
     \b
     Example: ipexctl versions --torch 2.7

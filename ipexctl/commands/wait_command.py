@@ -29,10 +29,10 @@ def wait_command(
     summary: Path | None = SUMMARY,
     output: Output,
 ) -> None:
-    """Wait until runs are over, and end with the exit code of the run, or of the first one that failed.
+    """Wait until runs are over, and exit with the run's code, or the code of the first one that failed.
 
-    No signal to this call touches a run. A node0 that is away is asked again. The exit code is 124 if a run goes on
-    when --timeout is over, and 3 if its node0 does not answer then.
+    A signal to this call does not touch a run. The call keeps asking a node0 that does not answer. After --timeout,
+    the exit code is 124 if a run is still running, and 3 if its node0 does not answer.
 
     \b
     Example: ipexctl wait last && ipexctl fetch last:checkpoints/ ./out

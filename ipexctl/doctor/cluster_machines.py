@@ -119,8 +119,8 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_numa",
         "info",
-        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the others; ranks per host are those of the "
-        f"smallest, {min(found)}",
+        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the others; every host gets {min(found)} "
+        f"rank{'s' * (min(found) > 1)}",
         "nothing to do; --ppn sets another number, and the SNC or NPS setting of the firmware makes them equal",
         names,
     )

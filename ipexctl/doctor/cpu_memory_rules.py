@@ -280,7 +280,7 @@ def transparent(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "memory.thp",
             "info",
-            "Transparent huge pages are off: large tensors use 4 KB pages, which costs a few per cent",
+            "Transparent huge pages are off: large tensors use 4 KB pages and lose a few per cent",
             "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         )
 

@@ -192,7 +192,7 @@ def scheduler(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "batch.job",
             "info",
-            f"This login is inside job {batch.job[:30]}: cores, memory and time are those of the job",
+            f"This login is inside job {batch.job[:30]}: cores, memory and time are the job's",
             "nothing to do",
         )
     elif batch.schedulers:
@@ -275,7 +275,7 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "activity.leftovers",
                 "warn",
-                f"Run {run} has processes on this host, and it is not known whether it is alive: {state.reason}",
+                f"Run {run} has processes on this host, and ipexctl cannot tell if it is alive: {state.reason}",
                 "ipexctl ps on the machine that started the run shows its state; so does ipexctl doctor with its node0 "
                 "among the hosts",
             )
@@ -284,7 +284,7 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "activity.leftovers",
                 "warn",
-                f"Run {run} has ended ({state.reason}), but processes of it are left on this host: they may occupy "
+                f"Run {run} has ended ({state.reason}), but some of its processes are left here: they may occupy "
                 "cores, memory and ports",
                 "ranks without a supervisor end within a minute: run ipexctl doctor again then. List those left, on "
                 "this host: "

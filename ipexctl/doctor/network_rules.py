@@ -41,7 +41,7 @@ def own_name(host: HostContext) -> Iterator[Finding]:
     main = host.nic
     iface = main.name if main else "IFACE"
     fix = f"as root, in /etc/hosts, give its name the address of {iface} (ip addr show {iface})"
-    meanwhile = f"; meanwhile ipexctl run sets GLOO_SOCKET_IFNAME={iface}"
+    meanwhile = f"; until then, ipexctl run sets GLOO_SOCKET_IFNAME={iface}"
     if not found:
         yield Finding(
             "name.unresolved",
@@ -81,9 +81,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
     if not inside:
         return
     # Docker's names differ from host to host; their kinds don't.
-    message = (
-        f"Bridges inside this host ({few(sorted(inside), 3)}), which oneCCL and libfabric may pick and then hang. "
-    )
+    message = f"This host has bridges ({few(sorted(inside), 3)}); oneCCL and libfabric may pick one and hang. "
     if main is None:
         yield Finding(
             "network.bridges",

@@ -180,7 +180,7 @@ def _overflow(
     message = f"gloo of torch {env.torch} ({env.name[:30]}) lets anyone who reaches a rank's port write into the rank"
     message += ", and other networks reach these ports" if is_open else ": keep its ports closed to others"
     option = f" --env {shlex.quote(env.name[:40])}" if env.name != DEFAULT_ENV else ""
-    fix = f"ipexctl install{option} --torch {newer}, whose gloo checks what arrives"
+    fix = f"ipexctl install{option} --torch {newer} (its gloo checks what arrives)"
     if is_open:
         return Finding(
             "stack.gloo_overflow", "warn", message, f"{close_ports([name], internal, facts)}; or {fix}", (name,)

@@ -238,7 +238,7 @@ def libraries(host: HostContext) -> Iterator[Finding]:
             "allocator.missing",
             "info",
             "Neither tcmalloc nor jemalloc is installed: ranks that `ipexctl run` did not start get memory from the "
-            "kernel anew at every step, which costs time",
+            "kernel again at every step, and that takes time",
             package_command(host.facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
         )
 

@@ -189,7 +189,7 @@ class _YamlReader:
         if part.key != "vars" and node.id == "sequence":
             example = "node1" if part.key == "hosts" else "gpu"
             raise self.tree.error(
-                node, f"{part.key} must be a mapping, not a list", fix=f"`{example}:` in place of `- {example}`"
+                node, f"{part.key} must be a mapping, not a list", fix=f"`{example}:` instead of `- {example}`"
             )
         return self.tree.entries(node, part.key, depth)
 

@@ -217,7 +217,7 @@ def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str
         failing = [name for name in on_hosts if name in cut_off]
         if failing:
             then = "its ranks fail there" if len(failing) == 1 else "their ranks fail"
-            then = f"{fold(failing)} cannot get {'it' if len(entries) == 1 else 'them'} from the hub, so that {then}"
+            then = f"{fold(failing)} cannot get {'it' if len(entries) == 1 else 'them'} from the hub, so {then}"
         else:
             then = "every rank of it downloads" if len(on_hosts) == 1 else "every rank downloads"
             then = f"{then} {'it' if len(entries) == 1 else 'them'} at once"

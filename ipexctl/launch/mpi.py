@@ -86,7 +86,7 @@ def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Ba
 
 
 def _needs_mpirun(needing: MpiImport) -> str:
-    return f"the script imports {needing.module} ({needing.place}), which takes the numbers of its ranks from mpirun"
+    return f"the script imports {needing.module} ({needing.place}): it takes rank numbers from mpirun"
 
 
 def lone_ranks_note(request: LaunchRequest, launcher: Launcher, world_size: int) -> str:

@@ -65,7 +65,7 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -
 def fewer_ranks(spec: RunSpec, ppn: int) -> str:
     """What to type for so many ranks on each host."""
     typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
-    return f"--ppn {ppn} in place of {typed}" if typed else f"--ppn {ppn}"
+    return f"--ppn {ppn} instead of {typed}" if typed else f"--ppn {ppn}"
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:

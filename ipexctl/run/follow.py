@@ -191,7 +191,7 @@ class Follower:
         if self._early_ends >= MOST_EARLY_ENDS:
             raise HostError(
                 f"the program that follows the run there ended {self._early_ends} times in a row ({error.how}); "
-                f"whether run {run} goes on cannot be seen from here",
+                f"run {run} may still be running",
                 f"ipexctl doctor -l {name} shows its memory and disks; then: ipexctl attach {run}; or, if the run has "
                 f"ended: ipexctl why {run}",
             )

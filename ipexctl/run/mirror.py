@@ -198,7 +198,7 @@ class RunMirror:
         host, run, interval = part.request.host.name, self._record.id, f"every {MIRROR_INTERVAL:g} s"
         count = len(latest.brought) + latest.unchanged
         if not count and not latest.failed and part.is_new("nothing"):
-            text = f"{host}: nothing is at {printable(latest.source)} yet; it is looked for {interval} until {run} ends"
+            text = f"{host}: nothing is at {printable(latest.source)} yet; checking again {interval} until {run} ends"
             self._watch(Notice(text))
         elif count and part.is_new("arrived"):
             there = f"{counted(count, 'file')} of {host} {'is' if count == 1 else 'are'} in {printable(latest.dest)}"

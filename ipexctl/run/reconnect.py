@@ -73,7 +73,4 @@ class Absence:
         return ""
 
     def end_reason(self, run: str, reason: str) -> str:
-        return (
-            f"not reached for {rough_duration(self.limit)} (--reconnect): {reason}; "
-            f"whether run {run} goes on cannot be seen from here"
-        )
+        return f"not reached for {rough_duration(self.limit)} (--reconnect): {reason}; run {run} may still be running"

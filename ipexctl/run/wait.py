@@ -133,8 +133,8 @@ class RunWait:
     def _report_absence(self, error: Unreachable) -> None:
         if self._absence is None:
             self._note(
-                f"{self._record.node0.name}: {error.reason}; whether run {self._record.id} goes on cannot be seen from "
-                "here; connecting again until it answers" + (f"\n  {error.advice}" if error.advice else "")
+                f"{self._record.node0.name}: {error.reason}; run {self._record.id} may still be running; "
+                "connecting again until it answers" + (f"\n  {error.advice}" if error.advice else "")
             )
         self._absence = error
 

@@ -107,7 +107,7 @@ def show_results(
 def how_to_continue(results: Iterable[HostResult], command: str) -> str:
     """What to type after hosts cut the call short. If each failure has a fix, the call itself may be wrong."""
     if all(result.fix for result in results if result.status in _FAILED):
-        return f"once this is fixed, {command} goes on from there: finished work is kept"
+        return f"once this is fixed, {command} continues from there: finished work is kept"
     return "to continue, run the same command again: finished work is kept"
 
 

@@ -75,7 +75,7 @@ def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: b
     if others[0].holder is not None:
         raise UserError(
             f"the lab {others[0].name} belongs to process {others[0].holder}, which still runs",
-            fix=f"wait until it has ended, or name the lab: {commands}",
+            fix=f"wait until it exits, or name the lab: {commands}",
         )
     return tuple(names)
 

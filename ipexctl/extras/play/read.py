@@ -123,7 +123,7 @@ class _PlaybookReader:
                 return self._imported(file, entry, entries)
         report_unknown(file, entries, PLAY, "a play", _play_advice)
         if "hosts" not in entries:
-            file.report(node, "this play doesn't say for which hosts it is", fix="hosts: all")
+            file.report(node, "this play does not name its hosts", fix="hosts: all")
         if "strategy" in entries and str(entries["strategy"].value.value) not in ("linear", "ansible.builtin.linear"):
             file.report(entries["strategy"].value, "there is one strategy here: linear", fix="take it out")
         values = read_keywords(file, entries, _OF_PLAYS)

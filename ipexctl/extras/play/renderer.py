@@ -168,7 +168,7 @@ def _fix_for_name(name: str) -> str:
     if name in HINTS:
         return HINTS[name]
     if name.startswith("ansible_"):
-        return "use facts.… in place of Ansible's ansible_… variables: ipexctl doctor --json shows all facts"
+        return "use facts.… instead of Ansible's ansible_… variables: ipexctl doctor --json shows all facts"
     return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
 
 

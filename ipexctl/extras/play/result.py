@@ -230,6 +230,6 @@ def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> Result |
             values = ", ".join(f"{call.args[name]} on {call.host.name}" for call in calls)
             return failed(
                 f"{calls[0].task.spec.name} is one for all hosts, and {name} is {values}",
-                f"{name}: one value for all, such as that of hostvars[node0]; or a play for each kind of host",
+                f"{name}: one value for all, such as hostvars[node0]'s; or a play for each kind of host",
             )
     return None

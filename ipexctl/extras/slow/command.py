@@ -17,7 +17,7 @@ def slow_command(
 ) -> None:
     """Name the slow rank of a run, with the evidence, the likely cause and what it costs.
 
-    All-reduce makes every rank as slow as the slowest; this compares their own time without it.
+    All-reduce makes every rank as slow as the slowest one, so slow compares the time that each rank needs itself.
 
     \b
     Example: ipexctl slow last

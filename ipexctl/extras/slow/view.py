@@ -122,7 +122,7 @@ def sentence_of(found: SlowFinding) -> str:
     verb = "is" if found.is_current else "was"
     return (
         f"rank {found.rank} on {found.host} {verb} slow: its own time is {found.percent:.0f} % of a step longer than "
-        f"that of the other ranks, {_when(found)}"
+        f"the other ranks', {_when(found)}"
     )
 
 
@@ -146,7 +146,7 @@ def reason_of(found: SlowFinding) -> str:
         "other-programs": f"other {who} use its cores: {_programs(look)}; {queue}"
         if found.cause.confidence == "likely"
         else f"other programs, other ranks or a limit of its processor time, which was not seen: {queue}",
-        "slower-cores": f"its cores are slower than those of the other hosts: {evidence.mhz or 0:.0f} MHz, the others "
+        "slower-cores": f"its cores are slower than the other hosts': {evidence.mhz or 0:.0f} MHz, the others "
         f"{evidence.usual_mhz or 0:.0f} MHz, and {compute}",
         "data": f"its data come late: it waited {_percent(evidence.data_more)} of the time longer for them",
         "memory": f"its host lacks memory: it read {evidence.faults_more or 0:.0f} pages a second from disk",
@@ -257,7 +257,7 @@ def _closing(result: SlowResult) -> Iterator[str]:
             return
     yield from _judgement(record, verdict, is_over=result.state in FINAL)
     if result.look_error:
-        yield f"{result.look_error}; so it is not known who uses its cores"
+        yield f"{result.look_error}; so ipexctl does not know who uses its cores"
 
 
 def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:

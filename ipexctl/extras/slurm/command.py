@@ -60,11 +60,11 @@ def submit_command(
 ) -> None:
     """Put a run into the queue of a Slurm cluster, through its login node.
 
-    The project is synced to the login node, whose home the nodes must share,
-    and sbatch gets a script that starts the run when the job begins. The id of
-    the run is printed; ps, attach, logs, why, dump, stop, fetch, report and
-    wait take it, also while it is queued. The job has whole nodes, unless
-    --sbatch says how much of them it needs.
+    ipexctl syncs the project to the login node, and gives sbatch a script that
+    starts the run when the job begins. The nodes must share the login node's
+    home. ps, attach, logs, why, stop, fetch, report and wait take the printed
+    id, also while the run is queued. The job gets whole nodes, unless --sbatch
+    asks for less.
 
     \b
     Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py

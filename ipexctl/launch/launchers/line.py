@@ -99,7 +99,7 @@ def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
         for at in range(1, len(words)):
             if launcher_at(words, at) is not None:
                 raise refused_word(
-                    words, 0, f"{words[0]} stands in front of {words[at]}, which would start in each rank",
+                    words, 0, f"{words[0]} before {words[at]}: {words[at]} would start in each rank",
                     f"leave {words[0]} out: the run belongs to node0, ipexctl binds the ranks, and -x NAME=VALUE sets "
                     "a variable",
                 )  # fmt: skip
@@ -116,14 +116,14 @@ def _of_script(script: str) -> tuple[str, ...] | None:
     with contextlib.suppress(ValueError):  # an unterminated quotation
         if not _ONLY_FOR_SHELL.search(joined):
             return _plain(tuple(shlex.split(joined)))
-    _refuse_launcher("a script of a shell", launcher)
+    _refuse_launcher("a shell script", launcher)
     return None
 
 
 def _refuse_launcher(place: str, launcher: str) -> None:
     if launcher:
         raise UserError(
-            f"{place} starts {launcher}, which would start in each rank",
+            f"{place} starts {launcher}: {launcher} would start in each rank",
             fix="paste the launcher's line itself after ipexctl run --, without quotes around it; --setup FILE "
             "sources a file of the hosts before each rank, -x NAME=VALUE sets a variable",
         )

@@ -143,7 +143,7 @@ def _accelerate(
 def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     names = line.names or (first,)
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
-    reason = f"{pronoun} would launch a second time" if line.names else "ipexctl starts Python itself"
+    reason = f"{pronoun} would launch again" if line.names else "ipexctl starts Python itself"
     if line.environment and len(names) == 1:
         reason = "hosts do not have the environments of the control machine"
     given = {name: taken for name, taken in wins.items() if taken.source != SHELL and name != "master_addr"}
@@ -164,9 +164,9 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
         "ignored, as ipexctl starts the ranks of all hosts itself": line.typed["ignored"],
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
-    start = f"{join_words(names)} {verb} left out, as {reason}: every rank runs {line.argv[0]}"
+    start = f"{join_words(names)} {verb} left out, because {reason}: every rank runs {line.argv[0]}"
     if line.argv[:2] == tuple(names[-1].split()):
-        start = f"every rank runs {names[-1]}, without torchrun, which would launch a second time"
+        start = f"every rank runs {names[-1]}, without torchrun, because it would launch again"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
     return "; ".join([start, *parts_shown, *([line.environment] if line.environment else [])])
 

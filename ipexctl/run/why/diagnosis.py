@@ -136,7 +136,7 @@ def _is_over_time(first: Failure | None) -> bool:
 def _lost(snapshot: RunSnapshot) -> Diagnosis:
     run, notes = snapshot.id, _notes(snapshot)
     if snapshot.boot is not None and snapshot.status.started is not None and snapshot.boot > snapshot.status.started:
-        why = f"node0 ({snapshot.node0}) was rebooted meanwhile"
+        why = f"node0 ({snapshot.node0}) has rebooted"
     else:
         why = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
         look = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
@@ -145,7 +145,7 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
     return Diagnosis(
         run,
         "lost",
-        f"run {run} is lost{_after(snapshot)}: {why}; its ranks end themselves within a minute",
+        f"run {run} is lost{_after(snapshot)}: {why}; its ranks exit within a minute",
         cause=choose_cause(snapshot, None),
         lines=lines,
         whose="the supervisor" if lines else "",

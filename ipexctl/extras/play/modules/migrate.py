@@ -49,7 +49,7 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (r"\bipex\.\w+", "uses IPEX", None, _PYTHON),
     (
         r"(init_process_group\(\s*(?:backend\s*=\s*)?)([\"'])ccl\2",
-        "the backend ccl: gloo, which torch has",
+        "the backend ccl: gloo, part of torch",
         r"\1\2gloo\2",
         _PYTHON,
     ),

@@ -15,7 +15,7 @@ from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
-LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
+LINK_FIX: Final = "name the home by its real path, without another account's links: --home DIR"
 # Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. `walk.sh` enters
 # the home, which is the current directory from then on; `home.sh` decides whether it is one. As another account, the
 # directory is one that only tune uses.
