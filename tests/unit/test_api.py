@@ -52,8 +52,8 @@ class Recorded(api.RunWatcher):
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the steps return, by the name of their function; the fakes of `start_run` and of `_install_first`."""
-    found: dict[str, Any] = {"start_run": STARTED, "_install_first": (), "probed": None}
+    """What the steps return, by the name of their function; the fakes of `start_run` and of `install_first`."""
+    found: dict[str, Any] = {"start_run": STARTED, "install_first": (), "probed": None}
 
     def submit(*_: Any, probed: Any, **__: Any) -> Any:
         found["probed"] = probed
@@ -66,7 +66,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda call, *_, **__: call)
     monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
     monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
-    monkeypatch.setattr(before_run, "install_first", lambda *_: found["_install_first"])
+    monkeypatch.setattr(before_run, "install_first", lambda *_: found["install_first"])
     return found
 
 
@@ -105,14 +105,14 @@ def test_a_detached_run_is_followed_only_to_stop_it_after_a_signal(
 @pytest.mark.parametrize("failed", [StartFailure("no"), SimpleNamespace(exit_code=1)])
 def test_nothing_starts_if_the_install_fails(failed: Any, answers: dict[str, Any]) -> None:
     watcher, call = Recorded(), replace(CALL, spec=replace(CALL.spec, install=True))
-    answers["_install_first"] = failed
+    answers["install_first"] = failed
     assert api.run(call, watcher) == failed
     assert answers["probed"] is None
 
 
 def test_facts_that_still_hold_after_an_install_are_not_gathered_again(answers: dict[str, Any]) -> None:
     facts: Any = ("facts of localhost",)
-    answers["_install_first"] = facts
+    answers["install_first"] = facts
     api.run(replace(CALL, spec=replace(CALL.spec, install=True)), Recorded())
     assert answers["probed"] == facts
 
