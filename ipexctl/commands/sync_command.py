@@ -6,17 +6,18 @@ import os
 import sys
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
-from ipexctl.sync.node_calls import SyncReport, SyncResult
-from ipexctl.sync.project import Project
-from ipexctl.sync.root import find_root
 from ipexctl.sync_options import SyncOptions
 from ipexctl.text import counted, printable, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
+
+if TYPE_CHECKING:
+    from ipexctl.sync.node_calls import SyncReport, SyncResult
+    from ipexctl.sync.project import Project
 
 
 @command()
@@ -44,6 +45,7 @@ def sync_command(
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
     from ipexctl.commands.target_hosts import current_directory, open_hosts, select
+    from ipexctl.sync.root import find_root
 
     root = find_root(None, directory, current_directory())
     selection = select(targets, root)
