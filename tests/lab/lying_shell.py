@@ -1,7 +1,7 @@
 """A login shell that lies: it runs what sshd asks for, and changes the answer on its way to the control machine.
 
-It runs on a lab host, where no module of the tests is. `DIRECTORY/lie.json` says how it lies: `seed`, `kind`, and
-`nodes`, the addresses that get true answers. Each session is numbered, so that a seed gives the same lies again; each
+It runs on a lab host, where no module of the tests is. `DIRECTORY/lie.json` says how it lies: `seed`, and `nodes`,
+the addresses that get true answers. Each session is numbered, so that a seed gives the same lies again; each
 lie is written to `DIRECTORY/log`.
 """
 
@@ -16,7 +16,6 @@ import select
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -240,41 +239,6 @@ class Values:
         return changed.encode(errors="surrogatepass")
 
 
-class Broken:
-    """Truncates, damages, repeats, floods or stalls the answer after some bytes."""
-
-    def __init__(self, rng: random.Random, kind: str, log: Callable[[str], None]) -> None:
-        self._rng, self._kind, self._log = rng, kind, log
-        self._left = rng.choice((0, 60, 200, 1000, 5000))
-
-    def feed(self, data: bytes) -> bytes:
-        if self._kind == "damage":
-            damaged = bytearray(data)
-            for _ in range(self._rng.randrange(4)):
-                damaged[self._rng.randrange(len(damaged))] = self._rng.randrange(256)
-            self._log("damaged bytes")
-            return bytes(damaged)
-        if self._kind == "repeat":
-            self._log("repeated")
-            return data * self._rng.choice((2, 3, 200))
-        if len(data) <= self._left:
-            self._left -= len(data)
-            return data
-        write_all(data[: self._left])
-        self._log(f"{self._kind} now")
-        if self._kind == "stall":
-            time.sleep(600)
-        if self._kind == "flood":
-            piece = self._rng.choice((b"x", b'{"event": "x"}\n', b"[" * 50 + b"\n", data, b"\0", b'{"a":"\xff'))
-            piece *= 1 + 65536 // len(piece)
-            while True:
-                write_all(piece)
-        os._exit(self._rng.choice((0, 1, 255)))
-
-    def flush(self) -> bytes:
-        return b""
-
-
 def write_all(data: bytes) -> None:
     try:
         while data:
@@ -309,7 +273,7 @@ def main() -> None:
         with open(f"{DIRECTORY}/log", "a", errors="backslashreplace") as file:
             file.write(f"session {number}: {text}\n")
 
-    mutator = Values(rng, log) if lie["kind"] == "value" else Broken(rng, lie["kind"], log)
+    mutator = Values(rng, log)
     process = subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     output = process.stdout.fileno()

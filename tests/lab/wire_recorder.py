@@ -3,7 +3,6 @@
     python wire_recorder.py FILE          prints `recording`; at the end of stdin the number of packets that were lost
 
 A record is a line of JSON, {"flow": [source, port, target, port], "data": hex}; each segment once, in order of arrival.
-`Recording` reads the file as one stream of bytes for each direction of a connection.
 """
 
 from __future__ import annotations
@@ -56,33 +55,14 @@ def record(file: IO[str]) -> None:
     print(lost, flush=True)
 
 
-class Recording:
-    """The recorded bytes, as far as they are written."""
-
-    def __init__(self, path: Path) -> None:
-        self.flows: dict[Flow, bytearray] = defaultdict(bytearray)
-        self._path, self._read, self._rest = path, 0, b""
-
-    def update(self) -> list[Flow]:
-        """Read what is new; returns the directions that have more."""
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            data = file.read()
-        self._read += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        changed = []
-        for line in lines:
-            row = json.loads(line)
-            source, port, target, other = row["flow"]
-            flow = (source, port, target, other)
-            self.flows[flow] += bytes.fromhex(row["data"])
-            changed.append(flow)
-        return list(dict.fromkeys(changed))
-
-    def text(self) -> bytes:
-        """All bytes; those of each direction are together."""
-        self.update()
-        return b"\n".join(self.flows.values())
+def recorded_bytes(path: Path) -> bytes:
+    """All bytes; those of each direction of a connection are together."""
+    flows: dict[Flow, bytearray] = defaultdict(bytearray)
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        source, port, target, other = row["flow"]
+        flows[source, port, target, other] += bytes.fromhex(row["data"])
+    return b"\n".join(flows.values())
 
 
 if __name__ == "__main__":

@@ -18,14 +18,9 @@ import pytest
 from attach_helpers import COUNT_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
-from ipexctl.run.registry import RunRegistry
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"number %d" % number for number in range(count)]
 
 
 def of_rank(out: bytes, rank: int) -> list[bytes]:
@@ -97,21 +92,6 @@ def test_copy_has_all_ranks_and_is_used_without_a_record_on_node0(
     assert b"ended well" in again.stderr
 
 
-def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
-    process = attached.begin("attach", "last")
-    assert process.stdout is not None
-    while process.stdout.readline() != b"[1] number 5\n":
-        assert process.poll() is None
-    process.kill()
-    attached.run.close()
-    shutil.rmtree(attached.run.rundir)
-    logs = attached.call("logs", "last")
-    assert logs.returncode == 1
-    assert of_rank(logs.stdout, 1)[:6] == numbers(6)
-    assert b"as far as the run was followed" in logs.stderr
-
-
 def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[..., Attached], tmp_path: Path) -> None:
     shell = attach("print('here')").show_shell()
     shell.type(f"{' '.join(IPEXCTL)} attach last >{tmp_path}/said 2>&1 &\n".encode())
@@ -181,28 +161,6 @@ def test_why_dumps_stacks_of_ranks_once(attach: Callable[..., Attached]) -> None
     assert places() == [[0, 1]]
 
 
-def test_attach_shows_stack_dump_of_a_stopped_hang(attach: Callable[..., Attached]) -> None:
-    attached = attach(HANG_SCRIPT, 2, asked={"hang_after": 6, "on_hang": "stop"})
-    ended = attached.call("attach", "last")
-    assert ended.returncode == 1
-    assert missing(ended.stderr.decode(), "wait_for_others") == []
-    explained = json.loads(attached.call("why", "last", "--json").stdout)
-    assert (explained["state"], explained["first_failure"]["kind"]) == ("failed", "hang")
-    assert missing(explained["others"][0]["sentence"], "wait_for_others") == []
-
-
-def test_why_says_that_the_last_call_started_no_run(attach: Callable[..., Attached]) -> None:
-    attached = attach("print('here')")
-    attached.run.wait()
-    assert attached.call("run", "--hosts", "localhost", "absent.py").returncode == 2
-    last = json.loads(attached.call("why", "last", "--json").stdout)
-    assert last["failed_call"]["script"] == "absent.py"
-    assert last["failed_call"]["reason"]
-    assert last["failed_call"]["fix"]
-    by_id = json.loads(attached.call("why", attached.run.id, "--json").stdout)
-    assert by_id == {**last, "failed_call": None}
-
-
 def read_events(out: bytes) -> list[dict[str, Any]]:
     assert out.endswith(b"\n")
     return [json.loads(line) for line in out.splitlines()]
@@ -218,26 +176,6 @@ def test_piped_events_have_every_line_and_the_end(attach: Callable[..., Attached
     assert [event["kind"] for event in events[:2]] == ["plan", "start"]
     assert (events[-1]["kind"], events[-1]["state"], events[-1]["exit_code"], ran.returncode) == ("end", "ok", 0, 0)
     assert b"ended well" in ran.stderr
-
-
-def test_a_failed_rank_is_a_failure_with_its_exit_code(attach: Callable[..., Attached]) -> None:
-    attached = attach("import os, sys\nsys.exit(7 if os.environ['RANK'] == '1' else 0)")
-    ran = attached.call("attach", "last", "--events")
-    (failure,) = [event for event in read_events(ran.stdout) if event["kind"] == "failure"]
-    assert (failure["failure"], failure["rank"], failure["exit_code"], ran.returncode) == ("exit", 1, 7, 7)
-
-
-@pytest.mark.core
-def test_a_run_that_node0_has_not_is_a_failure(attach: Callable[..., Attached]) -> None:
-    attached = attach("print('out')")
-    attached.run.wait()
-    registry = RunRegistry(attached.copies)
-    record = attached.run.record
-    registry.save(type(record)(**{**{name: getattr(record, name) for name in record.__slots__}, "id": "gone"}))
-    ran = attached.call("attach", "gone", "--events")
-    *_, failure, end = read_events(ran.stdout)
-    assert (failure["kind"], failure["failure"]) == ("failure", "not-followed")
-    assert (end["kind"], end["exit_code"], ran.returncode) == ("end", 1, 1)
 
 
 @pytest.mark.parametrize("other", ["--plain", "--live", "--json"])

@@ -108,17 +108,6 @@ def test_restart_without_the_starter_ends_and_says_so(make: Callable[..., Run]) 
     assert run.left() == []
 
 
-def test_stopped_starter_holds_up_neither_the_run_nor_its_end(make: Callable[..., Run]) -> None:
-    run = make("import time\nprint('here', flush=True)\ntime.sleep(1)")
-    pid = started(run)
-    run.wait_for_all(b"here")
-    os.kill(pid, signal.SIGSTOP)
-    assert run.wait(60)["state"] == "ok"
-    os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not is_running(pid), 30)
-    assert run.left() == []
-
-
 def test_stop_ends_the_ranks_of_both_hosts(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER)
     pid = started(run)
@@ -157,17 +146,6 @@ def test_stranger_is_not_taken_for_a_starter(make: Callable[..., Run], change: d
     assert run.wait()["state"] == "ok"
     assert len(run.events("starter")) == 1
     wait_until(lambda: not is_running(stranger), 60)
-
-
-def test_wrapper_that_cannot_begin_fails_the_run_with_what_it_has_printed(make: Callable[..., Run]) -> None:
-    run = make("print('ran')")
-    run.listen()
-    begin_starter(run, argv=[*run.program("run.rank"), str(run.rundir / "missing.json")])
-    run.send_go()
-    status = run.wait(30)
-    assert (status["state"], status["first_failure"]["kind"]) == ("failed", "not-begun")
-    assert missing(" ".join(status["mpirun"]["tail"]), "missing.json") == []
-    assert run.left() == []
 
 
 def test_second_starter_of_a_host_is_turned_away(make: Callable[..., Run]) -> None:

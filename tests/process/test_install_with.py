@@ -321,16 +321,6 @@ def test_mpi_in_bindings_from_a_url_is_named_after_install(empty: Machine) -> No
     assert found == ["2021.18.0", "2021.14", "2021.14"]
 
 
-def test_a_second_project_adds_its_packages_to_the_environment_of_the_same_stack(machine: Machine) -> None:
-    write_wheel(machine.wheels, "fabric", "1.0")
-    machine.install("--stack", "torch", "--with", "tqdm")
-    added = machine.install("--stack", "torch", "--with", "fabric", "--dry-run")
-    assert [change["name"] for change in added["changes"]] == ["fabric"]
-    assert machine.install("--stack", "torch")["hosts"][0]["status"] == "ok"
-    beside = machine.call("install", "--stack", "torch", "--env", "beside")
-    assert beside.err.rstrip().endswith("--env beside train.py")
-
-
 def test_an_older_environment_does_not_replace_a_newer_one_without_downgrade(machine: Machine) -> None:
     """The packages of a request for an older environment are lower than those of a later upgrade under its name."""
     write_wheel(machine.wheels, "transformers", "5.17.0")

@@ -85,28 +85,6 @@ def test_error_in_the_view_is_raised_and_restores_the_terminal(show: Callable[[s
     assert b"TypeError" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
 
 
-def test_detach_by_key_shows_the_attach_command(show: Callable[[str], TerminalProgram]) -> None:
-    shown = show(WAIT)
-    assert shown.until_seen(b"hello")
-    shown.type(b"q")
-    assert shown.until_gone() == 0
-    assert shown.restored
-    assert b"ipexctl attach r1" in shown.seen
-
-
-def test_stop_by_key_asks_for_confirmation(show: Callable[[str], TerminalProgram]) -> None:
-    shown = show(WAIT)
-    assert shown.until_seen(b"hello")
-    shown.type(b"s")
-    assert shown.until_seen(b"y/n")
-    shown.type(b"y")
-    assert shown.until_seen(b"stopping")
-    assert b"asked to stop" in shown.seen
-    shown.type(b"d")
-    assert shown.until_gone() == 0
-    assert shown.restored
-
-
 def test_abandon_restores_the_terminal_before_sigkill(show: Callable[[str], TerminalProgram]) -> None:
     shown = show("time.sleep(0.2); view.stopping(); time.sleep(0.2); view.abandon(); signal.raise_signal(9)")
     assert shown.until_gone() == -9

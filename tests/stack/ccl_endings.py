@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from pathlib import Path
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, processes_with
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask
-from lab_run_helpers import Running, new_cluster
+from lab_run_helpers import new_cluster
 
 ENDS = """\
 import os, signal, sys, time
@@ -33,8 +30,6 @@ if rank == 1 and end == "raise":
     raise RuntimeError("on purpose")
 if rank == 1 and end == "exit":
     sys.exit(3)
-if rank == 1 and end == "hang":
-    time.sleep(600)
 if rank == 1 and end == "kill once" and os.environ["RESTART_COUNT"] == "0":
     os.kill(os.getpid(), signal.SIGKILL)
 train(20 if end == "kill once" else 100_000)
@@ -56,37 +51,6 @@ class Ends:
 
     def run(self, end: str, *options: str) -> CommandResult:
         return self.cluster.run(*self.words(end, *options), rc=None, timeout=150)
-
-    def begin(self, end: str) -> Running:
-        """A run whose ranks have all trained."""
-        running = self.cluster.begin(*self.words(end))
-        running.wait_for("has trained", times=len(self.cluster.lab.hosts), timeout=150)
-        return running
-
-    def interrupt(self) -> tuple[int, str]:
-        running = self.begin("wait")
-        running.process.send_signal(signal.SIGINT)
-        return running.end(), running.err.read_text()
-
-    def dump(self) -> tuple[str, int | None]:
-        """The stacks of a run whose rank 1 waits outside of communication; then it is stopped."""
-        running = self.begin("hang")
-        time.sleep(1)
-        try:
-            return self.cluster.call("why", "last", "--stacks").out, self.cluster.call("stop", "last").rc
-        finally:
-            running.end()
-
-    def cut_off(self) -> tuple[int, str, float]:
-        """Exit code, messages and seconds of a run after the link of the last host is cut."""
-        running = self.begin("wait")
-        host = self.cluster.lab.hosts[-1]
-        break_host(host, "link-down")
-        began = time.monotonic()
-        try:
-            return running.end(90), running.err.read_text(), time.monotonic() - began
-        finally:
-            mend_host(host)
 
     def check_nothing_left(self, seconds: float) -> None:
         """On the hosts after that time at most: processes of the run, files of Intel's OpenMP."""

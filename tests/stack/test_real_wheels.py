@@ -22,7 +22,6 @@ import pytest
 from ccl_endings import Ends
 from real_helpers import (
     ABORT,
-    HAS_BF16_OF_IPEX,
     NEEDS_BF16_OF_IPEX,
     SHORT,
     examples_in,
@@ -361,28 +360,6 @@ class TestThreeHostsOverCcl:
         ran = ends.run(end)
         assert (ran.rc, missing(ran.err, named)) == (rc, []), ran.err + ran.out
 
-    def test_hang_over_ccl_is_shown_in_the_stack_dump(self, bindings: Path | None, ends: Ends) -> None:
-        require_bindings(bindings)
-        stacks, rc = ends.dump()
-        groups = re.split(r"^(?=ranks? )", stacks, flags=re.MULTILINE)
-        hanging = next((group for group in groups if group.startswith("rank 1 on node2")), "")
-        assert (rc, missing(hanging, "ends.py")) == (0, []), stacks
-        assert "all_reduce" not in hanging
-        assert any("all_reduce" in group for group in groups if group != hanging), stacks
-
-    def test_disconnected_host_over_ccl_is_named_and_ends_the_run(self, bindings: Path | None, ends: Ends) -> None:
-        """A rank counts as lost after 25 s of silence."""
-        require_bindings(bindings)
-        rc, messages, seconds = ends.cut_off()
-        assert (rc, missing(messages, "node3 2")) == (1, []), messages
-        assert seconds < 45
-        ends.check_nothing_left(70)
-
-    def test_ctrl_c_ends_ranks_over_ccl(self, bindings: Path | None, ends: Ends) -> None:
-        require_bindings(bindings)
-        rc, messages = ends.interrupt()
-        assert rc == 130, messages
-
     def test_run_over_ccl_is_restarted(self, bindings: Path | None, ends: Ends) -> None:
         require_bindings(bindings)
         ran = ends.run("kill once", "--max-restarts", "1")
@@ -445,62 +422,6 @@ class TestTheLinesOfTheGuidesOverCcl:
         assert len(wanted) == 4
         assert wanted[-1] < wanted[0] - 0.1, "it learns nothing"
         assert found == pytest.approx(wanted, abs=0.0015)
-
-    def test_mpirun_lines_of_the_trainer_guide_take_ccl(
-        self, bindings: Path | None, trusted: Lab, project: Path, guides: tuple[str, ...]
-    ) -> None:
-        """Lines 1 and 2; `--ddp_backend ccl` decides under `--backend auto`."""
-        require_bindings(bindings)
-        shutil.copy(project / "trainer_bert.py", project / "run_qa.py")
-        (project / "one").write_text(f"{trusted.hosts[0].address}\n")
-        flags = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--max_steps", "2")
-        mpirun = ("-genv", "OMP_NUM_THREADS=23", "python3", "run_qa.py", *flags)
-        exports = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
-        bf16 = ("--bf16",) if HAS_BF16_OF_IPEX else ()
-        lines = (("-H", "one"), ("-n", "2"), ()), ((), ("-f", "machines", "-n", "4", "-ppn", "2"), bf16)
-        for ours, theirs, more in lines:
-            ran = run(project, *ours, *guides, "--", "mpirun", *theirs, *mpirun, *more, aborts=True, env=exports)
-            ranks = by_rank(ran.out)
-            assert len(ranks) == int(theirs[theirs.index("-n") + 1])
-            assert any(line.startswith(f"ranks: {len(ranks)}, over ccl; ") for line in ranks[0]), ran.out
-            assert not any(line.startswith("--") for line in ranks[0]), "all flags are obeyed"
-
-    def test_mpirun_ccl_of_a_configuration_decides(
-        self, bindings: Path | None, project: Path, guides: tuple[str, ...]
-    ) -> None:
-        require_bindings(bindings)
-        script = ("talk.py", "--epochs", "1")
-        for ccl, backend in (("'1'", "ccl"), ("'0'", "gloo")):
-            text = (project / "config.yaml").read_text().replace("mpirun_ccl: '1'", f"mpirun_ccl: {ccl}")
-            (project / "by-file.yaml").write_text(text)
-            ran = run(project, *guides, "--accelerate-config", "by-file.yaml", *script, aborts=True)
-            assert f"over {backend}" in by_rank(ran.out)[0], ran.out
-
-
-def test_mpirun_of_the_bindings_works_with_the_mpi_option(
-    bindings: Path | None, lab: Lab, ipex: Installed, tmp_path: Path
-) -> None:
-    """The path has a space."""
-    require_bindings(bindings)
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "sum.py").write_text(
-        "import os, torch, torch.distributed as dist, oneccl_bindings_for_pytorch\n"
-        "dist.init_process_group('ccl'); ones = torch.ones(1); dist.all_reduce(ones)\n"
-        "print('sum', ones.item(), 'CCL_ROOT', 'CCL_ROOT' in os.environ); dist.destroy_process_group()\n"
-    )
-    env = ipex.report["path"]
-    root = on_host(lab.hosts[0], f"ls -d {env}/lib/python3*/site-packages/oneccl_bindings_for_pytorch").strip()
-    place = on_host(lab.hosts[0], f"ln -s {root} 'my bindings' && echo $PWD/my bindings").strip()
-    try:
-        ran = run(
-            tmp_path / "project",
-            *("-H", lab.hostfile, "-l", "node1", "-n", "2", "--ppn", "2", "--backend", "ccl"),
-            *("--python", f"{env}/bin/python", "--mpi", f"{place}/opt/mpi/bin/mpirun", "sum.py"),
-            aborts=True,
-        )
-    finally:
-        on_host(lab.hosts[0], "rm -rf ~/.ipexctl/code ~/.ipexctl/runs 'my bindings'")
-    assert ran.out.count("sum 2.0 CCL_ROOT True") == 2
 
 
 def test_bindings_without_oneccl_use_packages_of_the_user_stack(
