@@ -184,9 +184,9 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix for
-that run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible* say how certain the cause
-is. The ids are in `why --json` and do not change.
+`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause, the fix and the
+`ipexctl logs` line for that run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible* say
+how certain the cause is. The ids are in `why --json` and do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
@@ -221,11 +221,18 @@ def page() -> str:
         for text in first.values():
             cause = verdict_of(text).cause
             assert cause is not None, text
-            fix = f"as for {ids_of_fixes[cause.fix]}" if cause.fix in ids_of_fixes else cause.fix
-            ids_of_fixes.setdefault(cause.fix, text.id)
+            fix = _without_logs(cause.fix)
+            known = ids_of_fixes.setdefault(fix, text.id)
+            fix = fix if known == text.id else f"as for {known}"
             meaning = f"{cause.confidence.capitalize()}: {cause.sentence}."
             parts += [f"### {text.id}\n", f"```text\n{_printed(text)}\n```\n", f"{meaning} Fix: {fix}\n"]
     return "\n".join([*parts, _TAIL])
+
+
+def _without_logs(fix: str) -> str:
+    """Without the clauses that lead to the run's own output, unless there is no other."""
+    clauses = fix.split("; ")
+    return "; ".join([clause for clause in clauses if ": ipexctl logs " not in clause] or clauses)
 
 
 def _printed(text: Text) -> str:
