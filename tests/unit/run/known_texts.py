@@ -185,8 +185,8 @@ _HEAD = """\
 # When a run fails
 
 `ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause, the fix and the
-`ipexctl logs` line for that run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible* say
-how certain the cause is. The ids are in `why --json` and do not change.
+`ipexctl logs` line for that run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible*
+say how certain the cause is. The ids are in `why --json` and do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
