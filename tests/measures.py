@@ -17,7 +17,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -634,6 +634,59 @@ def modules_that_name_slurm() -> list[str]:
         if not path.startswith(_SLURM)
         and "slurm" not in path.rpartition("/")[2]
         and (count := len(re.findall("slurm|srun", (ROOT / path).read_text(), re.IGNORECASE)))
+    ]
+
+
+# Records of a run
+
+_OF_RUN = re.compile(
+    r"ipexctl/(spec|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
+    r"|api/runs?|commands/run_command|cli/launch_options|extras/slurm/submission|node/common/(plan|job|records)|node/run/(notify|rank))\.py"
+)
+"""What is asked, what the planner reads, what is decided, what starts it, and what came of it."""
+
+
+@cache
+def records() -> dict[str, list[str]]:
+    """Place and name of a named tuple or a dataclass → its fields."""
+    found = {}
+    for path, tree in modules().items():
+        for node in nodes(tree):
+            if isinstance(node, ast.ClassDef) and re.search(
+                "NamedTuple|dataclass", " ".join(map(ast.unparse, [*node.bases, *node.decorator_list]))
+            ):
+                own = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+                found[f"{path}:{node.lineno}: {node.name}"] = [each.id for each in own if isinstance(each, ast.Name)]
+    return found
+
+
+@row("records of one run", wanted=54)
+def records_of_a_run() -> list[str]:
+    return [place for place in records() if _OF_RUN.match(place)]
+
+
+@row("their fields", wanted=410)
+def fields_of_a_run() -> list[str]:
+    return [f"{place}.{name}" for place in records_of_a_run() for name in records()[place]]
+
+
+def holders(name: str) -> list[str]:
+    return [place for place, fields in records().items() if name in fields]
+
+
+for _name, _wanted in (("world_size", 2), ("env", 10), ("home", 35)):
+    row(f"records that hold `{_name}`", wanted=_wanted)(partial(holders, _name))
+
+
+@row("keyword arguments that pass a value on under its own name", wanted=1600)
+def passed_on() -> list[str]:
+    keywords = (
+        (path, node) for path, tree in modules().items() for node in nodes(tree) if isinstance(node, ast.keyword)
+    )
+    return [
+        f"{path}:{node.lineno}: {node.arg}"
+        for path, node in keywords
+        if node.arg and node.arg in (getattr(node.value, "id", ""), getattr(node.value, "attr", ""))
     ]
 
 
