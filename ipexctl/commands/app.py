@@ -78,9 +78,7 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 def load_command(name: str) -> Any:
     """The command, or group of commands, of a module of this package or of an extra."""
-    if name == "run":
-        module = "ipexctl.cli.run"
-    elif any(name in of_core for of_core in CORE.values()):
+    if any(name in of_core for of_core in CORE.values()):
         module = f"ipexctl.commands.{name}_command"
     else:
         module = commands_of_extras()[name].module

@@ -38,8 +38,8 @@ def attach_command(
     \b
     Example: ipexctl attach last
     """
-    from ipexctl.cli.watch import watch_run
     from ipexctl.commands.run_calls import begun
+    from ipexctl.commands.watch import watch_run
 
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import typer
 from typer.core import TyperGroup
 
-from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.extras.export.common import Exported

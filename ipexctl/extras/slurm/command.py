@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.launch_options import ScriptCommand, ScriptLine, note_on_arguments, spec_of_line
+from ipexctl.commands.launch_options import ScriptCommand, ScriptLine, note_on_arguments, spec_of_line
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 

@@ -1,4 +1,4 @@
-"""The protocol of a run's views: `cli/watch.py` follows a run and knows nothing else about what shows it.
+"""The protocol of a run's views: `commands/watch.py` follows a run and knows nothing else about what shows it.
 
 Updates come from one thread, notices from any. A view never decides about the run: it asks through its maker's
 callbacks (stop, detach). It may block `watch`, as a blocked reader does; the follower then waits, but never the run.

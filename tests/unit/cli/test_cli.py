@@ -19,8 +19,8 @@ import typer
 
 import ipexctl
 from forked_calls import forked_call
-from ipexctl.cli.launch_options import PANELS, ScriptCommand
 from ipexctl.commands.app import commands, groups, load_command
+from ipexctl.commands.launch_options import PANELS, ScriptCommand
 from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord, RunRegistry
 from message_data import missing

@@ -19,7 +19,7 @@ from golden_file import Case, golden_diff, refusal, rows_of
 from golden_file import refused as refused_case
 from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
-from ipexctl.cli.resume import refuse_typed
+from ipexctl.commands.resumed_call import refuse_typed
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host

@@ -10,8 +10,8 @@ import pytest
 from typer.main import get_command
 
 from ipexctl.call_options import CallOptions
-from ipexctl.cli.resume import merged, refuse_typed
 from ipexctl.commands.app import app
+from ipexctl.commands.resumed_call import merged, refuse_typed
 from ipexctl.facts.live_runs import Look, RunOnHost, RunsOnHost
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable

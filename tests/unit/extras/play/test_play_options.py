@@ -16,8 +16,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from ipexctl.cli.launch_options import PANELS
 from ipexctl.commands.app import load_command
+from ipexctl.commands.launch_options import PANELS
 from ipexctl.extras.play.masks import HIDDEN, masked, masked_value, secrets_in, shown
 from ipexctl.extras.play.modules import MODULES, runner
 from ipexctl.extras.play.modules.run import _run_spec

@@ -20,8 +20,8 @@ import typer
 
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher
 from ipexctl.api.run import run as run_call
-from ipexctl.cli.launch_options import HELP_ALL, LaunchLine, read_launch_call, refuse_plan
-from ipexctl.cli.resume import RESUME, ResumingCommand, on_hosts_left
+from ipexctl.commands.launch_options import HELP_ALL, LaunchLine, read_launch_call, refuse_plan
+from ipexctl.commands.resumed_call import RESUME, ResumingCommand, on_hosts_left
 from ipexctl.commands.shared_options import (
     PACKAGES,
     REQUIREMENTS,
@@ -231,7 +231,7 @@ class RunOfCall(RunWatcher):
             self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
 
     def follow(self, run: StartedRun) -> Followed:
-        from ipexctl.cli.watch import watch_run  # while the ranks start
+        from ipexctl.commands.watch import watch_run  # while the ranks start
 
         self._output.print_note(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
         code = watch_run(

@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, has_module
 from ipexctl.commands import complete
 from ipexctl.commands.defaults import ALTERNATIVES, CLUSTER
+from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_module
 from ipexctl.commands.shared_options import Output, option
 from ipexctl.errors import UserError
 from ipexctl.run.start.call import RunCall, TypedCall

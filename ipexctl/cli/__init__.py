@@ -1,1 +1,0 @@
-"""The command line: one module per command, which parses options, calls one function and renders its result."""
