@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +20,14 @@ from ipexctl.commands.app import app
 from ipexctl.commands.resumed_call import merged, refuse_typed
 from ipexctl.facts.live_runs import Look, RunOnHost, RunsOnHost
 from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.call import RunCall, TypedCall
-from ipexctl.run.start.preflight.checkpoint import lost_checkpoint
+from ipexctl.run.start.preflight.checkpoint import lost_checkpoint, refuse_lost_checkpoint
 from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import resumed_call
 from ipexctl.spec import RunSpec
 from message_data import missing
@@ -139,3 +148,39 @@ def test_a_lost_checkpoint_is_refused_with_the_line_that_starts_over(options: tu
     assert missing(failure.reason, "train-1 ck n[2-3]") == []
     fix = CALL.options.without(["n1"]).apply(failure.fix)
     assert fix == f"when n1 answers again: ipexctl run --resume train-1; to start over: {anew}"
+
+
+@pytest.mark.parametrize(
+    ("had", "written", "silent", "refused"),
+    [
+        (True, 0, (), True),
+        (True, 40, (), True),
+        (True, 999, (), False),
+        (True, 0, ("n3",), False),
+        (False, 0, (), False),
+    ],
+    ids=["nowhere", "half-written", "on a host", "a host that cannot say", "none before"],
+)
+def test_a_run_is_begun_anew_only_with_its_checkpoint(
+    tmp_path: Path, had: bool, written: int, silent: tuple[str, ...], refused: bool
+) -> None:
+    registry = RunRegistry(tmp_path / "state")
+    registry.save(RECORD)
+    registry.directory.joinpath("train-1").mkdir(exist_ok=True)
+    status = {"schema": "ipexctl.status/1", "id": "train-1", "state": "lost", "has_checkpoint": had}
+    registry.directory.joinpath("train-1/status.json").write_text(json.dumps(status))
+    (tmp_path / "work").mkdir()
+    if written:
+        with zipfile.ZipFile(tmp_path / "work/last.pt", "w") as archive:
+            archive.writestr("step", "20" * 20)
+        os.truncate(tmp_path / "work/last.pt", min(written, (tmp_path / "work/last.pt").stat().st_size))
+
+    def each(nodes: Sequence[Host], ask: Callable[[Host, LocalSession], object]) -> Iterator[SimpleNamespace]:
+        for node in nodes:
+            yield SimpleNamespace(host=node, result=None if node.name in silent else ask(node, LocalSession(node)))
+
+    call = replace(CALL, spec=replace(CALL.spec, checkpoint="last.pt"), resumed=("train-1",))
+    pool: Any = SimpleNamespace(each=each, cancel=Cancel())
+    with pytest.raises(StartError) if refused else nullcontext() as caught:
+        refuse_lost_checkpoint(call, HOSTS[1:], str(tmp_path / "work"), str(tmp_path / "home"), pool, registry)
+    assert caught is None or caught.value.failure.hosts == ("n1",)
