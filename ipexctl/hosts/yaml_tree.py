@@ -85,9 +85,7 @@ class YamlTree:
             if key_node.id != "scalar":
                 raise self.error(key_node, f"a key must be one plain word, not {kind(key_node)}")
             if key_node.value in own_entries:
-                raise self.error(
-                    key_node, f"{quoted(key_node.value)} is there twice", fix="put both together under one"
-                )
+                raise self.error(key_node, f"{quoted(key_node.value)} appears twice", fix="put both together under one")
             own_entries[key_node.value] = Entry(key_node.value, key_node, value)
         return list({**merged, **own_entries}.values())
 

@@ -356,7 +356,7 @@ def raised(output: RankOutput, context: FailureContext) -> Cause | None:
     what = f"{kind}: {text}" if text else kind
     sentence = f"the script raised {shortened(what)}{at}"
     fix = (
-        f"correct that and run it again; the whole output of rank {output.rank}: ipexctl logs "
+        f"fix that and run it again; the whole output of rank {output.rank}: ipexctl logs "
         f"{context.run} -r {output.rank}"
     )
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"

@@ -158,7 +158,7 @@ def _text_of(context: LaunchContext, reason: WireReason, at_fault: Sequence[str]
         "hooks-off": f"{_SHIM}=off keeps the hooks of ipexctl out of the ranks",
         "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
         "torch-too-old": f"torch is {request.found.env.packages.get('torch')}, and {way} needs {needed} or newer",
-        "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared takes it nevertheless",
+        "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared uses it anyway",
         "other-processor": f"{way} needs x86-64, and {hosts} has another processor",
     }
     return texts[reason]

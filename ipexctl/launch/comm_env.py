@@ -62,8 +62,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
         if node.iface is None:
             return None
         return node.iface, (
-            "the interface by which the other hosts reach this one; gloo's own choice is the address of the host name, "
-            "which is often 127.0.1.1"
+            "the interface that the other hosts reach; gloo alone would take the address of the host name, often 127.0.1.1"
         )
 
     def rpc(node: NodeLayout) -> ChosenValue | None:

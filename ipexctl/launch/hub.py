@@ -183,7 +183,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
         )
     problem = request.found.hub.hosts[hosts[0]].problem
     reason = f"{_named(lost)}: no host has {it}, and none reaches the hub ({problem})"
-    return Refusal(reason, f"{push}; to start all the same: -x {OFFLINE}=0", tuple(hosts))
+    return Refusal(reason, f"{push}; to start anyway: -x {OFFLINE}=0", tuple(hosts))
 
 
 def _decided(request: LaunchRequest) -> bool | None:

@@ -118,7 +118,7 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
         yield Setting("I_MPI_HYDRA_BOOTSTRAP", "fork", "one host: ranks are started without ssh")
         return
     yield Setting(
-        "I_MPI_HYDRA_BOOTSTRAP", "ssh", "daemons on the other hosts are started by ssh, also within a scheduler's job"
+        "I_MPI_HYDRA_BOOTSTRAP", "ssh", "mpirun starts the daemons on other hosts by ssh, also within a scheduler's job"
     )
     yield Setting(
         "I_MPI_HYDRA_BOOTSTRAP_EXEC",

@@ -41,12 +41,12 @@ def check_options(spec: RunSpec) -> Refusal | None:
     for export in spec.exports:
         if export.name in RANK_NAMES:
             return Refusal(
-                f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
+                f"{export.name} can't be set with -x: each rank has its own value",
                 f"leave {export.name} out of {export.source}",
             )
         if export.name in _OF_PLANS:
             return Refusal(
-                f"{export.name} can't be exported: all ranks must have what the plan says",
+                f"{export.name} can't be set with -x: the plan sets it for all ranks",
                 f"{_OF_PLANS[export.name]}; leave {export.name} out of {export.source}",
             )
     if spec.wire != "fp32" and spec.allreduce == "backend":
@@ -129,7 +129,7 @@ def choose_backend(
     if choice == "mpi" and env.mpi_backend is False:
         return Refusal(
             f"the torch of {place} has no mpi backend: no wheel of torch is built with MPI",
-            "--backend gloo; ranks are started by mpirun with every backend",
+            "--backend gloo; mpirun starts the ranks with every backend",
         )
     return choice, ""
 

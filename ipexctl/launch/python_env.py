@@ -105,7 +105,7 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
                 yield Setting(name, str(number), "the number of its host", node.name, rank)
     run = context.request.run
     restarts = context.request.spec.max_restarts
-    yield Setting("TORCHELASTIC_RUN_ID", run, "Lightning and torch know by it that all ranks are started")
+    yield Setting("TORCHELASTIC_RUN_ID", run, "tells Lightning and torch that all ranks are started")
     yield Setting("TORCHELASTIC_MAX_RESTARTS", str(restarts), "--max-restarts")
     yield Setting("TORCHELASTIC_RESTART_COUNT", "0", "the number of the attempt")
     yield Setting("GROUP_WORLD_SIZE", str(len(context.nodes)), "the number of hosts")

@@ -104,7 +104,7 @@ def _add_options(
         with file.reporting():
             name = _option_name(spec, module_name, entry.key, file.position(entry.key_node))
             if name in found:
-                raise file.error(entry.key_node, f"{module_name}: {quoted(name)} is there twice")
+                raise file.error(entry.key_node, f"{module_name}: {quoted(name)} appears twice")
             found[name] = Arg(_option_value(file, spec, name, entry), file.position(entry.value))
 
 

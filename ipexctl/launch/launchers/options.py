@@ -126,7 +126,7 @@ class _Reader:
         accelerate = self._accelerate if row is not None and row.of_accelerate else None
         chosen = next((row.environment for row in self._launchers if row.environment), "")
         if chosen and self._extras:
-            chosen = f"its packages: -r 'uv.lock[{','.join(self._extras)}]' in front of the line"
+            chosen = f"its packages: -r 'uv.lock[{','.join(self._extras)}]' before the line"
         return PastedLine(names, kind, rest, self._values, accelerate, self._typed, tuple(self._packages), chosen)
 
     def _started(
@@ -182,7 +182,7 @@ class _Reader:
         name = _name_of(dashed)
         if name not in row.options:
             known = [f"--{key.replace('_', '-')}" for key in row.options if len(key) > 1]
-            own = "leave it out, and type ipexctl's own in front of the line, from the list of ipexctl run --help-all"
+            own = "leave it out, and type ipexctl's own before the line, from the list of ipexctl run --help-all"
             near = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
             fix = row.meanings.get(name, near)
             raise self._wrong(at, f"{row.name} {quoted(dashed)} is not taken over", fix)
@@ -232,7 +232,7 @@ class _Reader:
         parts = [re.fullmatch(r"([\w.-]+)(?::([0-9]+(?:,[0-9]+)*))?", part) for part in text.split("@")]
         counts = {len(part[2].split(",")) if part[2] else 0 for part in parts if part}
         if None in parts or len(counts) != 1 or (sign and counts != {0}):
-            fix = "-l with the hosts in front of the line, and --ppn, the same for all; or slots=2 in the hostfile"
+            fix = "-l with the hosts before the line, and --ppn, the same for all; or slots=2 in the hostfile"
             raise self._wrong(at, f"{source} does not choose the same number of ranks on each host", fix)
         self._set("limit", ",".join(sign + part[1] for part in parts if part), source)
         if ppn := counts.pop():

@@ -69,7 +69,7 @@ class UnwrappedCall:
             raise UserError(
                 f"{source} takes {nodes} hosts, and there {'is' if len(hosts) == 1 else 'are'} "
                 f"{counted(len(hosts), 'host')}",
-                fix="-H HOSTFILE or --hosts 'node[1-2]' in front of the line names them",
+                fix="-H HOSTFILE or --hosts 'node[1-2]' before the line names them",
             )
         return hosts[: nodes or None]
 

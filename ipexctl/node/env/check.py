@@ -48,7 +48,7 @@ def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) ->
         if not found:
             problems.append(f"{name} is missing, the lock says {version}")
         elif len(found) > 1:
-            problems.append(f"{name} is there twice: {', '.join(sorted(versions))}; the lock says {version}")
+            problems.append(f"{name} appears twice: {', '.join(sorted(versions))}; the lock says {version}")
         elif not versions & accepted:
             problems.append(f"{name} is {versions.pop()}, the lock says {version}")
         else:

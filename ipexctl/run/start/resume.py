@@ -56,7 +56,7 @@ def resumed_call(
     if alive and isinstance(looks[node0], NO_ANSWER):
         return Refusal(
             f"run {record.id} still has processes on {fold(alive)}, and its node0 ({node0}) cannot be reached",
-            f"they end within a minute after they have lost {node0}; then: ipexctl run --resume {record.id}",
+            f"they exit within a minute after losing {node0}; then: ipexctl run --resume {record.id}",
             tuple(alive),
         )
     if alive:

@@ -128,7 +128,7 @@ def test_every_finding_is_documented_with_its_levels() -> None:
     text = (ROOT / "docs/findings.md").read_text()
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
     documented = dict(zip(parts[::2], parts[1::2], strict=True))
-    assert len(documented) == len(parts) // 2, "a heading is there twice"
+    assert len(documented) == len(parts) // 2, "a heading appears twice"
     assert set(documented) == ids_made("*.py")
     for id_ in SCENES:
         match = re.match(r"\n\n\*([a-z, ]+)\*\n\n", documented[id_])

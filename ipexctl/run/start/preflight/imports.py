@@ -361,7 +361,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     same_hosts = [entry for entry in needed if tuple(by_module[entry.module]) == hosts]
     reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
     if script.doubt:
-        return f"{reason}; {script.doubt}, so the run starts all the same"
+        return f"{reason}; {script.doubt}, so the run starts anyway"
     raise StartError(StartFailure(reason, _fix(needed, script), hosts, changes_directory=bool(script.call_from_above)))
 
 

@@ -360,7 +360,7 @@ def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: L
     if local is None:
         copied = copy_line(path, hosts, lacking)
         if copied is None:
-            return "no host has it, nor has this machine: name a directory that every host has, or take --data out"
+            return "neither the hosts nor this machine have it: fix the path, or leave out --data"
         return f"--data is not synced; to copy it: {copied}"
     target = local.target
     # At a path of its own it goes to all hosts: some may have it in their trees.

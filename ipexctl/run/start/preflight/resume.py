@@ -162,5 +162,5 @@ def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
 def _note(flag: ResumeFlag, what: str, place: str) -> str:
     return (
         f"{flag.name}: {what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
-        f"{shlex.quote(place)} gives all hosts the newest whole one before each start"
+        f"{shlex.quote(place)} gives all hosts the newest complete one before each start"
     )
