@@ -62,7 +62,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
         if node.iface is None:
             return None
         return node.iface, (
-            "the interface that the other hosts reach; gloo alone would take the address of the host name, often 127.0.1.1"
+            "the interface that the other hosts reach; alone, gloo takes the address of the host name, often 127.0.1.1"
         )
 
     def rpc(node: NodeLayout) -> ChosenValue | None:
