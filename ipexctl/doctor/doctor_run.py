@@ -24,6 +24,7 @@ from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.run_states import named_runs, run_states
+from ipexctl.doctor.smoke import measure
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.facts import addresses_among, addresses_of
 from ipexctl.facts.gather import HostFacts
@@ -127,8 +128,6 @@ def run_doctor(
         network_seconds, open_outside = network.seconds, network.open_outside
     cluster += overflow_findings(facts, internal, open_outside)
     if request.smoke and reached:
-        from ipexctl.doctor.smoke import measure
-
         cluster += measure(pool, reached, internal, facts).findings
     about = findings_by_host(cluster, list(answers))
     return DoctorReport(

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ipexctl.errors import UserError
-from ipexctl.facts.facts import Facts
+from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import probe_command
 from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
@@ -112,8 +112,6 @@ def gather_facts(
                 status, reason = "failed", f"the probe printed nothing ({ended})"
         if on_step is not None:
             on_step(host, "probed", time.monotonic() - probed_at)
-        from ipexctl.facts.facts import parse  # while slower hosts still work
-
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
         if facts is not None and session.server_key is None:
             # Without ssh, this is the caller's own login to the control machine.

@@ -21,6 +21,7 @@ from ipexctl.errors import UserError
 from ipexctl.found_files import check_found
 from ipexctl.hosts.batch_systems import is_in_allocation
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.names import MAX_PORT, WordError, check_user
 from ipexctl.hosts.source import naming
 from ipexctl.text import expanded, printable, tilde_path
@@ -92,8 +93,6 @@ def _from_named_source(
     request: HostRequest, environ: Mapping[str, str], cwd: Path
 ) -> tuple[tuple[Host, ...], str] | None:
     if request.hosts is not None:
-        from ipexctl.hosts.hostfile import read_host_list
-
         return read_host_list(request.hosts), "--hosts"
     if request.hostfile is not None:
         found = naming(request.hostfile, cwd) if request.hostfile_found else ""

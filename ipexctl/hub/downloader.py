@@ -34,7 +34,8 @@ from ipexctl.remote.progress import Notice, Watch
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog.table import StackSpec
-from ipexctl.stack.env.build import EnvInstaller, EnvSpec
+from ipexctl.stack.env.build import EnvInstaller
+from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.env.record import SCHEMA, env_directory, records_of
 from ipexctl.stack.install_context import InstallContext, InstallRequest
 from ipexctl.stack.resolve.compatibility import usable_pythons

@@ -25,6 +25,7 @@ from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.session import Session
@@ -106,7 +107,6 @@ class Connector:
         session: Session
         if is_this_machine(host):
             _check_own_kernel()
-            from ipexctl.remote.local import LocalSession
 
             session = LocalSession(host)
         elif self.options.starter.uses_ssh:
@@ -131,8 +131,6 @@ class Connector:
             return SrunSession(host, self._steps, deadline, job=options.job, stays=host.name in options.stays_on)
         except Unreachable:
             if options.shared and Path(options.shared).is_dir():
-                from ipexctl.remote.local import LocalSession
-
                 return LocalSession(host)
             raise
 

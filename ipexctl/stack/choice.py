@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -167,8 +167,6 @@ def versions_for(
     timeout: float | None = None,
 ) -> VersionsReport:
     """Hosts without facts are reported and do not count."""
-    from ipexctl.facts.gather import gather_facts
-
     began = time.monotonic()
     wrong = _wrong_call(request, rows)
     if wrong is not None:

@@ -37,8 +37,8 @@ from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.changes import changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.choice import installed_plan, installed_record
-from ipexctl.stack.env.build import EnvInstaller, EnvSpec, check_by_digest, find_obstacle, find_unpacked, in_common
-from ipexctl.stack.env.environment import machine_token, parse_result
+from ipexctl.stack.env.build import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
+from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
 from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import (
     InstallContext,

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ipexctl.facts.facts import Facts
+from ipexctl.files.store_client import StoreLocation
 from ipexctl.files.stream import pack_file
-from ipexctl.files.upload import Uploader
+from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
 from ipexctl.hosts.home import check_same_home, find_leaders
 from ipexctl.hosts.host import Host
 from ipexctl.node.files.manifest import ManifestEntry
@@ -299,8 +300,6 @@ class ProjectSync:
         contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
-        from ipexctl.files.store_client import StoreLocation
-        from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
 
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))

@@ -19,13 +19,21 @@ from typer.core import TyperGroup
 
 from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.commands.shared_options import Output, option, subcommand
+from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import UserError
 from ipexctl.extras.export.common import Exported
+from ipexctl.extras.export.mpijob import to_mpijob
+from ipexctl.extras.export.shell import to_shell
+from ipexctl.extras.export.slurm import to_slurm
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import declaration_of
 from ipexctl.option_defaults import SLURM_LAUNCHER
 from ipexctl.run.start.call import RunCall
+from ipexctl.sync.path_notes import secret_files_below
+from ipexctl.sync.root import real_path
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from ipexctl.run.start.pipeline import PlannedRun
@@ -94,8 +102,6 @@ def slurm(
     \b
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
     """
-    from ipexctl.extras.export.slurm import to_slurm
-
     call, planned = _plan(ctx, line)
     cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.spec.iface
     interface = iface if iface and "/" not in iface else None
@@ -127,8 +133,6 @@ def mpijob(
     \b
     Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
     """
-    from ipexctl.extras.export.mpijob import to_mpijob
-
     _check_image(image)
     call, planned = _plan(ctx, line)
     exported = to_mpijob(
@@ -144,10 +148,6 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     \b
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
-    from ipexctl.extras.export.shell import to_shell
-    from ipexctl.sync.path_notes import secret_files_below
-    from ipexctl.sync.root import real_path
-
     call, planned = _plan(ctx, line)
     tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")
     root = str(call.project.root) if call.spec.sync else None
@@ -158,8 +158,6 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
     """Plan as a dry run does, but without checking logins between the hosts: a script names those that it needs."""
-    from ipexctl.commands.target_hosts import session_pool
-
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
         planned = plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA, checks_logins=False)
@@ -211,9 +209,6 @@ def _lost_options(ctx: typer.Context, call: RunCall) -> list[str]:
 
 
 def _print(exported: Exported, output: Output, lost: Sequence[str] = ()) -> None:
-    from ipexctl.ui.messages import print_message
-    from ipexctl.ui.results import print_json
-
     notes = [*exported.notes, *lost]
     if output.json:
         print_json({"schema": SCHEMA, "text": exported.text, "notes": notes})

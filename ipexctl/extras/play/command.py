@@ -18,21 +18,33 @@ import typer
 
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.target_hosts import check_home, choose_hosts, current_directory, select, session_pool
 from ipexctl.errors import UserError, raise_all
-from ipexctl.extras.play.play_context import Options
-from ipexctl.extras.play.prepare import Prepared, TaskSelection
-from ipexctl.extras.play.result import PlayReport
+from ipexctl.extras.play import view
+from ipexctl.extras.play.play_context import Options, PlayContext
+from ipexctl.extras.play.playbook_file import shipped, templates_in
+from ipexctl.extras.play.prepare import (
+    Prepared,
+    TaskSelection,
+    check_facts,
+    check_projects,
+    load_playbook,
+    prepare,
+    unknown_tags,
+)
+from ipexctl.extras.play.read import read_variables
+from ipexctl.extras.play.result import PlayReport, write_retry_file
 from ipexctl.extras.play.templater import Templater
-from ipexctl.extras.play.variables import VarsDirs
+from ipexctl.extras.play.variables import VarsDirs, read_vars_dirs
 from ipexctl.extras.play.view import PlayView
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.names import quoted
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.text import expanded
+from ipexctl.ui.messages import print_with_fix
 
 
 def _playbooks() -> list[str]:
-    from ipexctl.extras.play.playbook_file import shipped
-
     try:
         here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
     except OSError:
@@ -69,12 +81,6 @@ def play_command(
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
-    from ipexctl.commands.target_hosts import check_home
-    from ipexctl.extras.play import view
-    from ipexctl.extras.play.play_context import Options
-    from ipexctl.extras.play.prepare import TaskSelection
-    from ipexctl.extras.play.templater import Templater
-
     targets = _with_inventory(targets, inventory)
     home_dir = check_home(home)
     selection = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
@@ -131,12 +137,6 @@ def _prepare(
     local: bool,
     is_listing: bool,
 ) -> _PreparedPlay:
-    from ipexctl.commands.target_hosts import current_directory
-    from ipexctl.extras.play.playbook_file import templates_in
-    from ipexctl.extras.play.prepare import check_facts, check_projects, load_playbook, prepare, unknown_tags
-    from ipexctl.extras.play.variables import read_vars_dirs
-    from ipexctl.ui.messages import print_with_fix
-
     cwd = current_directory()
     model = load_playbook(playbook, cwd, templater)
     variables = _extra_variables(extra, cwd, templater)
@@ -157,8 +157,6 @@ def _prepare(
 
 def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
     """All hosts, and those left by --limit. A listing needs no hosts, but named ones must be valid."""
-    from ipexctl.commands.target_hosts import choose_hosts
-
     limited = choose_hosts(targets)
     if is_listing:
         shown = limited if targets.names_hosts or len(limited) > 1 else ()
@@ -176,9 +174,6 @@ def _run(
     step: bool,
     quiet: bool,
 ) -> tuple[PlayReport, Interrupt]:
-    from ipexctl.commands.target_hosts import session_pool
-    from ipexctl.extras.play.play_context import PlayContext
-
     used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
     with session_pool(targets, hosts=play.all_hosts, quiet=quiet, node0s=play.all_hosts) as (pool, interrupt):
         pool.warm([host for host in play.limited if host.name in used])
@@ -189,7 +184,6 @@ def _run(
         report = Engine(play.ready, context, ask_user).run()
     if options.check:
         return report, interrupt
-    from ipexctl.extras.play.result import write_retry_file
 
     return replace(report, retry_file=write_retry_file(play.ready.playbook.path, report)), interrupt
 
@@ -207,8 +201,6 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
     """Where to search group_vars/ and host_vars/: next to the inventory, then next to the playbook."""
-    from ipexctl.commands.target_hosts import select
-
     hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
     return [*inventory, playbook.parent]
@@ -220,10 +212,6 @@ def _split_names(values: Sequence[str] | None) -> frozenset[str]:
 
 def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) -> list[dict[str, Any]]:
     """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones win."""
-
-    from ipexctl.extras.play.playbook_file import templates_in
-    from ipexctl.extras.play.read import read_variables
-    from ipexctl.hosts.names import quoted
 
     result: list[dict[str, Any]] = []
     for word in arguments:

@@ -31,6 +31,8 @@ from ipexctl.extras.play.result import (
 from ipexctl.extras.play.task_runner import TaskRunner
 from ipexctl.extras.play.templater import Filled, Job
 from ipexctl.extras.play.variables import ansible_facts, send_call_variables, send_play_variables
+from ipexctl.facts.facts import to_json
+from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import Notice
 
@@ -124,9 +126,6 @@ class Engine:
         return any(_FACTS.search(template.text) for template in templates_in(values))
 
     def _gather(self, hosts: Sequence[Host]) -> None:
-        from ipexctl.facts.facts import to_json
-        from ipexctl.facts.gather import gather_facts
-
         missing = [host for host in hosts if host.name not in self._facts]
         if not missing:
             return

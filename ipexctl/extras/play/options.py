@@ -20,6 +20,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.playbook_file import Position, Value, templates_in
 from ipexctl.file_reader import COPIED, TooLargeError, open_regular
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.sync.root import path_problem
 from ipexctl.text import expanded, is_variable_name
 
 if TYPE_CHECKING:
@@ -285,8 +286,6 @@ def check_copied(path: Path) -> None:
 
 def script_argv(base: Path, line: str) -> list[str]:
     """`train.py --epochs 3`: script and arguments; an existing path with spaces is one word."""
-    from ipexctl.sync.root import path_problem
-
     if not path_problem(local_path(base, line), "file"):
         return [line]
     try:

@@ -29,6 +29,7 @@ from ipexctl.extras.play.templater import Templater
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.limit import limit_hosts, limit_parts
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.sync.root import find_root, root_problem
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
 
@@ -95,7 +96,6 @@ def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
 
 def _project_error(task: Task, cwd: Path) -> FileError | None:
     from ipexctl.run.start.project import project_fix
-    from ipexctl.sync.root import find_root, root_problem
 
     def known(name: str) -> Any:
         value = task.args[name].value if name in task.args else None

@@ -7,9 +7,13 @@ from pathlib import Path
 import typer
 
 from ipexctl.commands import complete
+from ipexctl.commands.run_calls import begun, call_about_runs, find_run
 from ipexctl.commands.shared_options import RUN, TIMEOUT, TextOutput, command, option
 from ipexctl.errors import UserError
+from ipexctl.extras.report.page_file import write_report
 from ipexctl.option_declaration import check_seconds
+from ipexctl.run.registry import RunRegistry
+from ipexctl.ui.table import print_lines
 
 
 @command()
@@ -34,11 +38,6 @@ def report_command(
     \b
     Example: ipexctl report last --compare train-1120-132512-9f3a
     """
-    from ipexctl.commands.run_calls import begun, call_about_runs, find_run
-    from ipexctl.extras.report.page_file import write_report
-    from ipexctl.run.registry import RunRegistry
-    from ipexctl.ui.table import print_lines
-
     if output.json:
         raise UserError("report has no --json", fix="ipexctl why --json")
     check_seconds("--timeout", timeout)

@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.api.known_runs import CallWatcher
+from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.errors import UserError
-from ipexctl.extras.report.report import RunReport
+from ipexctl.extras.report.html import GENERATOR, page_html
+from ipexctl.extras.report.report import RunReport, compared, report_of
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file
-from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
     from ipexctl.commands.shared_options import Output
@@ -39,8 +41,6 @@ class RunPageFile:
     def write(self, record: RunRecord, output: Output) -> bool:
         """The run's exit code matters more: a failure is only reported."""
         from ipexctl.commands.run_calls import call_about_runs
-        from ipexctl.extras.report.html import page_html
-        from ipexctl.ui.messages import print_message
 
         with call_about_runs(output) as (caller, _):
             page = _make_report(record, caller, None).page
@@ -77,8 +77,6 @@ def _unwritable(path: Path) -> str:
 
 def _is_page(path: Path) -> bool:
     """True if the file may be replaced: empty, or a page of another report."""
-    from ipexctl.extras.report.html import GENERATOR
-
     with path.open("rb") as file:
         head = file.read(_HEAD)
     return not head or GENERATOR.encode() in head
@@ -88,9 +86,6 @@ def write_report(
     option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
 ) -> int:
     """Write the page, compared with a second run if named. Exits with the code of `why`."""
-    from ipexctl.extras.report.html import page_html
-    from ipexctl.extras.report.report import compared
-
     check_file(option, path)
     report, *others = [_make_report(record, caller, timeout) for record in records]
     page = compared(report.page, others[0].page) if others else report.page
@@ -99,10 +94,6 @@ def write_report(
 
 
 def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
-    from ipexctl.api.known_runs import node0_of
-    from ipexctl.extras.report.report import report_of
-    from ipexctl.run.registry import RunRegistry
-
     with node0_of(record, caller) as pool:
         connect = partial(pool.connector.open, record.node0, pool.cancel)
         return report_of(record, connect, RunRegistry().directory, pool.cancel, timeout=timeout or WHY_ANSWER)

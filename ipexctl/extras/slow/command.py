@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from ipexctl.commands.run_calls import begun, call_about_runs, find_run
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, command
+from ipexctl.extras.slow.slow import slow_of_run
+from ipexctl.extras.slow.view import as_json, show
 from ipexctl.option_declaration import check_seconds
 
 
@@ -22,10 +25,6 @@ def slow_command(
     \b
     Example: ipexctl slow last
     """
-    from ipexctl.commands.run_calls import begun, call_about_runs, find_run
-    from ipexctl.extras.slow.slow import slow_of_run
-    from ipexctl.extras.slow.view import as_json, show
-
     check_seconds("--timeout", timeout)
     record = begun(find_run(run, output), output)
     with call_about_runs(output) as (caller, _):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.facts import addresses_among
@@ -18,48 +18,18 @@ from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.env.replies import CheckResult, EnvRecord
+from ipexctl.node.env.replies import CheckResult
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, HostStatus, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
-from ipexctl.stack.lock.lock import Lock, Wheel, home_obstacle
+from ipexctl.stack.env.environment import EnvClient, EnvSpec, machine_token, parse_result
+from ipexctl.stack.lock.lock import Lock, home_obstacle
 
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
-    from ipexctl.stack.lock.indexes import IndexAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class EnvSpec:
-    name: str
-    lock: Lock
-    installer: Wheel | None
-    """uv; None if nothing is built."""
-    record: EnvRecord = field(hash=False)
-    interpreters: Mapping[str, str] = field(hash=False)
-    index_answer: IndexAnswer | None = field(default=None, repr=False)
-    """None for an older lock that was read from a host."""
-    by_node0: bool = True
-    """True if the first host downloads the wheels; their URLs come from a host then."""
-    unpacked: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    """Host → hashes of wheels unpacked in its home; they need not be sent."""
-    broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
-    """Host → build token of a damaged or failed environment to replace."""
-
-    def lacking(self, hosts: Sequence[Host]) -> Lock:
-        return self.lock.without(in_common(self.unpacked, hosts))
-
-    def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
-        return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
-
-
-def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> frozenset[str]:
-    of_hosts = [unpacked.get(host.name, frozenset()) for host in hosts]
-    return frozenset.intersection(*of_hosts) if of_hosts else frozenset()
 
 
 class EnvInstaller:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.facts import Facts
@@ -33,10 +33,40 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
+from ipexctl.stack.lock.lock import Lock, Wheel
 
 if TYPE_CHECKING:
     from ipexctl.node.env.verify import VerifyRequest
-    from ipexctl.stack.env.build import EnvSpec
+    from ipexctl.stack.lock.indexes import IndexAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    name: str
+    lock: Lock
+    installer: Wheel | None
+    """uv; None if nothing is built."""
+    record: EnvRecord = field(hash=False)
+    interpreters: Mapping[str, str] = field(hash=False)
+    index_answer: IndexAnswer | None = field(default=None, repr=False)
+    """None for an older lock that was read from a host."""
+    by_node0: bool = True
+    """True if the first host downloads the wheels; their URLs come from a host then."""
+    unpacked: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    """Host → hashes of wheels unpacked in its home; they need not be sent."""
+    broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
+    """Host → build token of a damaged or failed environment to replace."""
+
+    def lacking(self, hosts: Sequence[Host]) -> Lock:
+        return self.lock.without(in_common(self.unpacked, hosts))
+
+    def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
+        return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
+
+
+def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> frozenset[str]:
+    of_hosts = [unpacked.get(host.name, frozenset()) for host in hosts]
+    return frozenset.intersection(*of_hosts) if of_hosts else frozenset()
 
 
 def machine_token(facts: Facts, host: Host) -> str:

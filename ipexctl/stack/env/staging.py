@@ -32,7 +32,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import BytesMoved, HostFinished
 from ipexctl.remote.session import Session
-from ipexctl.stack.env.build import EnvSpec
+from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.install_context import InstallContext
 from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried
 from ipexctl.stack.lock.lock import Wheel

@@ -18,8 +18,7 @@ from ipexctl.node.env.replies import CheckResult, EnvRecord
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog.user_table import merged
-from ipexctl.stack.env.build import EnvSpec
-from ipexctl.stack.env.environment import EnvClient, parse_result
+from ipexctl.stack.env.environment import EnvClient, EnvSpec, parse_result
 from ipexctl.stack.env.record import Existing, find_existing, read_record
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest

@@ -21,7 +21,8 @@ from ipexctl.files.requested import FetchSource, is_contents
 from ipexctl.named_paths import write_named_file
 from ipexctl.node.common.files import encode_name, sha256_of
 from ipexctl.remote.session import Session
-from ipexctl.run.fetch import FetchRequest
+from ipexctl.run.fetch import FetchRequest, fetch, order_of_host, order_of_run
+from ipexctl.run.registry import RunRegistry
 from ipexctl.sync.path_notes import note_fetched
 
 _SEND_FILE: Final = """\
@@ -97,8 +98,6 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
 
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
-    from ipexctl.run.fetch import order_of_host
-
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
     return _fetch_order(
@@ -108,9 +107,6 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
 
 
 def _fetch_from_run(context: PlayContext, call: Call) -> Result:
-    from ipexctl.run.fetch import order_of_run
-    from ipexctl.run.registry import RunRegistry
-
     dest = local_path(call.task.base, call.args["dest"])
     if not call.args["run"]:
         return Result("skipped", "there was no run to bring from")
@@ -129,8 +125,6 @@ def _fetch_from_run(context: PlayContext, call: Call) -> Result:
 
 
 def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
-    from ipexctl.run.fetch import fetch
-
     done = fetch(order, lambda: context.pool.lend(order.host, context.cancel), lambda _: None, context.cancel)
     left_out = [file.name for file in done.left_out]
     data = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
