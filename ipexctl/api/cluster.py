@@ -25,7 +25,7 @@ from ipexctl.api.interruptible import check_lists, check_types, interruptible, r
 from ipexctl.api.known_runs import CallWatcher, RunList, stop
 from ipexctl.api.known_runs import ps as list_runs
 from ipexctl.api.open_hosts import HostOutput, OpenHosts, open_sessions
-from ipexctl.api.run import Followed, FollowedRun, RunWatcher
+from ipexctl.api.run import RunWatcher
 from ipexctl.api.run import run as start_run
 from ipexctl.api.run_handle import Run
 from ipexctl.call_options import CallOptions, option_text
@@ -413,8 +413,6 @@ class Cluster:
             if cancel.thrown:
                 raise Cancelled("the program was interrupted before the run was started")
         result = start_run(call, _WatchedStart(self, call.hosts, cancel))
-        if isinstance(result, FollowedRun):
-            return result.run.record
         if isinstance(result, StartedRun):
             return result.record
         raise _call_error(call, result)
@@ -483,7 +481,7 @@ class _WatchedStart(RunWatcher):
         run.launch.leave()
         self._cluster._tell(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
 
-    def follow(self, run: StartedRun) -> Followed:
+    def follow(self, run: StartedRun) -> int:
         """Called only if the call was interrupted."""
         stop(run.record, CallWatcher(Cancel()))
-        return Followed(1, may_leave_secrets=True)
+        return 1

@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ipexctl.remote.progress import Watch, ignore_event
 
@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.sync.project import Project
-
-
-class Followed(NamedTuple):
-    exit_code: int
-    may_leave_secrets: bool
-    """True if ranks may not have read their job files."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowedRun:
-    run: StartedRun
-    exit_code: int
 
 
 class RunWatcher(ABC):
@@ -70,15 +58,22 @@ class RunWatcher(ABC):
         del run
 
     @abstractmethod
-    def follow(self, run: StartedRun) -> Followed:
-        """Follow the run to its end."""
+    def follow(self, run: StartedRun) -> int:
+        """Follow the run to its end, and return its exit code."""
+
+    def may_leave_secrets(self, code: int) -> bool:
+        """True if ranks may not have read their job files. `code`: as `follow` returned it."""
+        return code != 0
 
 
 def run(
     call: RunCall, watcher: RunWatcher, *, dry_run: bool = False
-) -> FollowedRun | StartedRun | PlannedRun | InstallReport | StartFailure:
-    """Start a run and follow it. A `StartedRun` continues by itself; an `InstallReport` is a failed install, a
-    `StartFailure` says why nothing was started."""
+) -> StartedRun | PlannedRun | InstallReport | StartFailure:
+    """Start a run and follow it.
+
+    A `StartedRun` without exit code continues by itself; an `InstallReport` is a failed install, a `StartFailure` says
+    why nothing was started.
+    """
     began, spec = time.monotonic(), call.spec
     with watcher.sessions() as pool:
         from ipexctl.run.start import pipeline  # while the hosts connect
@@ -116,12 +111,12 @@ def run(
         watcher.on_started(started)
         if not spec.is_followed and not pool.cancel.thrown:
             return started
-        followed = watcher.follow(started)
+        code = watcher.follow(started)
     if spec.notify:
         from ipexctl.run.notify import notify_of_run
 
-        notify_of_run(spec.notify, started.record, followed.exit_code, time.monotonic() - began, watcher.on_warning)
-    if followed.may_leave_secrets:
+        notify_of_run(spec.notify, started.record, code, time.monotonic() - began, watcher.on_warning)
+    if watcher.may_leave_secrets(code):
         with watcher.sessions() as pool:
             pipeline.remove_job_files(call.hosts, started.record, pool)
-    return FollowedRun(started, followed.exit_code)
+    return replace(started, exit_code=code)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
-from ipexctl.api.run import Followed, FollowedRun, RunWatcher
+from ipexctl.api.run import RunWatcher
 from ipexctl.api.run import run as run_call
 from ipexctl.commands.launch_options import HELP_ALL, LaunchLine, read_launch_call, refuse_plan
 from ipexctl.commands.resumed_call import RESUME, ResumingCommand, on_hosts_left
@@ -129,13 +129,14 @@ def run_command(
         output.print_note(f"note: {note}")
     shown = RunOfCall(call, line, view, outcome, dry_run=dry_run)
     result = run_call(call, shown, dry_run=dry_run)
-    if not isinstance(result, FollowedRun):
+    from ipexctl.run.start.pipeline import StartedRun
+
+    if not isinstance(result, StartedRun) or result.exit_code is None:
         raise shown.without_follow(result)
-    code = result.exit_code
+    record, code = result.record, result.exit_code
     written = [
-        summary is None
-        or write_summary_of_run(summary, result.run.record, code, outcome.seconds, result.run.plan.other_runs),
-        page is None or page.write(result.run.record, output),
+        summary is None or write_summary_of_run(summary, record, code, outcome.seconds, result.plan.other_runs),
+        page is None or page.write(record, output),
     ]
     raise typer.Exit(code or (0 if all(written) else 1))
 
@@ -230,21 +231,24 @@ class RunOfCall(RunWatcher):
         if self._notes > self.MOST_NOTES and not self._output.verbose:
             self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
 
-    def follow(self, run: StartedRun) -> Followed:
+    def follow(self, run: StartedRun) -> int:
         from ipexctl.commands.watch import watch_run  # while the ranks start
+        from ipexctl.run.start.begin import plan_text
 
         self._output.print_note(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
-        code = watch_run(
+        return watch_run(
             run.record,
             self._view,
             self._call.ranks,
             self._output,
             started=(self._session, run.launch.follow) if self._session is not None else None,
-            plan=run.document,
+            plan=plan_text(run.plan),
             interrupt=self._interrupt,
             events=self._outcome.events,
         )
-        return Followed(code, may_leave_secrets=code not in NO_CLEANUP)
+
+    def may_leave_secrets(self, code: int) -> bool:
+        return code not in NO_CLEANUP
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
         from ipexctl.run.start.pipeline import PlannedRun, StartedRun

@@ -15,6 +15,7 @@ from ipexctl.api import before_run
 from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
 from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.pipeline import StartedRun
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RunSpec
@@ -22,7 +23,8 @@ from ipexctl.stack.resolve.model import StackRequest
 
 HERE = Host("localhost", "localhost")
 CALL = RunCall((HERE,), RunSpec("script", ("train.py",)), ProjectLocation(Path("/p"), ".", ("train.py",)))
-STARTED: Any = SimpleNamespace(record=SimpleNamespace(id="r"), notes=("a note",))
+RECORD: Any = SimpleNamespace(id="r")
+STARTED: Any = StartedRun(RECORD, RECORD, RECORD, ("a note",))
 
 
 class Recorded(api.RunWatcher):
@@ -45,9 +47,9 @@ class Recorded(api.RunWatcher):
     def on_started(self, run: Any) -> None:
         self.events.append("started")
 
-    def follow(self, run: Any) -> api.Followed:
+    def follow(self, run: Any) -> int:
         self.events.append("follow")
-        return api.Followed(self._code, may_leave_secrets=self._code != 0)
+        return self._code
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
     code: int, after: list[str], answers: dict[str, Any]
 ) -> None:
     watcher = Recorded(code)
-    assert api.run(CALL, watcher) == api.FollowedRun(STARTED, code)
+    assert api.run(CALL, watcher) == replace(STARTED, exit_code=code)
     assert watcher.events == ["open", "a note", "started", "follow", "close", *after]
     assert hasattr(watcher.pool, "removed") == bool(after)
 

@@ -34,7 +34,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
 from ipexctl.run.retention import prune_local, read_limits
-from ipexctl.run.start.begin import Launch, clean_up, plan_text
+from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.commit import find_commit
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
@@ -77,8 +77,8 @@ class StartedRun:
     plan: Plan
     launch: Launch
     notes: tuple[str, ...] = ()
-    document: str = ""
-    """The text of plan.json, for the copy on the control machine."""
+    exit_code: int | None = None
+    """None until it was followed to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def _start_once(
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
     notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
-    return StartedRun(record, plan, launch, notes, plan_text(plan))
+    return StartedRun(record, plan, launch, notes)
 
 
 def _plan(

@@ -16,7 +16,7 @@ from typing import Final
 
 from ipexctl.api import run as api
 from ipexctl.api.known_runs import CallWatcher, stop
-from ipexctl.api.run import Followed, RunWatcher
+from ipexctl.api.run import RunWatcher
 from ipexctl.errors import CallError
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh
@@ -121,13 +121,11 @@ def _start(context: PlayContext, call: Call, run_call: RunCall) -> Result | Mapp
     result = api.run(run_call, task)
     if isinstance(result, StartFailure):
         return _not_started(run_call.hosts, result)
-    started = result.run if isinstance(result, api.FollowedRun) else result
-    assert isinstance(started, StartedRun)
-    run, plan = started.record.id, started.plan
+    assert isinstance(result, StartedRun)
+    run, plan, code = result.record.id, result.plan, result.exit_code
     data = {"run": run, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
-    if not isinstance(result, api.FollowedRun):
+    if code is None:
         return Result("changed", f"run {run} keeps running", data=data)
-    code = result.exit_code
     data |= {"rc": code, **task.output}
     if code == 0:
         return Result("changed", f"run {run} ended well", data=data)
@@ -169,7 +167,7 @@ class _TaskRun(RunWatcher):
         run.launch.leave()
         self.on_step(f"run {run.record.id}: {run.plan.size}, {run.plan.connection}")
 
-    def follow(self, run: StartedRun) -> Followed:
+    def follow(self, run: StartedRun) -> int:
         context, record = self._context, run.record
         follower = Follower(
             record,
@@ -189,7 +187,7 @@ class _TaskRun(RunWatcher):
             if remainder:
                 self._emit(rank, stream, remainder)
         self.reason = ended.status.reason if ended.status is not None else ""
-        return Followed(ended.exit_code, may_leave_secrets=ended.exit_code != 0)
+        return ended.exit_code
 
     def on_update(self, event: RunUpdate) -> None:
         if isinstance(event, Chunk):

@@ -95,6 +95,6 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
     run = _TaskRun(context, call)
-    assert run.follow(cast("Any", SimpleNamespace(record=SimpleNamespace(id="r")))).exit_code == 0
+    assert run.follow(cast("Any", SimpleNamespace(record=SimpleNamespace(id="r")))) == 0
     assert [event.text for event in shown if isinstance(event, RunOutput)] == ["token=********\n", "********"]
     assert "s3cr3t-value" in run.output["stdout"]  # for register: the shown result is masked at the end of the task
