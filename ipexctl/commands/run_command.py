@@ -20,7 +20,7 @@ import typer
 
 from ipexctl.api.run import RunWatcher
 from ipexctl.api.run import run as run_call
-from ipexctl.commands.launch_options import HELP_ALL, LaunchLine, read_launch_call, refuse_plan
+from ipexctl.commands.launch_options import HELP_ALL, LaunchLine
 from ipexctl.commands.resumed_call import RESUME, ResumingCommand, on_hosts_left
 from ipexctl.commands.shared_options import (
     PACKAGES,
@@ -97,6 +97,9 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
+    from ipexctl.commands.launch_call import read_launch_call
+    from ipexctl.run.start.request import check_packages
+
     del help_all
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
@@ -118,8 +121,6 @@ def run_command(
         requirements=tuple(requirements or ()),
         takes_own_requirements=not no_requirements,
     )
-    from ipexctl.run.start.request import check_packages
-
     check_packages(spec)
     call = replace(call, spec=spec, typed=ctx.obj["typed"])
     if resume_run is not None:
@@ -251,6 +252,7 @@ class RunOfCall(RunWatcher):
         return code not in NO_CLEANUP
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
+        from ipexctl.commands.launch_call import refuse_plan
         from ipexctl.run.start.pipeline import PlannedRun, StartedRun
         from ipexctl.run.start.request import StartFailure
 

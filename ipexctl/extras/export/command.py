@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import typer
 from typer.core import TyperGroup
 
-from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.commands.launch_call import plan_or_exit, read_launch_call
+from ipexctl.commands.launch_options import LaunchLine, ScriptCommand
 from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import UserError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.commands.launch_options import ScriptCommand, ScriptLine, note_on_arguments, spec_of_line
+from ipexctl.commands.launch_options import ScriptCommand, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 
@@ -70,6 +70,7 @@ def submit_command(
     Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py
     """
     from ipexctl.call_options import CallOptions
+    from ipexctl.commands.launch_call import note_on_arguments
     from ipexctl.commands.target_hosts import connect_options, host_options, open_pool
 
     targets = targets_of_login(queue.slurm, targets)
@@ -179,6 +180,7 @@ def _login(name: str | None, targets: Targets) -> Host:
 def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
 ) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
+    from ipexctl.commands.launch_call import spec_of_line
     from ipexctl.commands.target_hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys

@@ -21,7 +21,7 @@ from ipexctl.call_options import option_text
 from ipexctl.commands import config_file
 from ipexctl.commands.app import app, commands
 from ipexctl.commands.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
-from ipexctl.commands.launch_options import options_of_run, read_launch_call
+from ipexctl.commands.launch_call import options_of_run, read_launch_call
 from ipexctl.commands.shared_options import Home, Targets
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
@@ -448,7 +448,7 @@ def test_the_backend_of_a_config_file_reaches_the_request(
         backends.append(read_launch_call(*given).spec.backend)
         raise typer.Exit
 
-    monkeypatch.setattr("ipexctl.commands.run_command.read_launch_call", read_only)
+    monkeypatch.setattr("ipexctl.commands.launch_call.read_launch_call", read_only)
     context = parse("run", *words.split())
     with pytest.raises(typer.Exit):
         context.command.invoke(context)

@@ -206,7 +206,7 @@ def test_config_may_be_a_pipe_of_the_call(project: Path) -> None:
 
 
 def test_an_option_of_the_script_called_config_needs_no_note(project: Path) -> None:
-    from ipexctl.commands.launch_options import note_on_arguments
+    from ipexctl.commands.launch_call import note_on_arguments
 
     (project / "train.py").write_text("")
     context: Any = parse("run", "train.py", "--config", "x.yaml", "--ppn", "2")

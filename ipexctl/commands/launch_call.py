@@ -1,0 +1,201 @@
+"""Makes a `RunCall` from the line of a command that plans a launch (`run`, `export`). Contacts no host.
+
+The words after the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A
+typed option wins over the pasted line, the line over an accelerate config and files of defaults. Words after the script
+belong to it; a note follows if one looks like an option of ipexctl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from ipexctl.call_options import CallOptions, option_text
+from ipexctl.commands.interrupt import Interrupt
+from ipexctl.commands.launch_options import LaunchLine, ScriptLine
+from ipexctl.commands.shared_options import Home, Output, Targets, is_on_command_line
+from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
+from ipexctl.errors import UserError
+from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.hosts.host import private_keys
+from ipexctl.option_declaration import values_of
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.request import StartFailure, check_ranks, check_request, read_exports, run_spec
+from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec
+from ipexctl.sync.root import find_root
+from ipexctl.text import expanded
+from ipexctl.ui.messages import print_refusal
+
+if TYPE_CHECKING:
+    from ipexctl.run.start.pipeline import PlannedRun
+
+_OUR_CALL: Final = re.compile(r"\bipexctl\b")
+
+
+def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
+    """The spec for a script, a module or a command; `others` are fields without an option."""
+    kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
+    return run_spec(
+        kind,
+        (*((line.module,) if line.module is not None else ()), *(line.words or ())),
+        values_of(line.ranks) | values_of(line.run),
+        read_exports(line.export or (), line.env_file or (), os.environ),
+        home=check_home(home),
+        iface=home.iface,
+        checkpoint_is_found=targets.is_found("checkpoint"),
+        secret_files=tuple(map(expanded, line.env_file or ())),
+        timeout=targets.timeout,
+        **others,
+    )
+
+
+def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
+    """Raises a UserError for contradictions, before any host is contacted."""
+    targets, home = line.targets, line.home
+    if line.module is None and not line.words:
+        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
+    repeats_notes = line.output.verbose > 0
+    spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch, repeats_notes=repeats_notes)
+    kind, argv = spec.kind, spec.argv
+    of_ranks = option_text(options_of_run(line.ranks, line.run, targets))
+    found = None
+    if line.accelerate_config is not None:
+        from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and seldom needed
+
+        is_found = targets.is_found("accelerate_config")
+        is_typed = "accelerate_config" not in targets.defaults
+        found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
+    pasted = None
+    # One word may be longer than a path: Path.is_file would raise.
+    if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
+        from ipexctl.launch.launchers.unwrap import unwrap
+
+        given = {name for name in ctx.params if is_on_command_line(ctx, name)}
+        given |= {"hosts"} if targets.names_hosts else set()
+        try:
+            pasted = unwrap(spec, given, found, os.environ)
+        except UserError as error:
+            error.fix = CallOptions(host_options(targets, home), of_ranks).apply(error.fix)
+            raise
+    if pasted is not None:
+        spec, found = pasted.spec, pasted.config
+        if pasted.hosts:
+            targets = targets.without_defaults("hosts", "hostfile")
+            targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
+        if "limit" in pasted.values:
+            targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
+    of_accelerate = Path(found.hostfile) if found and found.hostfile else None
+    cwd = current_directory()
+    root = find_root(Path(spec.script) if spec.kind == "script" else None, line.run.cwd, cwd)
+    selection = select(targets, root, found)
+    hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
+    if found is not None:
+        from ipexctl.launch.accelerate_config import with_config
+
+        spec = with_config(spec, found, len(hosts))
+    spec = replace(spec, hosts_from=selection.source, secret_files=(*spec.secret_files, *private_keys(hosts)))
+    check_request(spec)
+    check_ranks(spec, hosts, ranks)
+    options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
+    return RunCall(
+        hosts,
+        spec,
+        locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)),
+        ranks,
+        options,
+        tuple(note for note in (pasted.note_on(len(hosts)) if pasted else "", note_on_arguments(ctx, spec)) if note),
+    )
+
+
+def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions) -> str:
+    before = words[: len(words) - len(argv)]
+    if ctx.info_name != "run" or tuple(words[len(before) :]) != tuple(argv):
+        return ""
+    dashes = ("--",) if ctx.obj["dashes"] else ()
+    return " ".join(filter(None, (options.apply(ctx.command_path), shlex.join((*dashes, *before)))))
+
+
+_OF_RUN: Final = (
+    ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"),
+    ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
+)  # fmt: skip
+"""Options of `run` that a suggested command needs too."""
+
+
+_OF_OTHERS: Final = ("env", "python", "setup")
+
+
+def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
+    built_in = {field.name: field.default for field in (*fields(ranks), *fields(run))}
+    values = values_of(ranks) | values_of(run)
+    for option_name, name in _OF_RUN:
+        value = values[name]
+        is_default_again = targets.is_shared_default(name) or (name in targets.defaults and name not in _OF_OTHERS)
+        if value != built_in[name] and not is_default_again:
+            yield option_name, value
+
+
+def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
+    """Note if arguments of the script are options of the command that the script does not name; else empty."""
+    kind, argv = spec.kind, spec.argv
+    if kind != "script" or not Path(argv[0]).is_file():
+        return ""
+    options = {name for param in ctx.command.params for name in param.opts}
+    options -= {"--config", "-v", "-q"}  # many scripts have them
+    arguments = [word for word in argv[1:] if word.partition("=")[0] in options]
+    text = ""
+    with contextlib.suppress(OSError):  # planning the run reports it
+        text = read_regular(argv[0], SCRIPT).decode(errors="replace") if arguments else ""
+    # A docstring may show a call of ipexctl, with its options.
+    own_text = "\n".join(line for line in text.splitlines() if not _OUR_CALL.search(line))
+    named = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", own_text))
+    arguments = [word for word in arguments if word.partition("=")[0] not in named]
+    if not arguments:
+        return ""
+    return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} stand before the script"
+
+
+def plan_or_exit(
+    call: RunCall,
+    output: Output,
+    pool: SessionPool,
+    interrupt: Interrupt,
+    *,
+    run: str,
+    schema: str,
+    checks_logins: bool = True,
+) -> PlannedRun:
+    """Plan the run without starting it; if it cannot start, print why and exit."""
+    from ipexctl.run.start import pipeline
+
+    planned = pipeline.plan_run(
+        call,
+        pool,
+        run=run,
+        on_step=output.print_note,
+        on_note=lambda text: output.print_note(f"note: {text}"),
+        checks_logins=checks_logins,
+    )
+    if not isinstance(planned, StartFailure):
+        return planned
+    raise interrupt.or_exit(refuse_plan(planned.with_call_options(call.options), output, schema))
+
+
+def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:
+    from ipexctl.ui.launch_plan import show_refused_json
+
+    print_refusal(failure.reason, failure.fix)
+    if output.json:
+        show_refused_json(failure, schema)
+    return failure.exit_code
