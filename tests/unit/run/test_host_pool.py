@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,9 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.refusal import Refusal
+from ipexctl.run.start.pipeline import make_plan
 from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
+from ipexctl.run.start.project import ProjectLocation
 from ipexctl.spec import Export, RunSpec
 from plan_helpers import small_plan
 
@@ -149,3 +152,18 @@ def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
     assert check_whole(context, replace(SPEC, min_hosts=2), even) is None, "they share a home"
     context.hosts = [Host("node0", "node0")]
     assert check_whole(context, replace(SPEC, min_hosts=2), even) is not None, "node0 has no ranks"
+
+
+@pytest.mark.parametrize("transport", ["ssh", "srun"])
+def test_spares_are_planned_like_the_hosts_that_begin(transport: str) -> None:
+    machines = [machine(cpu(4), number) for number in (1, 2, 3, 4)]
+    asked = request(*machines, ppn=2, spares=2, checkpoint="c", launcher="mpirun", transport=transport)
+    found = make_plan(asked.found, asked.spec, ProjectLocation(Path("/p"), ".", asked.command), asked.run)
+    alone = planned_for(asked)
+    assert ([host.name for host in found.hosts], found.hosts) == (["node1", "node2"], alone.hosts)
+    assert [host.name for host in found.spares] == ["node3", "node4"]
+    assert (found.argv, found.asked, found.first_world_size) == (alone.argv, alone.asked, 4)
+    assert shape(found) == shape(alone)
+    assert {file.name for file in found.files} == {"hostfile", "ssh.sh"}
+    assert [rank.rank for host in found.spares for rank in host.ranks] == [4, 5, 6, 7]
+    assert variables_of(for_hosts(found, ["node1", "node4"]), 3, {})[0] == variables_of(found, 3, {})[0]
