@@ -24,7 +24,6 @@ LEFT_OUT = {
     "cli/test_run_call.py": THIS_MACHINE,
     "cli/test_uninstall_call.py": THIS_MACHINE,
     "cli/test_untrusted_files.py": SYSTEM,
-    "remote/test_certificate.py": SYSTEM,
     "remote/test_command.py": SYSTEM,
     "remote/test_host_keys.py": SYSTEM,
     "remote/test_local.py": SYSTEM,

@@ -12,7 +12,7 @@
 | `Application Support` | a home and a wheelhouse with a space in their names |
 | /var, a link to /private/var | the directory for temporary files is reached through a link of root |
 
-Not to be had here: APFS (`tests/unit/files/test_file_names.py` has its names), the Keychain, launchd's sockets,
+Not to be had here: APFS (`tests/unit/files/test_fetch_receiver.py` has its names), the Keychain, launchd's sockets,
 Darwin's kernel (signals, terminals and limits are those of Linux), LibreSSL, and macOS's build of OpenSSH; uv is that
 of Linux.
 """

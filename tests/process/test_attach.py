@@ -101,7 +101,7 @@ def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[...,
 
 
 def test_closed_stdout_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(40, 0.05))
+    attached = attach(COUNT_SCRIPT.format(120, 0.05))
     process = attached.begin_and_read("attach", "last")
     assert process.stdout is not None
     process.stdout.close()

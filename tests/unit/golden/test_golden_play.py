@@ -22,8 +22,8 @@ from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.remote.progress import Notice
 from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
 from playbook_helpers import refusal as playbook_error
+from test_play_read import TASKS as TASKS_WITH_TAGS
 from test_play_refusals import check as check_in_home
-from test_play_selection import TASKS as TASKS_WITH_TAGS
 from test_play_variables import NODE1, write
 
 TASKS = (

@@ -11,8 +11,8 @@ from slow_helpers import HEALTHY, hog
 from slow_helpers import judged as slow_ranks
 from test_run_dump import LOAD, MAIN, REDUCE, rank
 from test_show_plan import MIXED
-from test_slow_output import BOTH, HALF, QUEUED
-from test_slow_output import result as slow_result
+from test_slow_call import BOTH, HALF, QUEUED
+from test_slow_call import result as slow_result
 from test_trust_internal import REPORT as TRUSTED
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
