@@ -61,6 +61,7 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     env = draw(st.sampled_from([STOCK, IPEX]))
     options: dict[str, Any] = {
         "launcher": draw(st.sampled_from(["mpirun", "direct", "auto"])) if env is STOCK else "auto",
+        "backend": draw(st.sampled_from(["auto", "none"])) if env is STOCK else "auto",
         "bind": draw(st.sampled_from(["auto", "none", "cores"])),
         "omp": draw(st.sampled_from([None, 2])),
         "allreduce": draw(st.sampled_from(["auto", "backend"])),
