@@ -545,9 +545,8 @@ _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
     "run/start/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
-    "ui/run/run_view.py": "the protocol that all views of a run implement",
 }
-"""Small files with one importer that are understood without it → why. So is what renders one command: only ui does."""
+"""Small files with one importer that are understood without it → why."""
 
 
 @row("* files of < 60 lines with one importer that are read together with it", wanted=0, held=0)
@@ -566,7 +565,6 @@ def small_files_with_one_importer() -> list[str]:
         and not path.endswith("__init__.py")
         and len(importers[module_name(path)]) == 1
         and path.removeprefix("ipexctl/") not in _READ_ALONE
-        and importers[module_name(path)] != {path.replace("/ui/", "/commands/").replace(".py", "_command.py")}
     ]
 
 

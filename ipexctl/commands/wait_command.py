@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRegistry
 from ipexctl.text import printable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
-from ipexctl.ui.run.summary import end_lines
+from ipexctl.ui.run.end_of_run import end_lines
 
 if TYPE_CHECKING:
     from ipexctl.run.wait import WaitResult

@@ -32,8 +32,8 @@ from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.stop import stop
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
+from ipexctl.ui.run.end_of_run import left_text
 from ipexctl.ui.run.plain import PlainRun, wants_live
-from ipexctl.ui.run.summary import left_text
 
 if TYPE_CHECKING:
     from ipexctl.commands.shared_options import Output, ViewOptions
@@ -86,7 +86,7 @@ def open_view(
     """`stop` is called to stop the run; `cancel` is thrown to detach."""
     if not wants_live(plain=options.plain):
         return PlainRun(cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
-    from ipexctl.ui.run.view import LiveRun  # rich's layout is slow to import
+    from ipexctl.ui.run.live_view import LiveRun  # rich's layout is slow to import
 
     nodes = len(record.hosts) or 1
     first = RunStatus(record.id, "starting", record.script, record.env, nodes, record.world_size, record.started)

@@ -22,7 +22,7 @@ from ipexctl.run.follow import RunEnded
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.remote.progress import Notice
-from ipexctl.ui.run.view import LiveRun
+from ipexctl.ui.run.live_view import LiveRun
 
 def status(state):
     ranks = tuple(RankStatus(rank, "here", state) for rank in range(2))

@@ -20,7 +20,7 @@ from ipexctl.extras.report.scales import duration_text, number_text
 from ipexctl.extras.slow.view import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
-from ipexctl.ui.run.summary import network_text, throughput_text
+from ipexctl.ui.run.end_of_run import network_text, throughput_text
 
 MAX_SCRIPT: Final = 8000
 

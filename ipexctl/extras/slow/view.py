@@ -26,7 +26,7 @@ from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_d
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
-from ipexctl.ui.run.summary import network_text
+from ipexctl.ui.run.end_of_run import network_text
 from ipexctl.ui.table import print_lines
 
 SCHEMA: Final = "ipexctl.slow/1"

@@ -23,10 +23,10 @@ from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.summary import summary_fields
 from ipexctl.text import AS_ASCII, printable, without_colors
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
+from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
-from ipexctl.ui.run.notes import ShownNotes
-from ipexctl.ui.run.summary import end_lines
+from ipexctl.ui.run.run_view import ShownNotes
 from ipexctl.ui.safe_output import Pipe
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from rich.text import Text
 
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable, readable
+from ipexctl.ui.run.end_of_run import duration, moved_text, slow_text, state_counts, throughput_forms
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
-from ipexctl.ui.run.summary import duration, moved_text, slow_text, state_counts, throughput_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,9 +19,9 @@ from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import AS_ASCII, printable
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
+from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.lines import PrefixedLines
-from ipexctl.ui.run.notes import ShownNotes
-from ipexctl.ui.run.summary import end_lines
+from ipexctl.ui.run.run_view import ShownNotes
 from ipexctl.ui.safe_output import OutputPipes
 
 if TYPE_CHECKING:

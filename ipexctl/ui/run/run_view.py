@@ -2,13 +2,18 @@
 
 Updates come from one thread, notices from any. A view never decides about the run: it asks through its maker's
 callbacks (stop, detach). It may block `watch`, as a blocked reader does; the follower then waits, but never the run.
+`ShownNotes` has the sentences for ipexctl's notes in a rank's output (`node/run/output_notes.py`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ipexctl.node.run.output_notes import note_sentence
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.frames import Note
     from ipexctl.node.common.records import RunStatus
     from ipexctl.run.follow import RunUpdate
 
@@ -50,3 +55,24 @@ class RunView(Protocol):
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
         """`status`: the final one, if known; `reason`: why the run was not followed to its end."""
+
+
+_OF_THE_RUN: Final = ("restart", "checkpoint", "job-limit")
+
+
+class ShownNotes:
+    """Shows each note once: a restart is in the output of every rank."""
+
+    def __init__(self) -> None:
+        self._shown: set[tuple[str, str]] = set()
+
+    def text_of(self, note: Note) -> str | None:
+        """None if it was shown for another rank."""
+        text = printable(note_sentence(note))
+        if note.kind not in _OF_THE_RUN:
+            return f"rank {note.rank}, {note.stream}: {text}"
+        key = note.kind, text
+        if key in self._shown:
+            return None
+        self._shown.add(key)
+        return text

@@ -20,7 +20,7 @@ from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.lines import NewestLines
-from ipexctl.ui.run.notes import ShownNotes
+from ipexctl.ui.run.run_view import ShownNotes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

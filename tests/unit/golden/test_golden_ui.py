@@ -16,9 +16,9 @@ from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
+from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import RunState
-from ipexctl.ui.run.summary import end_lines
 
 
 def ends() -> list[Case]:

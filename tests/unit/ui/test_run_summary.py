@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, Throughput, read_status
 from ipexctl.run.summary import summary_fields
-from ipexctl.ui.run.summary import end_lines, throughput_text
+from ipexctl.ui.run.end_of_run import end_lines, throughput_text
 from message_data import missing
 
 

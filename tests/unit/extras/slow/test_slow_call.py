@@ -22,7 +22,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.run.registry import RunRecord
-from ipexctl.ui.run.summary import network_text
+from ipexctl.ui.run.end_of_run import network_text
 from message_data import missing
 
 NODES = tuple(Host(name=f"node{number}", address=f"10.0.0.{number}") for number in (1, 2))
