@@ -111,10 +111,6 @@ class Gathered:
         """A Python for checks on the hosts; empty if the environment is not installed and the hosts share none."""
         return self.env.python if self.env.is_installed else common_python(self.facts)
 
-    @property
-    def stores(self) -> dict[str, str]:
-        return {name: facts.store_of(name) for name, facts in self.facts.items()}
-
 
 def common_python(facts: Mapping[str, Facts]) -> str:
     """A Python that can run the agent, at the same path on every host; or empty."""

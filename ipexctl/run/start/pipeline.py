@@ -289,7 +289,7 @@ def _plan(
     if not dry_run:
         _check_other_runs(start, plan, locks)
         notes += job_notes(context, is_followed=spec.is_followed)
-        if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan.hosts, context.stores)):
+        if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan)):
             notes.append(text)
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
@@ -385,7 +385,7 @@ def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: s
         if isinstance(of_all, Refusal):
             raise StartError(StartFailure.of_refusal(of_all))
         whole = _plan_hosts(context, of_all, project, run)
-    if (refusal := check_whole(context, spec, whole)) is not None:
+    if (refusal := check_whole(spec, whole)) is not None:
         raise StartError(StartFailure.of_refusal(refusal))
     told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
     first = for_hosts(whole, {host.name for host in plan.hosts})

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
     from ipexctl.spec import RunSpec
 
@@ -57,16 +56,15 @@ def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
     return replace(whole, backend=plan.backend, launcher=plan.launcher.mode)
 
 
-def check_whole(context: Gathered, spec: RunSpec, whole: Plan) -> Refusal | None:
+def check_whole(spec: RunSpec, whole: Plan) -> Refusal | None:
     """Why no attempt with fewer hosts is possible."""
-    node0 = context.hosts[0].name
+    node0 = whole.node0
     if whole.hosts[0].name != node0:
         return Refusal(f"--min-hosts and --spares need ranks on {node0}, whose supervisor plans each attempt", "-n N")
     least, hosts = spec.min_hosts or 1, len(whole.hosts) - spec.spares
     if least > hosts:
         return Refusal(f"--min-hosts {least} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts")
-    stores = {context.stores[host.name] for host in whole.hosts}
-    if len(stores) > 1 and not spec.checkpoint:
+    if len(whole.leaders) > 1 and not spec.checkpoint:
         return Refusal(
             "--min-hosts and --spares need --checkpoint on hosts without a shared home: a lost one may have the only "
             "copy of what the others continue from",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.launch.request import Gathered
-    from ipexctl.node.common.plan import HostPlan, Plan
+    from ipexctl.node.common.plan import Plan
     from ipexctl.run.start.preflight.imports import ScriptFile
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
@@ -50,10 +50,10 @@ def job_notes(context: Gathered, *, is_followed: bool = True) -> tuple[str, ...]
     return (note,)
 
 
-def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
+def restart_note(plan: Plan) -> str:
     """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
-    first = hosts[0].name
-    others = [host.name for host in hosts if stores[host.name] != stores[first]]
+    first = plan.hosts[0].name
+    others = [host.name for host in plan.hosts if plan.stores[host.name] != plan.stores[first]]
     if not others:
         return ""
     return (

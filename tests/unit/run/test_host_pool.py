@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,15 +143,14 @@ def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
     of_all = spec_of_all(replace(SPEC, spares=1, n=4), even)
     assert isinstance(of_all, RunSpec)
     assert (of_all.n, of_all.ppn, of_all.spares) == (None, 2, 0)
-    context: Any = SimpleNamespace(hosts=[Host("node1", "node1")], stores={"node1": "a", "node2": "b", "node3": "c"})
-    lacking = check_whole(context, replace(SPEC, min_hosts=2), even)
+    lacking = check_whole(replace(SPEC, min_hosts=2), even)
     assert lacking is not None
     assert "--checkpoint" in lacking.fix
-    assert check_whole(context, replace(SPEC, min_hosts=2, checkpoint="c"), even) is None
-    context.stores = dict.fromkeys(context.stores, "a")
-    assert check_whole(context, replace(SPEC, min_hosts=2), even) is None, "they share a home"
-    context.hosts = [Host("node0", "node0")]
-    assert check_whole(context, replace(SPEC, min_hosts=2), even) is not None, "node0 has no ranks"
+    assert check_whole(replace(SPEC, min_hosts=2, checkpoint="c"), even) is None
+    shared = even._replace(stores=dict.fromkeys(even.names, "a"))
+    assert check_whole(replace(SPEC, min_hosts=2), shared) is None, "they share a home"
+    without = shared._replace(node0="node0", stores={**shared.stores, "node0": "a"})
+    assert check_whole(replace(SPEC, min_hosts=2), without) is not None, "node0 has no ranks"
 
 
 @pytest.mark.parametrize("transport", ["ssh", "srun"])

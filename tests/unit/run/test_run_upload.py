@@ -98,13 +98,13 @@ def test_project_without_sync_keeps_its_local_path() -> None:
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
-    hosts: Any = [SimpleNamespace(name=name) for name in ("node1", "node2", "node3")]
-    note = restart_note(hosts, {"node1": "a", "node2": "a", "node3": "b"})
+    names = ("node1", "node2", "node3")
+    note = restart_note(small_plan(names, stores={"node1": "a", "node2": "a", "node3": "b"}))
     assert "node1" in note
     assert "node3" in note
     assert "node2" not in note
     assert "--checkpoint" in note
-    assert restart_note(hosts, dict.fromkeys(("node1", "node2", "node3"), "a")) == ""
+    assert restart_note(small_plan(names, stores=dict.fromkeys(names, "a"))) == ""
 
 
 @pytest.mark.parametrize(
