@@ -69,7 +69,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:4], sys.executable, "-c", 
 
 
 def test_supervisor_keeps_its_record_while_a_host_joins(make: Callable[..., Run]) -> None:
-    run = make("import os, sys\nsys.exit(3 if os.environ['RESTART_COUNT'] == '0' else 0)", 1)
+    run = make("import os, sys\nsys.exit(3 * (os.environ['RESTART_COUNT'] + os.environ['RANK'] == '00'))", 1)
     hosts = ["here", "there"]
     run.of_ranks, run.asked = hosts, {"max_restarts": 1, "min_hosts": 1}
     run.launch = [sys.executable, "-c", ON_TWO_HOSTS, str(STAND_INS / "mpirun.py"), "-n", "2"]
