@@ -122,15 +122,6 @@ def test_push_goes_on_after_its_connection_was_cut_and_after_ctrl_c(hosts: Lab, 
         ]
 
 
-def test_hosts_that_cannot_reach_one_another_get_it_from_this_machine(hosts: Lab, corpus: Path) -> None:
-    for host in hosts.hosts[:2]:
-        break_host(host, "firewall")
-    found = document(hosts, corpus, "data/corpus", "-l", "node[1-2]")
-    assert set(statuses(found).values()) == {"changed"}
-    assert all(host["sent_bytes"] > 19 * MB for host in found["hosts"])
-    assert on_host(hosts.hosts[1], SUMS.format("data/corpus")) == sums(corpus)
-
-
 def test_host_that_is_full_or_away_leaves_the_others_alone(hosts: Lab, corpus: Path) -> None:
     break_host(hosts.hosts[1], "full-disk")
     break_host(hosts.hosts[2], "sshd-dead")

@@ -19,6 +19,7 @@ from agent_helpers import agent_file, all_pythons, mark_home
 from ipexctl.files.store_client import StoredFile, StoreLocation, push
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.home import MARK
+from ipexctl.remote import node_call
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_zip, call
 from ipexctl.remote.outcome import HostError
@@ -151,6 +152,16 @@ def test_broken_python_is_replaced_by_the_next_one(home: Path, tmp_path: Path, i
     broken.chmod(0o755)
     assert not is_copied(home, python=str(broken))
     assert is_copied(home, python=str(broken))
+
+
+def test_an_environments_python_is_used_where_there_is_no_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_call, "_PYTHONS", "/nonexistent/python3")
+    mark_home(home)
+    (home / "envs/other/bin").mkdir(parents=True)
+    with pytest.raises(HostError, match="Python"):
+        receive(home, python="/nonexistent/python3")
+    (home / "envs/other/bin/python").symlink_to(sys.executable)
+    assert not is_copied(home, python="/nonexistent/python3")
 
 
 def test_missing_home_is_not_created_for_a_copy(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class FakeNode(FakeSession):
     """Unpacks the files it gets, and answers as the supervisor does."""
 
     lost: bool = False
+    is_full: bool = False
     first_event: str = "listening"
     after_go: str = ""
     """State of the record after the connection was lost at the start; `nothing` if it stays lost."""
@@ -99,6 +100,9 @@ class FakeNode(FakeSession):
             sink("stdout", json.dumps(answer).encode() + b"\n")
         elif "tar -x" in command.script:
             assert stdin is not None
+            if self.is_full:
+                sink("stderr", b"tar: No space left on device\n")
+                return Ended(2)
             self._unpack(stdin.read())
         return Ended(0)
 
@@ -207,11 +211,12 @@ def test_hosts_of_one_store_get_its_files_once(of_ranks: str) -> None:
     assert pool.nodes["b"].files == {}
 
 
-def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None:
-    pool = FakeSessionPool(b={"lost": True})
+@pytest.mark.parametrize(("fault", "code"), [("lost", 3), ("is_full", 1)])
+def test_a_host_without_the_job_prevents_the_start_and_uploaded_files_are_removed(fault: str, code: int) -> None:
+    pool = FakeSessionPool(b={fault: True})
     failure = begin(pool)
     assert failure is not None
-    assert (failure.hosts, failure.exit_code) == (("b",), 3)
+    assert (failure.hosts, failure.exit_code) == (("b",), code)
     assert pool.nodes["a"].go == {}
     assert any("rm -rf '/h o/runs/r'" in script for script in pool.nodes["a"].commands)
 
