@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from ipexctl.commands.app import commands
 from ipexctl.commands.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
@@ -90,8 +91,6 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def configured() -> list[str]:
-    from ipexctl.commands.app import commands
-
     return ["init", *(name for name in commands() if name != "config")]
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 
 from ipexctl.commands import complete
+from ipexctl.commands.app import commands
 from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile
 from ipexctl.commands.defaults import (
     CLUSTER,
@@ -54,8 +55,6 @@ class ConfigCommand(ConfiguredCommand):
     """Reports mistakes in the files for all commands; other commands report only their own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from ipexctl.commands.app import commands
-
         try:
             return super().parse_args(ctx, args)
         except FileError:
@@ -90,7 +89,6 @@ def config_command(
         raise typer.Exit(_init(ctx, targets, home, output, force=force))
     if force:
         raise UserError("--force is for init", fix="ipexctl config init --force")
-    from ipexctl.commands.app import commands
 
     names = [name for name in commands() if name != ctx.info_name]
     if what is not None and what not in names:

@@ -19,12 +19,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import typer
 from typer.core import TyperCommand
 
+from ipexctl.commands.app import commands, is_command, load_command
 from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
+from ipexctl.ui.messages import print_message
 
 
 class ConfiguredValue(NamedTuple):
@@ -127,8 +129,6 @@ class ConfiguredCommand(TyperCommand):
             ctx.info_name in ("run", "submit") or params.get("dry_run") or params.get("check") or params.get("verbose")
         )
         if is_shown and not params.get("json") and not params.get("quiet") and (text := _origins(self, ctx)):
-            from ipexctl.ui.messages import print_message
-
             print_message(text)
         return super().invoke(ctx)
 
@@ -220,8 +220,6 @@ class CommandSpec(NamedTuple):
     def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
         """`name` is the command, or the group of the command and its siblings."""
         if name in TABLES:
-            from ipexctl.commands.app import load_command
-
             siblings = (load_command(TABLES[name]),)
         return cls.in_table(TABLES.get(name, name), command, siblings)
 
@@ -256,8 +254,6 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
 
 def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
     """Each command of these names (`export` has several), with its options."""
-    from ipexctl.commands.app import load_command
-
     for name in names:
         command = load_command(name)
         below: Mapping[str, Any] = getattr(command, "commands", {})
@@ -269,8 +265,6 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
 
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
-    from ipexctl.commands.app import load_command
-
     keys = _keys(load_command("trust").params)  # trust has all of them
     return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
 
@@ -344,8 +338,7 @@ class _FileReader:
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """Top-level settings that the command knows."""
-        from ipexctl.commands.app import commands, is_command
-        from ipexctl.hosts.names import did_you_mean
+        from ipexctl.hosts.names import did_you_mean  # only for an error
 
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
@@ -443,16 +436,13 @@ class _FileReader:
 
 def _options_of_others(table: str) -> dict[str, Param]:
     """Options of other commands with defaults in this table, such as submit's in [run]."""
-    from ipexctl.commands.app import load_command  # few files have them
-
     others = (load_command(name) for name, of_other in TABLES.items() if of_other == table)
     return {key: param for command in others for key, param in _keys(command.params).items()}
 
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error for an unknown key; its fix names the tables of commands that have the option."""
-    from ipexctl.commands.app import commands
-    from ipexctl.hosts.names import did_you_mean
+    from ipexctl.hosts.names import did_you_mean  # only for an error
 
     names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))
     having = list(dict.fromkeys(f"[{TABLES.get(name, name)}]" for name in names))

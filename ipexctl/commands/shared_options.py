@@ -24,6 +24,7 @@ from ipexctl.commands.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand,
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declaration_of, with_default
 from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS, TRANSPORT
+from ipexctl.ui.messages import print_message
 
 Report = TypeVar("Report")
 Command = TypeVar("Command", bound="Callable[..., None]")
@@ -196,8 +197,6 @@ class Output:
         sys.stdout.flush()
 
     def print_note(self, text: str) -> None:
-        from ipexctl.ui.messages import print_message
-
         if not self.quiet:
             print_message(text)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,16 @@ import typer
 from ipexctl.commands.launch_options import ScriptCommand, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.spec import RunSpec
+from ipexctl.ui.messages import print_message, print_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.extras.slurm.script import QueueOptions
     from ipexctl.extras.slurm.submission import SubmittedRun
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.run.start.request import StartFailure
-    from ipexctl.spec import RunSpec
 
 SCHEMA = "ipexctl.submit/1"
 
@@ -129,7 +129,6 @@ def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
 
 
 def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> int:
-    from ipexctl.ui.messages import print_message, print_refusal
     from ipexctl.ui.results import print_json
 
     if interrupted is not None and not failure.is_unsure:
