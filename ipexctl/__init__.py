@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Chunk as Chunk
     from ipexctl.node.common.frames import Note as Note
     from ipexctl.node.common.records import RunStatus as RunStatus
-    from ipexctl.remote.progress import Notice as Notice
+    from ipexctl.remote.outcome import Notice as Notice
     from ipexctl.run.follow import RunEnded as RunEnded
 
 __version__ = "0.4.0"
@@ -26,7 +26,7 @@ _MODULES = {
     "UserError": "errors",
     "Chunk": "node.common.frames",
     "Note": "node.common.frames",
-    "Notice": "remote.progress",
+    "Notice": "remote.outcome",
     "RunStatus": "node.common.records",
     "RunEnded": "run.follow",
 }

@@ -34,8 +34,7 @@ from ipexctl.errors import CallError, UserError
 from ipexctl.files.push import PushReport
 from ipexctl.files.push_source import parse_target
 from ipexctl.files.requested import FetchResult, parse_source
-from ipexctl.hosts.home import home_on_nodes
-from ipexctl.hosts.host import Host, private_keys
+from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
 from ipexctl.node.common.plan import Plan
@@ -45,8 +44,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.control_machine import with_own_address
-from ipexctl.remote.outcome import Cancelled, Report
-from ipexctl.remote.progress import Notice, ProgressEvent, Stepped, Watch, ignore_event
+from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, Stepped, Watch, ignore_event
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify

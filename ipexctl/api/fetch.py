@@ -16,8 +16,7 @@ from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import Watch, ignore_event
+from ipexctl.remote.outcome import Cancelled, HostError, Watch, ignore_event
 from ipexctl.run.fetch import FetchRequest, PathOnHosts, fetch, find_hosts_with_path
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.mirror import RunMirror

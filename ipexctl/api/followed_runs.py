@@ -14,8 +14,7 @@ from ipexctl.errors import CallError
 from ipexctl.node.common.records import RunStatus
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import Notice, ignore_event
+from ipexctl.remote.outcome import Cancelled, HostError, Notice, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy, run_exit_code
 from ipexctl.run.local_copy import LocalCopy, read_copy

@@ -17,7 +17,7 @@ from ipexctl.hub.push import HubPushOptions, HubPushReport
 from ipexctl.hub.push import push_repos as push_from_hub
 from ipexctl.hugging_face import HubRepo
 from ipexctl.option_defaults import HUB_MACHINE
-from ipexctl.remote.progress import BytesMoved, Watch, ignore_event
+from ipexctl.remote.outcome import BytesMoved, Watch, ignore_event
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.sync.node_calls import SyncReport, TreeCalls
 from ipexctl.sync.project import Project, read_project

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
 from ipexctl.option_defaults import DEFAULT_ENV
-from ipexctl.remote.progress import Watch, ignore_event
+from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
 from ipexctl.run.uninstall import uninstall as remove_from_hosts
 from ipexctl.stack.catalog.user_table import known_rows

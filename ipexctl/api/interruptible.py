@@ -14,8 +14,7 @@ from ipexctl.errors import IpexctlError, UserError
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.outcome import HostError, ignore_event
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector, OnStep
-from ipexctl.remote.outcome import HostError, Unreachable
-from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.outcome import HostError, Unreachable, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import save_final_status

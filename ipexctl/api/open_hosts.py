@@ -19,8 +19,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.fanout import execute as execute_on_hosts
-from ipexctl.remote.outcome import Report
-from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.outcome import Report, ignore_event
 from ipexctl.remote.session_pool import SessionPool
 
 

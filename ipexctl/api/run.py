@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.remote.progress import Watch, ignore_event
+from ipexctl.remote.outcome import Watch, ignore_event
 
 if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts

@@ -27,8 +27,7 @@ from ipexctl.option_declaration import check_seconds
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import Cancelled
-from ipexctl.remote.progress import Notice, ignore_event
+from ipexctl.remote.outcome import Cancelled, Notice, ignore_event
 from ipexctl.run.dump import Dump
 from ipexctl.run.fetch import order_of_run, orders_of_all_hosts
 from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern

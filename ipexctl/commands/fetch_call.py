@@ -25,8 +25,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.requested import FetchResult, FetchSource
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
-from ipexctl.remote.outcome import exit_code
-from ipexctl.remote.progress import Watch, ignore_event
+from ipexctl.remote.outcome import Watch, exit_code, ignore_event
 from ipexctl.run.fetch import FetchRequest, PathOnHosts, found_nothing, order_of_host, order_of_run, orders_of_all_hosts
 from ipexctl.run.node0 import options_of
 from ipexctl.run.registry import RunRecord, RunRegistry

@@ -37,7 +37,7 @@ from ipexctl.commands.summary_file import check_summary, write_summary, write_su
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.node.common.plan import SCHEMA, OtherRun, to_json
-from ipexctl.remote.progress import Watch
+from ipexctl.remote.outcome import Watch
 from ipexctl.run.ranks import RankSet, parse_ranks
 from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, save_failed_call
 from ipexctl.run.start.call import RunCall

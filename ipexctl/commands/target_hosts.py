@@ -18,8 +18,7 @@ from ipexctl.call_options import CallOptions, option_text
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import UserError
-from ipexctl.hosts.home import home_on_nodes
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
 from ipexctl.option_declaration import check_seconds

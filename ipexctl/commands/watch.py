@@ -22,8 +22,7 @@ from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
-from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Cancelled, HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
 from ipexctl.run.local_copy import LocalCopy, read_final_status

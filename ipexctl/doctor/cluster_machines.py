@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ipexctl.doctor.context import ClusterContext, ClusterRule, few, groups, odd_ones, size, span, usable_cores
-from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.finding import ClusterContext, ClusterRule, Finding, few, groups, odd_ones, size, span, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import dtype, numa_nodes
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ipexctl.doctor.context import GB, MB, HostContext, HostRule, size, usable_cores
-from ipexctl.doctor.finding import Finding, Level
+from ipexctl.doctor.finding import GB, MB, Finding, HostContext, HostRule, Level, size, usable_cores
 from ipexctl.facts.cpu import TIERS, X86, Cpu, Tier
 from ipexctl.text import counted
 

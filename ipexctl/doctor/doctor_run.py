@@ -18,8 +18,17 @@ from ipexctl.doctor import (
     network_rules,
     software_rules,
 )
-from ipexctl.doctor.context import ClusterContext, HostContext
-from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, HostStatus, merge_findings, worst
+from ipexctl.doctor.finding import (
+    LEVELS,
+    ClusterContext,
+    DoctorReport,
+    Finding,
+    HostContext,
+    HostReport,
+    HostStatus,
+    merge_findings,
+    worst,
+)
 from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend

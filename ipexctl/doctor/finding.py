@@ -1,14 +1,28 @@
-"""A finding of doctor, and the report: findings of every host and of the cluster."""
+"""A finding of doctor, its report, the input of the rules (a host, the cluster), and wording that they share. Pure.
+
+A rule is a generator of findings; a missing fact is never one. Equal findings of many hosts are merged, so a message
+has a host's name only where it must. `doctor_run.py` names the tables of rules, in their order.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from ipexctl.doctor.recommend import Recommendation
-from ipexctl.facts.facts import Facts
+from ipexctl.facts.cpu import Cpu
+from ipexctl.facts.facts import Facts, joining
+from ipexctl.facts.network import Nic
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.internal import HostAddresses
+from ipexctl.refusal import Refusal
+
+if TYPE_CHECKING:
+    from ipexctl.doctor.run_states import RunLife
+
 
 Level = Literal["ok", "info", "warn", "fail"]
 HostStatus = Literal["ok", "warn", "fail", "unreachable"]
@@ -68,3 +82,158 @@ class DoctorReport(NamedTuple):
             return 3
         failed = any(host.status == "fail" for host in self.hosts)
         return 1 if failed or any(finding.level == "fail" for finding in self.cluster) else 0
+
+
+Key = TypeVar("Key", bound=Hashable)
+MB: Final = 1 << 20
+GB: Final = 1 << 30
+
+
+class HostContext(NamedTuple):
+    host: Host
+    facts: Facts
+    internal: str | None = None
+    peers: tuple[str, ...] = ()
+    node0: bool = False
+    is_control: bool = False
+    """True for the control machine: its variables come from the caller's shell, not from a login."""
+    skew: float | None = None
+    """Seconds that its clock is ahead of the control machine's, within `uncertainty`."""
+    uncertainty: float | None = None
+    runs: Mapping[str, RunLife] = {}
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def alone(self) -> bool:
+        return not self.peers
+
+    @property
+    def nic(self) -> Nic | None:
+        """Training interface: with the internal address or the one to the control machine, else the default route's."""
+        network = self.facts.network
+        for wanted in (self.internal, network.reached, self.host.address):
+            if wanted and (nic := network.nic_with(wanted)):
+                return nic
+        if self.internal:
+            return None
+        routed = network.nic(network.default_route.iface) if network.default_route else None
+        if routed and joining(routed):
+            return routed
+        return next((nic for nic in network.nics if joining(nic)), None)
+
+
+def size(count: float) -> str:
+    """`64 MB`, `1.5 GB`."""
+    for unit, bytes_ in (("TB", 1 << 40), ("GB", GB), ("MB", MB)):
+        if count >= bytes_:
+            value = count / bytes_
+            return f"{value:.0f} {unit}" if value >= 10 or value == int(value) else f"{value:.1f} {unit}"
+    return f"{count / 1024:.0f} KB"
+
+
+def link_rate(megabits: int) -> str:
+    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
+
+
+def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
+    """`a, b, c and 5 more`."""
+    if len(words) <= most:
+        return ", ".join(words)
+    return f"{', '.join(words[:most])} and {len(words) - most} more"
+
+
+_USUAL_PORTS: Final = (32768, 60999)
+
+
+def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    low, high = _port_range(hosts, facts)
+    source, version = _network_of(hosts, internal, facts)
+    kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
+    commands = []
+    if "firewalld" in kinds:
+        commands.append(
+            f"sudo firewall-cmd --permanent --add-rich-rule='rule family=ipv{version} source address={source}"
+            f" port port={low}-{high} protocol=tcp accept' && sudo firewall-cmd --reload"
+        )
+    if "ufw" in kinds:
+        commands.append(f"sudo ufw allow proto tcp from {source} to any port {low}:{high}")
+    if not commands:
+        tables = "ip6tables" if version == 6 else "iptables"
+        commands.append(f"sudo {tables} -I INPUT -p tcp -s {source} --dport {low}:{high} -j ACCEPT")
+    how = f": {' or '.join(commands)}" if source else ", in the firewall"
+    return (
+        f"open ports {low}-{high} to the nodes{how}; in a cloud, in the security group too."
+        " If only a few ports can be opened, I_MPI_PORT_RANGE limits Intel MPI to them, but not gloo"
+    )
+
+
+def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    low, high = _port_range(hosts, facts)
+    source, version = _network_of(hosts, internal, facts)
+    if not source:
+        return f"close ports {low}-{high} to other networks, in the firewall or, in a cloud, in the security group"
+    tables = "ip6tables" if version == 6 else "iptables"
+    rule = f"INPUT ! -i lo -p tcp --syn ! -s {source} --dport {low}:{high} -j REJECT"
+    return f"close ports {low}-{high} to other networks: sudo {tables} -I {rule}; in a cloud, in the security group"
+
+
+def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, int]:
+    ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
+    low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
+    return low, max((last for _, last in ranges), default=_USUAL_PORTS[1])
+
+
+def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
+    for name in hosts:
+        for nic in facts[name].network.nics if name in facts else ():
+            for address in nic.addresses:
+                if address.address == internal.get(name):
+                    return str(
+                        ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
+                    ), address.family
+    return "", 6 if any(":" in internal.get(name, "") for name in hosts) else 4
+
+
+def usable_cores(cpu: Cpu) -> int | None:
+    if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
+        return cpu.cores
+    return cpu.allowed
+
+
+class ClusterContext(NamedTuple):
+    nodes: tuple[HostContext, ...]
+    addresses: Mapping[str, HostAddresses]
+    iface: str | None = None
+    refusal: Refusal | None = None
+
+    @property
+    def runnable(self) -> tuple[HostContext, ...]:
+        return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
+
+
+HostRule = Callable[[HostContext], Iterator[Finding]]
+ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
+
+
+def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
+    """Host names by value, the most common first; hosts with None are left out."""
+    found: defaultdict[Key, list[str]] = defaultdict(list)
+    for node in nodes:
+        value = key(node)
+        if value is not None:
+            found[value].append(node.name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
+    """The most common value (the first of equal ones), the other values, and the hosts with those."""
+    usual, *others = found
+    return usual, others, tuple(name for value in others for name in found[value])
+
+
+def span(low: float, high: float) -> str:
+    """`8`, or `8 to 16`."""
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

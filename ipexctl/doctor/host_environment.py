@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ipexctl.doctor.context import HostContext, HostRule, few
-from ipexctl.doctor.finding import Finding, Level
+from ipexctl.doctor.finding import Finding, HostContext, HostRule, Level, few
 
 
 class VariableRule(NamedTuple):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ipexctl.doctor.context import GB, HostContext, HostRule, few, size
-from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.finding import GB, Finding, HostContext, HostRule, few, size
 from ipexctl.doctor.run_states import UNKNOWN
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import RunProcess

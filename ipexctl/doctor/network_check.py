@@ -34,8 +34,7 @@ from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, 
 from ipexctl.remote.session import OutputCollector, Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.config import names_in, ssh_names_for
-from ipexctl.trust.host_state import HostState
-from ipexctl.trust.host_steps import HostSteps, login_command, read_logins
+from ipexctl.trust.host_steps import HostState, HostSteps, login_command, read_logins
 from ipexctl.trust.login_errors import LoginAttempt, explain
 
 _TRUST: Final = "ipexctl trust"

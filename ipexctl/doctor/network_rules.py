@@ -12,18 +12,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from ipexctl.doctor.context import (
+from ipexctl.doctor.finding import (
     ClusterContext,
     ClusterRule,
+    Finding,
     HostContext,
     HostRule,
+    Level,
     few,
     groups,
     link_rate,
     odd_ones,
     open_ports,
 )
-from ipexctl.doctor.finding import Finding, Level
 from ipexctl.facts.facts import joining
 from ipexctl.hosts.internal import Network, common_networks
 from ipexctl.remote.control_machine import is_loopback

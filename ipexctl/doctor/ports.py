@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, get_args
 
-from ipexctl.doctor.context import close_ports, open_ports
-from ipexctl.doctor.finding import Finding, merge_findings
+from ipexctl.doctor.finding import Finding, close_ports, merge_findings, open_ports
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import GLOO_MENDED, Env, has_gloo_overflow, package_command
 from ipexctl.hosts.nodeset import fold

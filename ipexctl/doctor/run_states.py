@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from ipexctl.doctor.context import few
+from ipexctl.doctor.finding import few
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import RunSupervisor
 from ipexctl.hosts.host import Host

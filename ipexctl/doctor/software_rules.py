@@ -11,8 +11,17 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from ipexctl.doctor.context import ClusterContext, ClusterRule, HostContext, HostRule, few, groups, odd_ones
-from ipexctl.doctor.finding import Finding, Level
+from ipexctl.doctor.finding import (
+    ClusterContext,
+    ClusterRule,
+    Finding,
+    HostContext,
+    HostRule,
+    Level,
+    few,
+    groups,
+    odd_ones,
+)
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import (
     Env,

@@ -33,7 +33,7 @@ from ipexctl.node.common.guarded_directory import (
     set_attributes,
     write_all,
 )
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.file_stream import ManifestEntry
 from ipexctl.remote.outcome import HostError
 
 _READ: Final = 1 << 20

@@ -35,8 +35,7 @@ from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable, ignore_event
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.remote.session_pool import SessionPool

@@ -19,13 +19,11 @@ from ipexctl.facts.facts import Facts
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
-from ipexctl.hosts.home import find_leaders
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.push import InspectRequest, PlaceRequest
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError, HostResult, Report
-from ipexctl.remote.progress import BytesMoved, Watch, ignore_event
+from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool

@@ -20,8 +20,7 @@ from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.outcome import HostError, ignore_event
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Readable, Session, capture
 

@@ -23,15 +23,13 @@ from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import END
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.file_stream import END, ManifestEntry
 from ipexctl.node.files.push import CONTENT, PARCEL
 from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import BytesMoved, Notice, Watch
+from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 

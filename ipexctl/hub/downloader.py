@@ -29,8 +29,7 @@ from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice, Watch
+from ipexctl.remote.outcome import HostError, Notice, Watch
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog.table import StackSpec

@@ -32,14 +32,13 @@ from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_parser import JsonError
+from ipexctl.node.files.file_stream import ManifestEntry, read_entries
 from ipexctl.node.files.hub import OfferRequest
-from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.push import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import BytesMoved, Notice, Watch, ignore_event
+from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.remote.session_pool import SessionPool

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.cpu import CpuList
-from ipexctl.hosts.home import find_leaders
+from ipexctl.hosts.host import find_leaders
 from ipexctl.launch import allreduce, comm_env, hub, memory, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout

@@ -2,7 +2,7 @@
 
 srun has only three streams, which pass 5 MB/s in messages of 1024 bytes, so they carry only what starts and ends
 commands: lines of JSON on stdin, events on stdout. Each command gets its own TCP connection from here to the control
-machine's port, encrypted (`common/encrypted_socket.py`). Its key comes sealed for this account (`common/munge.py`),
+machine's port, encrypted (`common/encrypted_socket.py`). Its key comes sealed for this account (`common/slurm.py`),
 because what srun sends can be read on the network. Script and stdin come in on it; output and exit go out.
 
 stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
@@ -36,9 +36,8 @@ from ipexctl.node.common.encrypted_socket import client_context, encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.json_parser import JsonError, parse_json, parse_object
-from ipexctl.node.common.munge import MungeError, unseal
 from ipexctl.node.common.processes import adopt_descendants, all_processes
-from ipexctl.node.common.slurm import OF_SLURM
+from ipexctl.node.common.slurm import OF_SLURM, MungeError, unseal
 
 if TYPE_CHECKING:
     import socket

@@ -1,13 +1,59 @@
-"""Results and errors of a host, and the report of a call."""
+"""Results and errors of a host, the report of a call, and progress events of a long step. Values only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BytesMoved:
+    host: str
+    what: str
+    """`downloading`, `receiving`, or a file name."""
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A host began a step of unknown length, such as `unpacking`."""
+
+    host: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    host: str
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFinished:
+    host: str
+    what: str
+    ok: bool
+
+
+ProgressEvent = Notice | BytesMoved | Stepped | Timed | HostFinished
+Watch = Callable[[ProgressEvent], None]
+
+
+def ignore_event(*_: object) -> None:
+    """The default of `watch` and of other callbacks."""
+
 
 HostStatus = Literal["ok", "changed", "failed", "unreachable"]
 

@@ -39,12 +39,13 @@ from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName
 from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_parser import JsonError, parse_object
-from ipexctl.node.common.munge import MungeError, seal
 from ipexctl.node.common.slurm import (
+    MungeError,
     ask,
     environment_of_srun,
     job_end_in,
     own_job,
+    seal,
     show_job,
     step_argv,
     variables_of_job,

@@ -1,8 +1,8 @@
 """Fetches files of a run or a host, and resumes where an earlier transfer ended.
 
 A lost connection is reopened as long as connections still transfer bytes. The host names the files, so each name is
-matched against the request (`manifest.py`), and `destination.py` writes nothing outside the destination and through no
-link.
+matched against the request (`file_stream.py`), and `destination.py` writes nothing outside the destination and through
+no link.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import Cancelled, TimedOut, Unreachable
-from ipexctl.remote.progress import BytesMoved, Notice, Watch
+from ipexctl.remote.outcome import BytesMoved, Cancelled, Notice, TimedOut, Unreachable, Watch
 from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.sync.path_notes import note_fetched
 

@@ -34,8 +34,7 @@ from ipexctl.node.common.frames import (
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
-from ipexctl.remote.outcome import AgentEnded, HostError, Unreachable
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import AgentEnded, HostError, Notice, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.reconnect import Absence, silence_limit

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.files.requested import FetchResult, FileFailure
 from ipexctl.limits import MIRROR_INTERVAL
 from ipexctl.remote.cancel import RETRY_INTERVALS
-from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.progress import BytesMoved, Notice, ProgressEvent, Watch
+from ipexctl.remote.outcome import (
+    AgentEnded,
+    BytesMoved,
+    Cancelled,
+    HostError,
+    Notice,
+    ProgressEvent,
+    TimedOut,
+    Unreachable,
+    Watch,
+)
 from ipexctl.run.fetch import FetchRequest, fetch
 from ipexctl.run.queue_wait import look
 from ipexctl.run.reconnect import Absence

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.gather import HostFacts, gather_facts
-from ipexctl.hosts.home import find_leaders
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.uninstall import HomeReply
 from ipexctl.remote.node_call import call

@@ -20,8 +20,7 @@ from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import write_atomically
 from ipexctl.refusal import Refusal
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice, Watch, ignore_event
+from ipexctl.remote.outcome import HostError, Notice, Watch, ignore_event
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.env.staging import download_wheels, is_intact
 from ipexctl.stack.install_context import (

@@ -20,8 +20,7 @@ from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.probe import environment_command
 from ipexctl.facts.software import Env, running_pythons, ways_to_python
-from ipexctl.hosts.home import check_same_home
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.common.json_parser import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
@@ -30,8 +29,7 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_text
-from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import Notice, Watch, ignore_event
+from ipexctl.remote.outcome import Cancelled, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool

@@ -25,8 +25,7 @@ from ipexctl.node.env.replies import EnvRecord
 from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, exit_code
-from ipexctl.remote.progress import Timed, Watch
+from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog.table import StackSpec

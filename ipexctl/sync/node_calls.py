@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
-from ipexctl.node.files.file_stream import END
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.file_stream import END, ManifestEntry
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import TreeRequest
 from ipexctl.node.files.tree_upload import PutRequest

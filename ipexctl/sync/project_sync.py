@@ -21,13 +21,11 @@ from ipexctl.facts.facts import Facts
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.files.stream import pack_file
 from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
-from ipexctl.hosts.home import check_same_home, find_leaders
-from ipexctl.hosts.host import Host
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.hosts.host import Host, check_same_home, find_leaders
+from ipexctl.node.files.file_stream import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.remote.fanout import Outcome, run_in_background
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice, Timed, Watch, ignore_event
+from ipexctl.remote.outcome import HostError, Notice, Timed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool

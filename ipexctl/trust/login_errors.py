@@ -17,7 +17,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.trust.host_state import HostState
+    from ipexctl.trust.host_steps import HostState
 
 _IDENTITY = re.compile(r"ipexctl-is (.*)")
 IDENTITY_COMMAND = (

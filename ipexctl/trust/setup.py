@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.home import find_leaders
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.option_defaults import DEFAULT_HOME
@@ -24,8 +23,7 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
 from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
-from ipexctl.trust.host_state import HostState
-from ipexctl.trust.host_steps import HostSteps
+from ipexctl.trust.host_steps import HostState, HostSteps
 from ipexctl.trust.login_errors import explain
 
 

@@ -19,7 +19,7 @@ from ipexctl.text import AS_ASCII, neutralise, printable, printable_lines
 from ipexctl.ui.paragraph import wrapped_fix, wrapped_lines
 
 if TYPE_CHECKING:
-    from ipexctl.remote.progress import Notice
+    from ipexctl.remote.outcome import Notice
 
 _LOCK = threading.Lock()
 STOPPING = "stopping (press Ctrl-C again to leave at once)\n"

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, ProgressEvent, Stepped, Timed
+from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, ProgressEvent, Stepped, Timed
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import notice_text, print_message
 

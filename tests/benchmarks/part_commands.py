@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from ipexctl.commands.doctor_command import show_doctor
-from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
-from ipexctl.doctor.finding import DoctorReport, HostReport, merge_findings, worst
+from ipexctl.doctor.finding import DoctorReport, HostContext, HostReport, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.facts import parse
 from ipexctl.hosts.host import Host

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.faults import break_host
 from ipexctl.extras.lab.state import LabHost
 from lab_run_helpers import Running
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.faults import break_host
 from ipexctl.extras.lab.system import in_host
 
 from .fault_cases import ENDLESS, SHORT, FaultCase

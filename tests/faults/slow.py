@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.state import LabHost
 from ipexctl.extras.lab.system import in_namespaces
 from ipexctl.node.common.processes import read_stat

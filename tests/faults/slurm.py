@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.fault_injection import break_host, ssh_argv
+from ipexctl.extras.lab.faults import break_host, ssh_argv
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import CommandError, in_host
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cli_helpers import ipexctl
 from ipexctl.extras.lab.down import down
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host, in_namespaces, init_of, innermost_pid

@@ -21,7 +21,7 @@ from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
 from ipexctl.extras.lab.down import down, remove_abandoned
-from ipexctl.extras.lab.fault_injection import mend_host
+from ipexctl.extras.lab.faults import mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.up import up

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from hub_server import Hub
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.plan import front_gateway
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.state import LabHost
 from ipexctl.extras.lab.system import in_host
 
@@ -78,7 +78,7 @@ from pathlib import Path
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
 from ipexctl.extras.lab.down import down, find_labs, remove_abandoned
-from ipexctl.extras.lab.fault_injection import break_host, mend_host, ssh_argv
+from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
 from ipexctl.extras.lab.faults import FAULTS
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import load_all

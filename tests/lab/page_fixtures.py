@@ -15,7 +15,7 @@ import pytest
 from doc_shell import Shell
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import slurm
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi

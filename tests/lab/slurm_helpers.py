@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.files import hostfile
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host

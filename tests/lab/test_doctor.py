@@ -12,7 +12,7 @@ import pytest
 
 import ipexctl as package
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 

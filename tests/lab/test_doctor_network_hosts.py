@@ -13,7 +13,7 @@ from agent_helpers import wait_until
 from cli_helpers import ipexctl, processes_with
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import PREFIX, LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.facts.facts import Facts

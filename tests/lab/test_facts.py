@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli_helpers import processes_with
-from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.faults import break_host
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from ipexctl.facts.facts import Facts

@@ -13,7 +13,7 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import begin, ipexctl, processes_with
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.hosts.detect import read_hosts_file

@@ -21,7 +21,7 @@ from doc_blocks import ROOT, blocks
 from doc_shell import FILES
 from foreign_control import ForeignMachine, foreign_machine
 from install_helpers import PYTHON
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import on_host

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from lab_helpers import ask
 from message_data import missing

@@ -14,7 +14,7 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import processes_with
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.extras.lab.fault_injection import break_host, mend_host, ssh_argv
+from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import ask

@@ -9,8 +9,7 @@ import pytest
 
 from cli_helpers import CommandResult
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
-from ipexctl.extras.lab.faults import FAULTS
+from ipexctl.extras.lab.faults import FAULTS, break_host, find_host, mend_host, ssh_argv
 from ipexctl.extras.lab.state import Lab, LabHost
 from lab_helpers import ask, listens
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host
+from ipexctl.extras.lab.faults import break_host, find_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.extras.lab.state import load_all as list_labs

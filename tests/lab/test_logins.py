@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL, CommandResult, ipexctl
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec, ipv6
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import more_sshds

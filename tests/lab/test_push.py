@@ -16,7 +16,7 @@ from agent_helpers import wait_until
 from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
 from install_helpers import statuses
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import on_host

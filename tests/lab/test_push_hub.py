@@ -19,7 +19,7 @@ from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
 from hub_hosts import hub_on_uplink, install_downloader, without_hub
 from hub_server import Hub
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from lab_helpers import on_host

@@ -13,7 +13,7 @@ import pytest
 
 import ipexctl
 from agent_helpers import wait_until
-from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.faults import break_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.node.common.plan import to_json
 from lab_run_helpers import WAIT_SCRIPT, Cluster

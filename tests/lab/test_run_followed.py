@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import Cluster, by_rank
 

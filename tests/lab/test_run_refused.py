@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ipexctl.extras.lab.fault_injection import break_host
+from ipexctl.extras.lab.faults import break_host
 from ipexctl.extras.lab.plan import LabSpec
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, by_rank, rank_reports
 from message_data import missing

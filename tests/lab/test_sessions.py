@@ -17,7 +17,7 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl import limits
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.extras.lab.system import in_host

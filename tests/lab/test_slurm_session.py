@@ -15,7 +15,7 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from install_helpers import PYTHON
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.extras.lab.system import in_host

@@ -15,7 +15,7 @@ import pytest
 
 from cli_helpers import CommandResult
 from install_helpers import Target, statuses
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 

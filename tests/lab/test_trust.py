@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli_helpers import begin, ipexctl
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host

@@ -25,7 +25,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, send_line
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint import CheckpointFiles
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.file_stream import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 

@@ -18,8 +18,8 @@ import pytest
 from run_helpers import HERE, SLEEP_FOREVER, Run, processes_with, runs_in
 
 from agent_helpers import all_pythons, wait_until
+from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.processes import all_processes, is_running
-from ipexctl.node.common.sockets import free_port
 from ipexctl.node.run.machine_state import MpirunEnded
 from ipexctl.node.run.master_port import bind_problem, listening_process
 from ipexctl.node.run.mpirun import MpirunProcess

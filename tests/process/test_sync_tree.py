@@ -25,7 +25,7 @@ from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_own
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.file_stream import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import TreePlan, TreeUpdate, receive_contents, stage_from_store, stage_small

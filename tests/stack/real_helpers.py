@@ -19,7 +19,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
 from ipexctl.extras.lab.down import down
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.files import hostfile
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab, LabHost

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from real_helpers import EXAMPLES, real_lab
 
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from lab_run_helpers import Cluster, new_cluster
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

@@ -14,7 +14,7 @@ from training_lab import Training
 from cli_helpers import CommandResult
 from ipexctl import inrank
 from ipexctl.extras.lab import system
-from ipexctl.extras.lab.fault_injection import ssh_argv
+from ipexctl.extras.lab.faults import ssh_argv
 from lab_helpers import on_host
 from lab_run_helpers import by_rank
 

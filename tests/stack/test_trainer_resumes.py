@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from real_helpers import real_lab
 
-from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.state import Lab
 from lab_run_helpers import Cluster, by_rank, new_cluster
 from message_data import missing

@@ -22,8 +22,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.down import RemovedLabs, find_labs
 from ipexctl.extras.lab.down import down as remove_labs
-from ipexctl.extras.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
-from ipexctl.extras.lab.faults import FAULTS
+from ipexctl.extras.lab.faults import FAULTS, break_host, find_host, mend_host, ssh_argv
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import FoundLab, Lab, LabHost
 from ipexctl.extras.lab.state import load_all as list_labs

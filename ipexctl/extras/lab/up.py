@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import cpu_files, files, network, slurm, state, system
+from ipexctl.extras.lab import cpu_profiles, files, network, slurm, state, system
 from ipexctl.extras.lab.down import known_labs, remove
-from ipexctl.extras.lab.fault_injection import inject
-from ipexctl.extras.lab.faults import find_fault
+from ipexctl.extras.lab.faults import find_fault, inject
 from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.state import Lab, LabHost, lab_lock, machine_lock
 from ipexctl.limits import LAB_HOST_START
@@ -153,7 +152,7 @@ def _make(lab: Lab) -> Lab:
     lab.ssh_config.write_text(files.ssh_config(lab))
     lab.inventory.write_text(files.inventory(lab))
     shared = make_shared_home(lab) if lab.shared_home else None
-    cpu_files.write_profiles(lab)
+    cpu_profiles.write_profiles(lab)
     of_slurm = slurm.prepare(lab) if lab.slurm else None
     banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
     openssh = files.openssh_version(banner)
@@ -228,7 +227,7 @@ def _start(
         "LOGIN": host.user,
         "HOME_DIR": host.home,
         "SHARED": str(shared or "") if not host.is_bastion else "",
-        "COSTUME": str(cpu_files.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
+        "COSTUME": str(cpu_profiles.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
         "SHELF": str(state.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
         **(of_slurm.environment if of_slurm else {}),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS
+from ipexctl.extras.play.keywords import ANSIBLE_FACTS
 from ipexctl.extras.play.masks import masked, shown
 from ipexctl.extras.play.model import Block, Flush, Play, Step, Task
 from ipexctl.extras.play.play_context import PlayContext
@@ -34,7 +34,7 @@ from ipexctl.extras.play.variables import ansible_facts, send_call_variables, se
 from ipexctl.facts.facts import to_json
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 
 _FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
 GATHER: Final = "gather facts"

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.play.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
-from ipexctl.extras.play.keywords import TASK, advice, condition, conditions
+from ipexctl.extras.play.keywords import NOT_MODULES, NOT_OPTIONS, TASK, UNSUPPORTED, advice, condition, conditions
 from ipexctl.extras.play.model import Arg
 from ipexctl.extras.play.modules import MODULES
 from ipexctl.extras.play.options import TOO_LARGE_FIX, Spec, check_copied, source_path

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError, raise_all
-from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS, HINTS
+from ipexctl.extras.play.keywords import ANSIBLE_FACTS, HINTS
 from ipexctl.extras.play.model import Playbook, Task
 from ipexctl.extras.play.options import converted, local_path, script_argv
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate

@@ -20,7 +20,7 @@ from typing import Any, Final
 from jinja2 import TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError, TemplateError
 
-from ipexctl.extras.play.ansible_names import HINTS
+from ipexctl.extras.play.keywords import HINTS
 from ipexctl.extras.play.renderer_env import BadTemplate, Renderer, Undefined
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.limits import TEMPLATE_RENDERED

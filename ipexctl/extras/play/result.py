@@ -18,8 +18,7 @@ from ipexctl.extras.play.model import Task
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import make_private_directory, write_atomically
-from ipexctl.remote.outcome import HostError, HostResult
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import HostError, HostResult, Notice
 from ipexctl.user_directories import state_directory
 
 

@@ -34,8 +34,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import HostError, Notice
 
 if TYPE_CHECKING:
     from ipexctl.extras.play.engine import Engine

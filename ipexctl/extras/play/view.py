@@ -27,7 +27,7 @@ from ipexctl.extras.play.result import (
     TaskStarted,
 )
 from ipexctl.hosts.nodeset import fold
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json

@@ -11,19 +11,23 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ipexctl.extras.report.markup import Markup, element, escaped, joined, path_data, short
-from ipexctl.extras.report.measurements import HostCurves, RankGrid, RankRow
-from ipexctl.extras.report.page import TimeCurve
-from ipexctl.extras.report.phases import PhaseKind, RunPhase
-from ipexctl.extras.report.scales import (
+from ipexctl.extras.report.markup import (
+    Markup,
     clock_text,
     duration_text,
+    element,
+    escaped,
     host_labels,
+    joined,
     number_text,
+    path_data,
     quantity,
+    short,
     time_ticks,
     value_ticks,
 )
+from ipexctl.extras.report.measurements import HostCurves, PhaseKind, RankGrid, RankRow, RunPhase
+from ipexctl.extras.report.page import TimeCurve
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
 PLOT: Final = RIGHT - LEFT

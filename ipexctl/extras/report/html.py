@@ -14,9 +14,8 @@ from typing import Final
 
 from ipexctl.extras.report import drawings
 from ipexctl.extras.report.comparison import Change, Incomparable, RunComparison
-from ipexctl.extras.report.markup import Markup, element, escaped, joined
+from ipexctl.extras.report.markup import Markup, duration_text, element, escaped, joined, number_text
 from ipexctl.extras.report.page import Fact, ReportPage, SettingRow
-from ipexctl.extras.report.scales import duration_text, number_text
 from ipexctl.extras.slow.view import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted

@@ -1,9 +1,14 @@
-"""HTML and SVG elements. Texts enter a page only by `escaped`, between tags, never in a name, attribute or address."""
+"""HTML and SVG elements, and axes: where their marks are, and how numbers and times are written. Pure.
+
+Texts enter a page only by `escaped`, between tags, never in a name, attribute or address.
+"""
 
 from __future__ import annotations
 
 import html
-from typing import NewType
+import math
+from collections.abc import Iterable
+from typing import Final, NewType
 
 from ipexctl.text import printable
 
@@ -40,3 +45,91 @@ def path_data(words: str) -> str:
     if words.strip("0123456789.-MmLlHhVvZz ,"):
         raise ValueError("not the data of a path")
     return words
+
+
+_TIME_STEPS: Final = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
+    *(86400, 172800, 432000, 864000, 1728000, 4320000),
+)
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
+    step = next((step for step in _TIME_STEPS if span / step <= most), span / most)
+    divisor, unit = next(((size, name) for size, name in _UNITS if step >= size), (1, "s"))
+    marks = [number * step for number in range(int(span / step + 1e-9) + 1)]
+    return [(at, f"{number_text(at / divisor)} {unit}" if at else "0") for at in marks]
+
+
+def value_ticks(most: float, least: float = 0.0, count: int = 4) -> list[float]:
+    """Round marks from 0, or below a negative `least`, to at least `most`."""
+    most, least = max(most, 0.0), min(least, 0.0)
+    if not math.isfinite(most - least) or most - least < 1e-300:
+        return [0.0, 1.0]
+    raw = (most - least) / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= raw * (1 - 1e-9))
+    first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def number_text(value: float) -> str:
+    """Three digits: `0.125`, `3.2`, `410`, `12.5k`."""
+    digits, prefix = _scaled(value)
+    return f"{digits}{prefix}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """`40 cores`, `300 GB`, `1.2 GB/s`."""
+    digits, prefix = _scaled(value)
+    return f"{digits} {prefix}{unit}"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    if not math.isfinite(value):
+        return "?", ""
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size * 0.9995:
+            return _digits(value / size), prefix
+    return _digits(value), ""
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+
+
+def clock_text(seconds: float) -> str:
+    """Time since the start: `45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`."""
+    whole = round(min(max(seconds, 0.0), 1e12))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 86400:
+        return f"{whole // 3600}:{whole // 60 % 60:02} h"
+    return f"{whole // 86400} d {whole // 3600 % 24} h"
+
+
+def duration_text(seconds: float) -> str:
+    """Duration: `0.4 s`, `45 s`, `12 min`, `12:05 min`."""
+    if 0 <= seconds < 9.95:
+        return f"{seconds:.1f} s"
+    text = clock_text(seconds)
+    return text.replace(":00 ", " ") if ":00 " in text else text
+
+
+def shortened(name: str, most: int) -> str:
+    """A long name keeps its two ends."""
+    if len(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{name[: most - 1 - half]}…{name[-half:]}"
+
+
+def host_labels(hosts: Iterable[str], most: int) -> dict[str, str]:
+    """Name → label: without the common domain, and shortened; an address stays complete."""
+    names = list(dict.fromkeys(hosts))
+    domains = {name.partition(".")[2] for name in names}
+    is_shared = len(domains) == 1 and not any(name.replace(".", "").isdigit() for name in names)
+    return {name: shortened(name.partition(".")[0] if is_shared else name, most) for name in names}

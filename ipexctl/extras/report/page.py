@@ -20,11 +20,13 @@ from ipexctl.extras.report.measurements import (
     HostCurves,
     Measurements,
     RankGrid,
+    RunPhase,
+    before_start,
     columns_for,
+    find_phases,
     host_curves,
     rank_grid,
 )
-from ipexctl.extras.report.phases import RunPhase, before_start, find_phases
 from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of

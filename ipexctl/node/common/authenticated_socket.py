@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Iterable
 
-from ipexctl.node.common import sockets
+from ipexctl.node.common import listener
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
@@ -53,7 +53,7 @@ class AuthenticatingServer(ABC):
         `port`: kind of port, for the handshake; `clients`: how many may connect at once; `addresses`: theirs, if known;
         `number`: port number, 0 for any.
         """
-        listening = sockets.listen(bind, number)
+        listening = listener.listen(bind, number)
         self.port: int = listening.getsockname()[1]
         self._listener = Listener([listening], token, port, self._on_client, clients)
         self._listener.addresses.update(addresses)

@@ -193,3 +193,37 @@ def step_argv(node: str, job: str = "") -> list[str]:
 
 def own_job() -> str:
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""
+
+
+TTL = 3600
+"""Seconds in which a credential can be opened: a step may wait for resources. munge's default maximum."""
+_MUNGE_ANSWER = 10.0
+
+
+class MungeError(Exception):
+    """munge is missing or refused; the text is the reason."""
+
+
+def seal(text: str) -> str:
+    """Signs and encrypts a text with munge, for one account of the cluster, as a scheduler's daemons do.
+
+    munge on another machine opens it for that account alone, once, and within TTL. It encrypts with the cluster's key,
+    which root of each machine has. The text is on no command line.
+    """
+    return _call(["munge", f"--restrict-uid={os.geteuid()}", f"--ttl={TTL}"], text).strip()
+
+
+def unseal(credential: str) -> str:
+    """Raises a MungeError if it is no credential, or not for this account."""
+    return _call(["unmunge", "--metadata=/dev/null"], credential)
+
+
+def _call(argv: list[str], text: str) -> str:
+    try:
+        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=_MUNGE_ANSWER, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MungeError(f"{argv[0]}: {getattr(error, 'strerror', None) or 'it does not answer'}") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise MungeError(lines[-1] if lines else f"{argv[0]} ended with exit code {done.returncode}")
+    return done.stdout.decode(errors="replace")

@@ -1,8 +1,9 @@
-"""Makes a lock with uv and returns its output unchanged; `stack/lock/make_lock.py` reads it.
+"""Makes a lock with uv and returns its output unchanged; builds wheels from its sources. `make_lock.py` reads both.
 
 Logins are in uv's environment, never in argv or a file. An index wins over later ones, which can add versions but not
 replace them. For a directory of wheels uv gets stand-ins with only METADATA: otherwise it would hash and unpack all of
-them, 3 minutes for 4 GB. Temporary files are below the home.
+them, 3 minutes for 4 GB. Temporary files are below the home. A build runs the packages' own code on this machine; only
+packages named on the command line have a source in the lock.
 """
 
 from __future__ import annotations
@@ -15,25 +16,99 @@ import shutil
 import sys
 import zipfile
 import zlib
+from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, NamedTuple, TypedDict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from ipexctl.node.common.answer import answer_until_stopped
-from ipexctl.node.common.files import sha256_of
+from ipexctl.node.common.answer import AgentError, answer_until_stopped
+from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
-from ipexctl.node.common.http import CA_BUNDLES
+from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain, without_login
+from ipexctl.node.common.limits import DOWNLOAD_SILENCE
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.env.indexes import local_path
 from ipexctl.node.env.replies import CompileReply, LocalWheel
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
-from ipexctl.node.env.wheel_build import BuildFailed, build_wheels, interpreter_for
 
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.env.indexes import SourceRequest
     from ipexctl.node.files.store import StoreFile
+
+
+NAME = re.compile(r'^name = "([^"]+)"', re.MULTILINE)
+SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
+
+
+class SourceArchive(NamedTuple):
+    package: str
+    url: str
+    sha256: str
+
+
+class BuildFailed(Exception):
+    """uv's output."""
+
+
+def sources(pylock: str) -> Iterator[SourceArchive]:
+    for entry in pylock.split("[[packages]]")[1:]:
+        name, sdist = NAME.search(entry), SDIST.search(entry)
+        if name and sdist:
+            yield SourceArchive(name.group(1), sdist.group(1), sdist.group(2))
+
+
+def interpreter_for(request: CompileRequest) -> str:
+    """The environments' Python, for building. Raises an AgentError if this machine has none."""
+    version = request["python"]
+    own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
+    found = request["interpreter"] or own or shutil.which(f"python{version}")
+    if found is None:
+        builds = ", ".join(request["builds"])
+        raise AgentError(
+            f"there is no Python {version} on this machine to build {builds}",
+            "install that Python here, or let the first host reach an index: it builds then",
+        )
+    return found
+
+
+def build_wheels(
+    request: CompileRequest, pylock: str, uv: list[str], env: dict[str, str], directory: Path
+) -> dict[str, LocalWheel]:
+    client = HttpClient(request["settings"], request["logins"])
+    env = {**env, "SOURCE_DATE_EPOCH": "315532800"}  # the same source makes the same wheel
+    built = {}
+    for number, source in enumerate(sources(pylock)):
+        place = directory / "built" / str(number)
+        place.mkdir(parents=True)
+        archive = download(client, source, place)
+        argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
+        argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
+        child = run([*argv, "--out-dir", str(place), str(archive)], env, directory, timeout=request["timeout"])
+        wheel = next(place.glob("*.whl"), None)
+        if child.process.returncode or wheel is None:
+            raise BuildFailed(child.text)
+        digest = sha256_of(wheel)
+        stored = Path(home_of(request), "wheels", digest, wheel.name)
+        make_private_directory(stored.parent)
+        write_atomically(stored, wheel.read_bytes())
+        built[source.url] = LocalWheel(str(stored), digest, stored.stat().st_size)
+    return built
+
+
+def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
+    """Raises an AgentError, also if the hash differs from the lock's."""
+    path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
+    try:
+        with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
+            shutil.copyfileobj(response, file, 1 << 20)
+    except (OSError, HTTPException, ValueError) as error:
+        raise AgentError(f"{without_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
+    if sha256_of(path) != source.sha256:
+        raise AgentError(f"{path.name} has not the sha256 of the index", "run ipexctl install again")
+    return path
+
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20

@@ -25,8 +25,8 @@ from ipexctl.node.common.files import read_json, write_json_atomically
 from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.records import Detail
-from ipexctl.node.common.sockets import free_port
 from ipexctl.node.env.check import normalize, sites_of
 from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.replies import VerifyPhase, VerifyResult

@@ -65,7 +65,7 @@ from ipexctl.node.files.checkpoint_report import (
     read_copies,
     read_known,
 )
-from ipexctl.node.files.manifest import ManifestEntry, identity_of
+from ipexctl.node.files.file_stream import ManifestEntry, identity_of
 from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
 from ipexctl.node.files.tree import generations, runs_with_programs
 

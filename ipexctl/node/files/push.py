@@ -34,8 +34,7 @@ from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, enter_path
-from ipexctl.node.files.file_stream import read_body, read_files
-from ipexctl.node.files.manifest import ManifestEntry, read_entries, to_json, unpack_entries
+from ipexctl.node.files.file_stream import ManifestEntry, read_body, read_entries, read_files, to_json, unpack_entries
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 from ipexctl.node.files.verified_blobs import VerifiedBlobs
 

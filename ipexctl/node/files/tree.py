@@ -36,7 +36,7 @@ from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_o
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
-from ipexctl.node.files.manifest import ManifestEntry, identity_of
+from ipexctl.node.files.file_stream import ManifestEntry, identity_of
 from ipexctl.node.files.replies import Generation, TreesReply
 
 if TYPE_CHECKING:

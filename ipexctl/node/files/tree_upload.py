@@ -24,8 +24,7 @@ from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
-from ipexctl.node.files.file_stream import CHUNK, ByteStream, read_files
-from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
+from ipexctl.node.files.file_stream import CHUNK, ByteStream, ManifestEntry, identity_of, read_files, unpack_entries
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
     SHA256,

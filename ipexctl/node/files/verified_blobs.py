@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.files import read_json, write_atomically
-from ipexctl.node.files.manifest import identity_of
+from ipexctl.node.files.file_stream import identity_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, Mapping, NamedTuple
 
-from ipexctl.node.common import sockets
+from ipexctl.node.common import listener
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import (
@@ -371,7 +371,7 @@ class SupervisorLoop:
         master = Master(plan.master_addr, plan.master_port)
         if master.port and not attempt:  # an earlier attempt used it
             check_master_port(master.addr, master.port)
-        master = master._replace(port=master.port or sockets.free_port(master.addr))
+        master = master._replace(port=master.port or listener.free_port(master.addr))
         if plan.exchanged:
             self.exchange = self.begin_exchange(plan)
             if not self.has_checkpoint:

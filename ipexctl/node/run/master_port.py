@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 
-from ipexctl.node.common import sockets
+from ipexctl.node.common import listener
 from ipexctl.node.common.processes import read_text
 
 
@@ -27,7 +27,7 @@ def check_master_port(address: str, port: int) -> None:
     process = listening_process(port)
     by = f": {process} listens on it" if process else f": {problem}"
     try:
-        other = f"; or another one, such as --master-port {sockets.free_port(address)}"
+        other = f"; or another one, such as --master-port {listener.free_port(address)}"
     except OSError:
         other = ""
     raise PortError(

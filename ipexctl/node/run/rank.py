@@ -28,10 +28,10 @@ from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import Master, StoreJob, read_job
 from ipexctl.node.common.json_parser import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
+from ipexctl.node.common.listener import is_of_this_machine
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.plan import Plan, command_of, for_hosts, host_of, read_plan, variables_of
 from ipexctl.node.common.records import DETAIL_MARK, Detail
-from ipexctl.node.common.sockets import is_of_this_machine
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState

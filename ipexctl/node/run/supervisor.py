@@ -20,7 +20,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common import sockets
+from ipexctl.node.common import listener
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import Listen, Start, jobs_of
@@ -56,23 +56,23 @@ def main(action: str) -> int:  # noqa: ARG001
     stdin = open(0, "rb", closefd=False)  # noqa: SIM115
     request = decode(Listen, parse_json(stdin.readline()), "the request")
     allow_many_files(1 << 20)
-    local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
+    local = f"{listener.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
-        listeners = [sockets.listen(request.bind)]
+        listeners = [listener.listen(request.bind)]
     except OSError as error:
         emit("failed", reason=f"nothing can listen on {request.bind}: {error.strerror or error}", fix="")
         return 1
     port = listeners[0].getsockname()[1]
     with contextlib.suppress(OSError):  # a sandbox without Unix sockets: node0's ranks are refused there and use TCP
-        listeners.append(sockets.listen(local))
+        listeners.append(listener.listen(local))
     emit("listening", local=local, port=port)
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the caller has exited
         return 1
     send_reply = daemonize("supervisor", f"{request.rundir}/supervise.log")
     if isinstance(send_reply, str):
-        for listener in listeners:  # they close with the supervisor
-            listener.close()
+        for listening in listeners:  # they close with the supervisor
+            listening.close()
         return reply_and_follow(send_reply, stdin)
     try:
         document = as_object(parse_json(line))

@@ -14,7 +14,7 @@ import socket
 import time
 from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 
-from ipexctl.node.common import sockets
+from ipexctl.node.common import listener
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
 from ipexctl.node.common.handshake import RANKS, ClientHandshake, HandshakeError
 from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
@@ -87,7 +87,7 @@ class SupervisorClient:
         for address in self.contact.addresses:
             sock = None
             try:
-                family, socket_address = sockets.resolve(*address)
+                family, socket_address = listener.resolve(*address)
                 sock = socket.socket(family, socket.SOCK_STREAM)
                 sock.setblocking(False)
                 code = sock.connect_ex(socket_address)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.facts import addresses_among
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import running_pythons, ways_to_python
-from ipexctl.hosts.home import check_same_home
+from ipexctl.hosts.host import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_use import NO_USE, HubUse

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.facts import addresses_among
 from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation, missing
 from ipexctl.files.stream import NotInStore
-from ipexctl.hosts.home import find_leaders
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.replies import CheckResult
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, HostStatus, TimedOut
-from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
+from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, machine_token, parse_result

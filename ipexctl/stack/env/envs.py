@@ -14,8 +14,7 @@ from typing import Any
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
-from ipexctl.hosts.home import find_leaders
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.env.replies import EnvListing
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
 from ipexctl.remote.session import Session

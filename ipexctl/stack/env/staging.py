@@ -29,8 +29,7 @@ from ipexctl.node.common.http import without_login
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import BytesMoved, HostFinished
+from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.install_context import InstallContext

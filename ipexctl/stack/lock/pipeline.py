@@ -28,8 +28,7 @@ from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.install_context import InstallContext, InstallRequest

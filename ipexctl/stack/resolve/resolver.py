@@ -19,15 +19,17 @@ from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
     common_pythons,
+    easiest_problem,
     has_isa,
     interpreters_for,
+    missing_wheels,
     profiles,
+    queried_indexes,
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import IPEX, ONECCL, OPTIONAL, TORCH, UV, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Newest, Reason, Rejected, because
-from ipexctl.stack.resolve.rejection import easiest_problem, missing_wheels, queried_indexes
 
 Tried = Sequence[tuple[StackSpec, Reason]]
 

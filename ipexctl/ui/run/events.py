@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import RunStatus
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.summary import summary_fields
 from ipexctl.text import AS_ASCII, printable, without_colors

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks
 from ipexctl.text import neutralise, without_colors
 from ipexctl.ui.messages import notice_text

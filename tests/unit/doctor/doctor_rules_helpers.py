@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import recorded_probes
-from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
-from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.finding import Finding, HostContext
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Nic, Route
 from ipexctl.facts.software import Env, Mpi

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeSession
-from ipexctl.doctor.context import open_ports
+from ipexctl.doctor.finding import open_ports
 from ipexctl.doctor.network_check import (
     _NetworkCheck,
     check_network,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from ipexctl.doctor.ports import Pair
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.session import Session
-    from ipexctl.trust.host_state import HostState
+    from ipexctl.trust.host_steps import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
 

@@ -15,8 +15,7 @@ from ipexctl.files.destination import Destination, MissingPart, Transfer, WriteR
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.files import file_sender
-from ipexctl.node.files.file_stream import Wanted
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.file_stream import ManifestEntry, Wanted
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.fetch import FetchRequest, fetch

@@ -25,8 +25,7 @@ from ipexctl.node.files.file_sender import SendRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.progress import ProgressEvent
+from ipexctl.remote.outcome import Cancelled, HostError, ProgressEvent, TimedOut, Unreachable
 from ipexctl.remote.session import Ended
 from ipexctl.run import fetch as fetch_module
 from ipexctl.run.fetch import (

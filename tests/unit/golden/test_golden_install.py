@@ -17,7 +17,7 @@ from test_project_requirements import CONDA, PYPROJECT
 
 from ipexctl.errors import UserError
 from ipexctl.facts.system import Mount
-from ipexctl.hosts.home import check_same_home
+from ipexctl.hosts.host import check_same_home
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.install_context import install_request

@@ -19,7 +19,7 @@ from ipexctl.extras.play.playbook_file import find_playbook
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
 from ipexctl.extras.play.templater import Templater
 from ipexctl.extras.play.variables import read_vars_dirs
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
 from playbook_helpers import refusal as playbook_error
 from test_play_read import TASKS as TASKS_WITH_TAGS

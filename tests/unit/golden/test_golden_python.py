@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from golden_file import Case, golden_diff
 
 import ipexctl
-from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.outcome import ignore_event
 from measures import ROOT
 
 HANDLES = ("Cluster", "Run")

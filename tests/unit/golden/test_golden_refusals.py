@@ -26,14 +26,12 @@ import ipexctl
 from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
-from ipexctl.extras.lab.fault_injection import pick_host
-from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments
+from ipexctl.extras.lab.faults import check_possible, find_fault, pick_host, read_arguments
 from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.system import missing
 from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
-from ipexctl.hosts.home import home_on_nodes
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
 from ipexctl.remote.cancel import Cancel
@@ -44,7 +42,7 @@ from ipexctl.spec import RunSpec
 from ipexctl.sync.project import read_project
 from ipexctl.sync.root import describe_root_problem, path_problem
 from ipexctl.sync.scan import check_size, scan_project
-from ipexctl.trust.host_state import read_host_state
+from ipexctl.trust.host_steps import read_host_state
 
 UNTYPED: Any = ipexctl
 RECORD = RunRecord("run1", Host("here", "127.0.0.1"), "/nowhere", "python3")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ipexctl.node.common import listener
 from ipexctl.node.common import listener as rules
-from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import FILES, ClientHandshake, ServerHandshake
 from ipexctl.node.common.link import ConnectionBroken, Link, ready
@@ -25,7 +25,7 @@ class Port:
 
     def __init__(self, stack: ExitStack) -> None:
         self.stack = stack
-        self.socket = sockets.listen("127.0.0.1")
+        self.socket = listener.listen("127.0.0.1")
         self.clients: list[Link] = []
         self.refuse = False
         self.listener = Listener([self.socket], TOKEN, FILES, self.take)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from ipexctl.node.env import verify_steps
-from ipexctl.node.env.wheel_build import SourceArchive, download
+from ipexctl.node.env.lock import SourceArchive, download
 
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpClient

@@ -13,8 +13,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import HostError, Unreachable
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import HostError, Notice, Unreachable
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Ended, Readable, Session
 from ipexctl.run import follow, reconnect

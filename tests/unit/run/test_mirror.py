@@ -15,8 +15,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, Unreachable
-from ipexctl.remote.progress import Notice, ProgressEvent
+from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, Notice, ProgressEvent, Unreachable
 from ipexctl.remote.session import Session
 from ipexctl.run import mirror as mirror_module
 from ipexctl.run.fetch import fetch as fetch_files

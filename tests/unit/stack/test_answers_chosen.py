@@ -17,12 +17,10 @@ from stack_helpers import PYPI, host, index
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import Disk, HomeDirectory
-from ipexctl.hosts.home import check_same_home, find_leaders
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.env.replies import AvailableWheel, EnvRecord, PipSettings
 from ipexctl.refusal import Refusal
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.changes import PackageChange, changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.env.envs import EnvsResult, _target_of

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from test_trust_plan import HOST_STATE
 
 from ipexctl.commands.trust_command import show
-from ipexctl.hosts.home import home_on_nodes
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import (
     HostAddresses,
     InterfaceAddress,
@@ -22,7 +21,7 @@ from ipexctl.hosts.internal import (
 )
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostStatus
-from ipexctl.trust.host_state import read_nics
+from ipexctl.trust.host_steps import read_nics
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain
 from ipexctl.trust.setup import TrustReport, TrustResult
 

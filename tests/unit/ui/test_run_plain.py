@@ -13,7 +13,7 @@ from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
 from ipexctl.node.run.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.plain import PlainRun

@@ -13,7 +13,7 @@ from rich.segment import Segment
 
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus, SlowRank, State, Throughput
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.frame import Frame

@@ -9,7 +9,7 @@ from ipexctl.commands.install_command import show
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.refusal import Refusal
-from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
+from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.lock import Lock, Wheel

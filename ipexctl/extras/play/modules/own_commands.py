@@ -16,7 +16,7 @@ from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_r
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient
 from ipexctl.stack.env.record import check_new_env_name

@@ -26,8 +26,7 @@ from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.outcome import Cancelled
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Cancelled, Notice
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.local_copy import LocalCopy

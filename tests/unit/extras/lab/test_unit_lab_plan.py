@@ -16,8 +16,7 @@ from ipexctl.extras.lab import faults, files, network, slurm, state, system
 from ipexctl.extras.lab.command import lab_command
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.down import labs_of, mounts_below
-from ipexctl.extras.lab.fault_injection import find_host, pick_host
-from ipexctl.extras.lab.faults import FAULTS, check_possible, find_fault, read_arguments, steps
+from ipexctl.extras.lab.faults import FAULTS, check_possible, find_fault, find_host, pick_host, read_arguments, steps
 from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, LabSpec, check, free_block, free_name, ipv6, plan_lab
 from ipexctl.extras.lab.state import from_json, netns_name, to_json
 from ipexctl.extras.lab.system import innermost_pid

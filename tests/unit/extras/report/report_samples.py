@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ipexctl.extras.report.measurements import HostWindow, Measurements, Window, host_curves, rank_grid
+from ipexctl.extras.report.measurements import HostWindow, Measurements, RunPhase, Window, host_curves, rank_grid
 from ipexctl.extras.report.page import Fact, ReportPage, SettingRow, StackText, throughput_of
-from ipexctl.extras.report.phases import RunPhase
 from ipexctl.run.why.diagnosis import Line
 
 START = 1_700_000_000.0

@@ -13,18 +13,17 @@ from report_samples import measured_page, measurements
 
 from ipexctl.extras.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
 from ipexctl.extras.report.html import page_html
-from ipexctl.extras.report.markup import path_data
-from ipexctl.extras.report.measurements import Columns, RankGrid, RankRow
-from ipexctl.extras.report.phases import RunPhase
-from ipexctl.extras.report.scales import (
+from ipexctl.extras.report.markup import (
     clock_text,
     host_labels,
     number_text,
+    path_data,
     quantity,
     shortened,
     time_ticks,
     value_ticks,
 )
+from ipexctl.extras.report.measurements import Columns, RankGrid, RankRow, RunPhase
 
 _LETTER = 6.4
 """About the mean width of a letter of 11.5 px."""
