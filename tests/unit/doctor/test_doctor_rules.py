@@ -29,9 +29,8 @@ from doctor_rules_scenes import MORE_SCENES, SCENES
 import recorded_probes
 from ipexctl.doctor import software_rules
 from ipexctl.doctor.cluster_machines import gain_without_slow
-from ipexctl.doctor.context import GB, MB, HostContext
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
-from ipexctl.doctor.finding import Finding, merge_findings, worst
+from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Rdma, Route

@@ -15,8 +15,7 @@ import pytest
 
 from ipexctl.extras.lab import state
 from ipexctl.extras.lab.command import condition_text, show_labs
-from ipexctl.extras.lab.cpu_files import cpu_mask, cpuinfo, sysfs, wrappers
-from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, cpus, find_cpu_profile
+from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, cpu_mask, cpuinfo, cpus, find_cpu_profile, sysfs, wrappers
 from ipexctl.extras.lab.plan import LabSpec, plan_lab
 from ipexctl.extras.lab.state import FoundLab, Lab, from_json, labs_to_remove, to_json
 from ipexctl.node.common.processes import ProcessIdentity, own_identity

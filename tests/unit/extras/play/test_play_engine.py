@@ -31,7 +31,7 @@ from ipexctl.extras.play.result import (
 from ipexctl.extras.play.view import PlayView
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.run.start.request import StartFailure
 from message_data import missing
 from playbook_helpers import HOSTS, book, play_of, run_playbook
