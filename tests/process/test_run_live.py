@@ -21,7 +21,7 @@ import signal, sys, threading, time
 from ipexctl.run.follow import RunEnded
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RankStatus, RunStatus
-from ipexctl.remote.progress import Notice
+from ipexctl.remote.outcome import Notice
 from ipexctl.ui.run.live_view import LiveRun
 
 def status(state):
