@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.paths import CheckedPaths, check_paths
+from ipexctl.run.start.request import StartError
 from ipexctl.spec import RunSpec
 from tls_helpers import serving
 
@@ -222,6 +224,17 @@ def checked(mpi: Path | str = "auto", unsynced: str = "", **options: Any) -> Che
         found = check_paths([Host("localhost", "localhost")], request, pool, unsynced)
     assert isinstance(found, CheckedPaths), found
     return found
+
+
+@pytest.mark.parametrize(("option", "make"), [("data", Path.mkdir), ("setup", Path.touch)])
+def test_a_named_path_must_be_on_the_host(tmp_path: Path, option: str, make: Callable[[Path], object]) -> None:
+    path = tmp_path / "named"
+    given: dict[str, Any] = {option: (str(path),) if option == "data" else str(path)}
+    with pytest.raises(StartError) as caught:
+        checked(**given)
+    assert f"--{option} {path}" in caught.value.failure.reason
+    make(path)
+    checked(**given)
 
 
 @pytest.mark.parametrize("path", ["opt/mpi/bin/mpirun", "opt/mpi/bin", "opt/mpi"])
