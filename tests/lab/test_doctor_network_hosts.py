@@ -13,6 +13,7 @@ from agent_helpers import wait_until
 from cli_helpers import ipexctl, processes_with
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
+from ipexctl.doctor.smoke import measure
 from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import PREFIX, LabSpec
 from ipexctl.extras.lab.state import Lab
@@ -122,6 +123,25 @@ def test_host_failure_during_the_check_is_reported_without_a_hang(lab: Lab, faul
     assert only(report.findings, "network.login").hosts == ("node3",)
     assert only(report.findings, "network.port_untested").hosts == ("node2",)
     check_nothing_left(lab)
+
+
+def test_measurement_keeps_its_time_limit_and_leaves_no_processes(lab: Lab) -> None:
+    hosts, facts = read_hosts_file(lab.hostfile), _facts(lab)
+    internal = {host.name: host.address for host in hosts}
+    for late, measured in ((None, {"node2", "node3"}), ("no-python", {"node3"}), ("link-down", {"node3"})):
+        try:
+            with open_sessions(lab) as pool:
+                if late:
+                    break_host(lab.hosts[1], late)
+                started = time.monotonic()
+                report = measure(pool, hosts, internal, facts)
+                assert time.monotonic() - started < 5.2
+        finally:
+            mend_host(lab.hosts[1])
+        assert {link.name for link in report.links if link.bits} == measured
+        assert all("memory" in host.figures for host in report.hosts if host.name in measured)
+        assert {finding.level for finding in report.findings} <= {"info", "warn"}
+        check_nothing_left(lab)
 
 
 def test_cancelled_network_check_ends_and_leaves_no_processes(lab: Lab) -> None:

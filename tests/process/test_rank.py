@@ -68,6 +68,7 @@ def test_independent_copies_have_no_variables_of_a_rank_or_of_mpirun(make: Calla
         "PMI_SIZE": "2",
         "MPI_LOCALRANKID": "0",
         "OMPI_COMM_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "none",
     }
     run = make(
         "import json, os\nprint(json.dumps(dict(os.environ)))",
