@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import Watch, ignore_event
+from ipexctl.run.start.call import RunCall
 
 if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun, StartedRun
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import typer
 
@@ -33,6 +33,7 @@ from ipexctl.commands.defaults import (
     shared_options,
 )
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, is_on_command_line
+from ipexctl.doctor.finding import DoctorReport
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.found_files import user_file
 from ipexctl.hosts.nodeset import fold
@@ -42,10 +43,6 @@ from ipexctl.text import printable, tilde_path
 from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.ui.table import show_table
-
-if TYPE_CHECKING:
-    from ipexctl.doctor.finding import DoctorReport
-
 
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")

@@ -7,8 +7,6 @@ run's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, command, flag, option
@@ -16,11 +14,9 @@ from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.run.follow import OnRunUpdate, RunUpdate
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix
-
-if TYPE_CHECKING:
-    from ipexctl.run.follow import OnRunUpdate, RunUpdate
 
 
 @command()

@@ -8,19 +8,17 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.files.push import PushReport, PushResult
 from ipexctl.hugging_face import is_repo_word, parse_repo
 from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.text import counted, expanded, printable, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
-
-if TYPE_CHECKING:
-    from ipexctl.files.push import PushReport, PushResult
 
 
 @command(no_args_is_help=True)

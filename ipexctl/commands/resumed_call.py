@@ -10,18 +10,16 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ipexctl.commands import complete
 from ipexctl.commands.defaults import ALTERNATIVES, CLUSTER
 from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_module
 from ipexctl.commands.shared_options import Output, option
 from ipexctl.errors import UserError
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.call import RunCall, TypedCall
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.run.registry import RunRecord
 
 RESUME: Final = option(
     "--resume RUN",

@@ -6,18 +6,16 @@ import os
 import sys
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
+from ipexctl.sync.node_calls import SyncReport, SyncResult
+from ipexctl.sync.project import Project
 from ipexctl.sync_options import SyncOptions
 from ipexctl.text import counted, printable, tilde_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
-
-if TYPE_CHECKING:
-    from ipexctl.sync.node_calls import SyncReport, SyncResult
-    from ipexctl.sync.project import Project
 
 
 @command()

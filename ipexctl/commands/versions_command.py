@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -12,6 +12,7 @@ from ipexctl.call_options import option_text
 from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
 from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
 from ipexctl.text import printable
@@ -19,9 +20,6 @@ from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import show_failures, value_json
 from ipexctl.ui.table import output_width, print_lines, show_table
-
-if TYPE_CHECKING:
-    from ipexctl.stack.choice import VersionsReport
 
 
 @command()

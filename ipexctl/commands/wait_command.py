@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -13,12 +13,10 @@ from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, opti
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRegistry
+from ipexctl.run.wait import WaitResult
 from ipexctl.text import printable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.run.end_of_run import end_lines
-
-if TYPE_CHECKING:
-    from ipexctl.run.wait import WaitResult
 
 
 @command()

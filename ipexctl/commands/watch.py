@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from ipexctl.api.followed_runs import follow_copy_instead
 from ipexctl.api.known_runs import CallWatcher, call_error
 from ipexctl.commands.interrupt import Interrupt, Leave, handling_signals
+from ipexctl.commands.shared_options import Output, ViewOptions
 from ipexctl.errors import OutputError
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
@@ -32,12 +32,9 @@ from ipexctl.run.stop import stop
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.end_of_run import left_text
+from ipexctl.ui.run.events import EventsView
 from ipexctl.ui.run.plain import PlainRun, wants_live
-
-if TYPE_CHECKING:
-    from ipexctl.commands.shared_options import Output, ViewOptions
-    from ipexctl.ui.run.events import EventsView
-    from ipexctl.ui.run.run_view import RunView
+from ipexctl.ui.run.run_view import RunView
 
 
 def watch_run(

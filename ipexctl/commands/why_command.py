@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 
@@ -15,16 +15,14 @@ from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.option_declaration import check_seconds
 from ipexctl.run.registry import FailedCall, RunRecord
+from ipexctl.run.why.diagnosis import Diagnosis, Line
+from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
 from ipexctl.ui.table import print_lines
-
-if TYPE_CHECKING:
-    from ipexctl.run.why.diagnosis import Diagnosis, Line
-    from ipexctl.run.why.why import WhyResult
 
 
 @command()

@@ -7,21 +7,17 @@ top level. `accelerate_env` has the variables that follow from it.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import ACCELERATE, read_regular, read_typed
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
-from ipexctl.spec import AccelerateConfig
+from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.text import expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from ipexctl.spec import RunSpec
 
 CPU_KINDS: Final = ("NO", "MULTI_CPU")
 NESTED: Final[Mapping[str, tuple[str, ...]]] = {

@@ -5,17 +5,14 @@ Taken from the code of every generation from 0.19 to 1.15: `docs/accelerate.md` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
 from ipexctl.node.common.plan import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ipexctl.spec import AccelerateConfig
+from ipexctl.spec import AccelerateConfig
 
 PROJECT: Final = "accelerate"
 IPEX: Final = "intel-extension-for-pytorch"

@@ -10,18 +10,14 @@ training a little, so only the user chooses that.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
-from ipexctl.node.common.plan import ALLREDUCE, AS_THEY_ARE, WIRE, Choice, Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.launch.context import LaunchContext, NodeLayout
-    from ipexctl.launch.request import LaunchRequest
-    from ipexctl.node.common.plan import AllReduceReason, Backend, WireReason
+from ipexctl.launch.request import LaunchRequest
+from ipexctl.node.common.plan import ALLREDUCE, AS_THEY_ARE, WIRE, AllReduceReason, Backend, Choice, Setting, WireReason
 
 OLDEST_TORCH: Final = (2, 1)
 """The oldest torch on which the code in `inrank/` is tested."""

@@ -5,16 +5,12 @@ Blocks have one size, in one NUMA node where they fit, because the slowest rank 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ipexctl.launch.topology import Core, Cores, cpus, threads_of_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.spec import Bind
+from ipexctl.spec import Bind
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,11 @@ nothing. The user's own -x wins later (`overrides.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 
 _OMNI_PATH: Final = "hfi1"
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ipexctl.facts.facts import Facts
+from ipexctl.launch.binding import Binding
 from ipexctl.launch.overrides import requested_number
+from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.topology import Cores
 from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, Backend, Choice, Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.launch.binding import Binding
-    from ipexctl.launch.request import LaunchRequest
-    from ipexctl.launch.topology import Cores
-    from ipexctl.starters.direct import LaunchFlavor
+from ipexctl.starters.direct import LaunchFlavor
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,20 @@ needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import HubRepo, load_call, push_line
 from ipexctl.launch.hub_use import NO_USE, HubUse, NamedRepo
+from ipexctl.node.common.plan import Setting
 from ipexctl.refusal import Refusal
 from ipexctl.text import join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
     from ipexctl.launch.request import LaunchRequest
-    from ipexctl.node.common.plan import Setting
 
 CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 OFFLINE: Final = "HF_HUB_OFFLINE"

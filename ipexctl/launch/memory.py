@@ -9,19 +9,16 @@ takes something else.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.facts.system import Memory
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.rank_distribution import fewer_ranks
 from ipexctl.refusal import Refusal
 from ipexctl.text import counted, readable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.facts.system import Memory
-    from ipexctl.launch.context import LaunchContext
 
 TORCH_START: Final = 210 << 20
 """Private memory of a process after its first step of a tiny model: torch 2.13 with gloo, on x86-64."""

@@ -7,23 +7,19 @@ None is needed if a starter may start the ranks itself (`starters/`), which `--l
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.request import LaunchRequest, MpiImport
+from ipexctl.node.common.plan import Backend
 from ipexctl.refusal import Refusal
 from ipexctl.starters.choice import rank_starter_of
-from ipexctl.starters.direct import DIRECT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.facts.software import Env, Mpi
-    from ipexctl.launch.request import LaunchRequest, MpiImport
-    from ipexctl.node.common.plan import Backend
-    from ipexctl.starters.direct import LaunchFlavor
-    from ipexctl.starters.starter import RankStarter
+from ipexctl.starters.direct import DIRECT, LaunchFlavor
+from ipexctl.starters.starter import RankStarter
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
 

@@ -8,19 +8,15 @@ Intel MPI to. Node0 starts every daemon itself, because only node0 can log into 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ipexctl.launch.comm_env import common_iface
+from ipexctl.launch.context import LaunchContext
+from ipexctl.launch.mpi import Launcher
 from ipexctl.launch.python_env import for_launcher
-from ipexctl.node.common.plan import LaunchFile, Setting, hostfile_text
+from ipexctl.node.common.plan import HostPlan, LaunchFile, Setting, hostfile_text
 from ipexctl.starters.choice import rank_starter_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.launch.context import LaunchContext
-    from ipexctl.launch.mpi import Launcher
-    from ipexctl.node.common.plan import HostPlan
 
 STARTUP_TIMEOUT: Final = 120
 _SSH: Final = """\

@@ -7,22 +7,17 @@ the plan is as it is and needs no action, so `run` prints it with -v only, and -
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import allreduce, comm_env, hub, memory, threads
-from ipexctl.launch.mpi import lone_ranks_note, started_by
+from ipexctl.launch.context import LaunchContext, NodeLayout
+from ipexctl.launch.mpi import Launcher, lone_ranks_note, started_by
 from ipexctl.launch.overrides import has_no_workers
+from ipexctl.launch.rank_distribution import RankDistribution
 from ipexctl.launch.stated_backend import stated_note
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.launch.context import LaunchContext, NodeLayout
-    from ipexctl.launch.mpi import Launcher
-    from ipexctl.launch.rank_distribution import RankDistribution
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:

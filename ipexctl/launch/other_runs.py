@@ -7,17 +7,14 @@ sentences about them. A run that is alive on several hosts is one `OtherRun`.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
+from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from ipexctl.facts.cpu import CpuList
-    from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 
 MOST_SHOWN: Final = 3
 """Runs that a message describes; the others are counted."""

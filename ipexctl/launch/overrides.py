@@ -8,21 +8,17 @@ would hang them. A secret's value is never in a plan.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, Backend, Setting
 from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
-from ipexctl.spec import CCL_WORKERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ipexctl.launch.request import LaunchRequest
-    from ipexctl.spec import Export, RunSpec
-    from ipexctl.starters.direct import LaunchFlavor
+from ipexctl.spec import CCL_WORKERS, Export, RunSpec
+from ipexctl.starters.direct import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 _OF_PLANS: Final = {ALLREDUCE: "--allreduce shared or backend", WIRE: "--wire bf16 or int8"}

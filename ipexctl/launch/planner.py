@@ -8,7 +8,7 @@ mpirun, the variables (`python_env`, `threads`, `comm_env`), over them the user'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import find_leaders
@@ -28,16 +28,12 @@ from ipexctl.launch.overrides import (
     worker_count,
 )
 from ipexctl.launch.rank_distribution import ranks_on
+from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.topology import cores_of, dtype
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
 from ipexctl.refusal import Refusal
 from ipexctl.spec import asked_of
 from ipexctl.starters.choice import rank_starter_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.launch.request import LaunchRequest
 
 
 def plan_launch(request: LaunchRequest) -> Plan | Refusal:

@@ -6,16 +6,12 @@ which another launcher numbers its ranks is removed, unless it is chosen for thi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from ipexctl.launch.comm_env import over_mpi
+from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-
 
 _STRAYS: Final = (
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",

@@ -6,21 +6,18 @@ No host gets more ranks than it has cores, also by its slots, unless --oversubsc
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.facts.facts import Facts
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.binding import level
 from ipexctl.launch.topology import cores_of, default_ranks
 from ipexctl.refusal import Refusal
+from ipexctl.spec import RunSpec
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.spec import RunSpec
 
 MAX_RANKS_PER_CORE: Final = 64
 """With more, starting the ranks alone can stop a host from answering, so --oversubscribe does not allow it."""

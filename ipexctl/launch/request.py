@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.launch.hub import NO_HUB
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.software import Mpi
+from ipexctl.hosts.host import Host
+from ipexctl.launch.hub import NO_HUB, Hub
+from ipexctl.launch.stated_backend import StatedBackend
+from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.common.plan import Setting
+from ipexctl.spec import RunSpec
 from ipexctl.starters.mpirun import OVER_SSH
+from ipexctl.starters.starter import Starter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.software import Mpi
-    from ipexctl.hosts.host import Host
-    from ipexctl.launch.hub import Hub
     from ipexctl.launch.memory import EarlierMemory
-    from ipexctl.launch.stated_backend import StatedBackend
-    from ipexctl.node.common.job import ConnectivityRecord
-    from ipexctl.node.common.plan import Setting
-    from ipexctl.spec import RunSpec
-    from ipexctl.starters.starter import Starter
 
 
 @dataclass(frozen=True, slots=True)

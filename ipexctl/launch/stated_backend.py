@@ -8,17 +8,16 @@ takes gloo, transformers refuses the argument).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
+from ipexctl.node.common.plan import Backend
+from ipexctl.spec import AccelerateConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ipexctl.launch.request import LaunchRequest
-    from ipexctl.node.common.plan import Backend
-    from ipexctl.spec import AccelerateConfig
 
 OPTIONS: Final = ("--ddp_backend", "--ddp-backend", "--xpu_backend", "--xpu-backend")
 """The Trainer's argument: both spellings, and its name in transformers 4.11 to 4.28."""

@@ -7,17 +7,13 @@ malloc. On CPUs of different kinds all ranks use the instructions of the weakest
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from ipexctl.facts.cpu import TIERS
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-
 
 _IPEX: Final = "intel-extension-for-pytorch"
 

@@ -9,16 +9,13 @@ each NUMA node, and the smallest host decides for all. oneCCL's workers get a co
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from ipexctl.facts.cpu import Cpu, CpuList
+from ipexctl.node.common.plan import Backend
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ipexctl.facts.cpu import Cpu, CpuList
-    from ipexctl.node.common.plan import Backend
 
 Dtype = Literal["bfloat16", "float32"]
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.call_options import CallOptions
 from ipexctl.extensions import addition
 from ipexctl.found_files import config_directory
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.option_defaults import DEFAULT_HOME
@@ -22,11 +24,6 @@ from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import expanded, home_directory
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.hosts.host import Host
 
 COMPLETIONS: Final = (
     ".bash_completions/ipexctl.sh",

@@ -8,27 +8,23 @@ between nodes. The text comes from untrusted processes and is bounded.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import DUMP_WAIT, STOP_ANSWER
-from ipexctl.node.common.frames import FrameError, decode_json
+from ipexctl.node.common.frames import Frame, FrameError, decode_json
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
+from ipexctl.node.run.runs import DumpRequest
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
 from ipexctl.run.ranks import describe_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.node.common.frames import Frame
-    from ipexctl.node.run.runs import DumpRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord
 
 _MOST_TEXT: Final = 1 << 20
 """Characters parsed per process; a node sends at most an eighth of that."""

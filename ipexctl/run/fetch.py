@@ -10,29 +10,26 @@ from __future__ import annotations
 import io
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
+from ipexctl.node.files.file_sender import RunFiles, SendRequest
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, Cancelled, Notice, TimedOut, Unreachable, Watch
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.registry import RunRecord
 from ipexctl.sync.path_notes import note_fetched
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.files.file_sender import RunFiles, SendRequest
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.registry import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

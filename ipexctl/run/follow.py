@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.limits import NODE0_STEADY
@@ -32,23 +33,18 @@ from ipexctl.node.common.frames import (
     decode_output,
 )
 from ipexctl.node.common.records import RunStatus, as_number, read_status
+from ipexctl.node.run.follow import FollowRequest
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import AgentEnded, HostError, Notice, Unreachable
 from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session
+from ipexctl.run.dump import DumpReceiver
+from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.reconnect import Absence, silence_limit
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import check_windows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.node.run.follow import FollowRequest
-    from ipexctl.remote.session import Session
-    from ipexctl.run.dump import DumpReceiver
-    from ipexctl.run.local_copy import LocalCopy
-    from ipexctl.run.registry import RunRecord
-
 
 MOST_EARLY_ENDS: Final = 5
 """If node0's following program ends this often in a row, each time within NODE0_STEADY of its start, the call gives up:

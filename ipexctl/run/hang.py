@@ -12,18 +12,15 @@ same        all ranks wait in the same call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import FINAL
+from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, join_words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup
 
 HangKind = Literal["ended", "elsewhere", "no-stack", "mismatch", "same"]
 

@@ -19,8 +19,10 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ipexctl.node.common.files import make_private_directory, read_json, write_atomically, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart, WindowsFile
@@ -28,11 +30,6 @@ from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.run.output_notes import NotesWriter
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.stack_dumps import dump_path
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
 
 _STATUS_INTERVAL: Final = 5.0
 _MAX_OPEN_FILES: Final = 256

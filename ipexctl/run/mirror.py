@@ -9,13 +9,15 @@ changes while it is read is a failure only in the last pass. A node0 that is awa
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.files.requested import FetchResult, FileFailure
+from ipexctl.hosts.host import Host
 from ipexctl.limits import MIRROR_INTERVAL
-from ipexctl.remote.cancel import RETRY_INTERVALS
+from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.outcome import (
     AgentEnded,
     BytesMoved,
@@ -27,18 +29,12 @@ from ipexctl.remote.outcome import (
     Unreachable,
     Watch,
 )
+from ipexctl.remote.session import Session
 from ipexctl.run.fetch import FetchRequest, fetch
 from ipexctl.run.queue_wait import look
 from ipexctl.run.reconnect import Absence
+from ipexctl.run.registry import RunRecord
 from ipexctl.text import counted, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
 
 _LOST: Final = (Unreachable, TimedOut, AgentEnded)
 """The kernel may kill the program there for lack of memory."""

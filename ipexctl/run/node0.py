@@ -6,26 +6,22 @@ The caller owns the session to node0: `api/known_runs.py` opens it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.connector import ConnectOptions
+from ipexctl.node.common.files import RunReference
+from ipexctl.node.common.frames import Frame
+from ipexctl.node.run.runs import ListRequest
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call, ignore_reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ipexctl.node.common.files import RunReference
-    from ipexctl.node.common.frames import Frame
-    from ipexctl.node.run.runs import ListRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.connector import OnStep
-    from ipexctl.remote.reply import OnEvent, Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
+from ipexctl.remote.reply import OnEvent, Reply
+from ipexctl.remote.session import Session
+from ipexctl.run.registry import RunRecord
 
 
 def options_of(

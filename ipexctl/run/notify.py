@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
-from ipexctl.node.run.notify import run_command
+from ipexctl.node.run.notify import NotifyEnd, run_command
 from ipexctl.node.run.summary import summary_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.node0 import call_on_node0, options_of
-from ipexctl.run.registry import RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.summary import summary_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.node.common.files import RunReference
-    from ipexctl.node.run.notify import NotifyEnd
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
 
 
 def check_notify(command: str) -> None:

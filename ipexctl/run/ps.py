@@ -5,28 +5,24 @@ A submitted run gets its place from the answer, once it has begun in its job.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.node.run.runs import ListRequest
 from ipexctl.option_defaults import FORKS
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.node0 import call_on_node0
 from ipexctl.run.queue import queue_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.run.runs import ListRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,16 @@ open. Once the run has begun, its record has hosts and ranks, and goes to the re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import Session
 from ipexctl.run.ps import KnownRun, query_session
-from ipexctl.run.registry import RunRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.queue import Queue
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.queue import Queue
+from ipexctl.run.registry import RunRecord, RunRegistry
 
 INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 """Seconds between two questions; a job waits for hours, and a controller serves many."""

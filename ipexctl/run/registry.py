@@ -13,6 +13,7 @@ import re
 import secrets
 import shlex
 import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from ipexctl.call_options import CallOptions
 from ipexctl.errors import UserError, place_fix
 from ipexctl.hosts.batch_systems import job_number
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.json_parser import as_object, read_json_file
 from ipexctl.node.common.json_records import check_type, decode
@@ -31,9 +33,6 @@ from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from ipexctl.node.common.answer import Json
     from ipexctl.starters.starter import Starter
 
 SCHEMA: Final = "ipexctl.record/1"

@@ -12,26 +12,23 @@ import json
 import math
 import shlex
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.run.replies import PrunedRun, PruneReply
+from ipexctl.node.run.retention import PruneRunsRequest
 from ipexctl.option_defaults import FORKS
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult
+from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_final_status, remove_copy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.run.retention import PruneRunsRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
 GB: Final = "IPEXCTL_KEEP_GB"

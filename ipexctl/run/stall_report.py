@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from ipexctl.known_errors.match import bare, shortened
+from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.run.dump import Dump, name_ranks, place_lines
 from ipexctl.run.hang import explain_hang
 from ipexctl.text import format_clock, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ipexctl.node.common.records import Silence, SilentRank
 
 _BUSY: Final = 50.0
 """Percent of a core above which a rank computes or spins."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipexctl.limits import STOP_ANSWER, STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
+from ipexctl.node.run.runs import StopRequest
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.node.run.runs import StopRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

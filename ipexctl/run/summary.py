@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run import summary
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord
 
 
 def summary_fields(

@@ -8,25 +8,21 @@ carries ipexctl's marks is removed; the rest is named with the command for it.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.uninstall import HomeReply
+from ipexctl.node.uninstall import HomeReply, UninstallRequest
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.run.registry import RunRegistry, abandoned_runs, starting_runs
 from ipexctl.trust.setup import TrustOptions, revoke
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.node.uninstall import UninstallRequest
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
 

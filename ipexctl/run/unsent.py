@@ -10,21 +10,18 @@ import ast
 import posixpath
 import re
 import shlex
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.call import TypedCall
 from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.project import Project
 from ipexctl.sync.root import owner_here, real_path, tree_name
 from ipexctl.text import join_words
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.start.call import TypedCall
-    from ipexctl.sync.project import Project
 
 _FILE_NAME: Final = re.compile(r"(?:[\w.+-]{1,100}/){0,8}[\w+-][\w.+-]{0,100}\.[A-Za-z]\w{0,9}")
 _RESULTS: Final = (".pt", ".pth", ".ckpt", ".log", ".png", ".html")

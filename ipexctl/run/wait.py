@@ -7,25 +7,21 @@ what was not seen is not reported.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from ipexctl.node.common.records import RunStatus
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, run_exit_code
+from ipexctl.remote.session import Session
+from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate, run_exit_code
 from ipexctl.run.local_copy import read_final_status, save_final_status
+from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.follow import RunUpdate
-    from ipexctl.run.ps import KnownRun
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord
 
 ASK_AGAIN_SECONDS: Final = 10.0
 """Seconds between two attempts to reach a node0 that is away."""

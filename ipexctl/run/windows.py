@@ -7,11 +7,14 @@ damaged file is left out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.launch.memory import EarlierMemory
 from ipexctl.limits import WHY_ANSWER
+from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
 from ipexctl.node.run.window_file import (
     BINARY,
@@ -24,17 +27,10 @@ from ipexctl.node.run.window_file import (
     decode_host_windows,
     decode_rank_windows,
 )
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.session import Session
 from ipexctl.run.node0 import call_on_node0
-from ipexctl.run.registry import RunRegistry, stem_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from ipexctl.node.common.files import RunReference
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord, RunRegistry, stem_of
 
 _MAX_RECEIVED: Final = 64 << 20
 _LOOKED_AT: Final = 5

@@ -6,6 +6,7 @@ belong to an extra, which adds `starter:NAME`; an unknown name counts as mpirun 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from shutil import which
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,8 +19,6 @@ from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from ipexctl.starters.starter import RankStarter, Starter
 
 Transport = Literal["auto", "ssh", "srun"]

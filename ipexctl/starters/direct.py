@@ -7,11 +7,8 @@ number from an mpirun.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from collections.abc import Mapping
+from typing import Final, Literal
 
 RankFlavor = Literal["srun", "none"]
 """What starts ranks without an MPI. `srun`: Slurm. `none`: ipexctl itself."""

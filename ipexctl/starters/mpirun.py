@@ -5,13 +5,12 @@ This is the default way. Ranks that need no mpirun may be started directly.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.starters.direct import DIRECT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ipexctl.starters.starter import RankStarter
 
 

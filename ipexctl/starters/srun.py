@@ -6,18 +6,15 @@ nothing, because the wrappers bind by the plan.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.hosts.batch_systems import job_name, job_number
 from ipexctl.node.common.slurm import ask, seconds_left, show_time_left
+from ipexctl.starters.direct import RankFlavor
+from ipexctl.starters.starter import RankStarter
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.starters.direct import RankFlavor
-    from ipexctl.starters.starter import RankStarter
 
 _IN_PLACE_OF_SSH: Final = """\
 #!/bin/sh

@@ -7,12 +7,10 @@ answered by each of them; callers never compare names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.starters.direct import RankFlavor
+from ipexctl.starters.direct import RankFlavor
 
 
 class RankStarter(Protocol):

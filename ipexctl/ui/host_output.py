@@ -14,20 +14,18 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.text import counted, printable
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.safe_output import OutputPipes, for_terminal
-
-if TYPE_CHECKING:
-    from ipexctl.remote.fanout import ExecResult
 
 
 class LiveOutput(OutputPipes):

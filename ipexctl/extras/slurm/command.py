@@ -17,14 +17,14 @@ import typer
 from ipexctl.commands.launch_options import ScriptCommand, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.extras.slurm.script import QueueOptions
+from ipexctl.hosts.host import Host
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 
 if TYPE_CHECKING:
-    from ipexctl.extras.slurm.script import QueueOptions
     from ipexctl.extras.slurm.submission import SubmittedRun
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.run.start.request import StartFailure
 

@@ -7,22 +7,19 @@ a record; the login node is reached by ssh.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_job_end, describe_run_end
-from ipexctl.node.common.records import GONE
+from ipexctl.node.common.records import GONE, QueueJob, RunStatus
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import Explained
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.starters.mpirun import MpirunOverSsh
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.records import QueueJob, RunStatus
-    from ipexctl.remote.reply import Reply
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.why.diagnosis import Diagnosis
 
 _REASONS: Final = {
     "PartitionConfig": "it asks for more than its partition has, and does not begin",

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.option_declaration import declaration_of
-from ipexctl.spec import RankOptions, RunOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.spec import RunSpec
+from ipexctl.spec import RankOptions, RunOptions, RunSpec
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
 _TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)

@@ -12,13 +12,11 @@ import hashlib
 import importlib.util
 import io
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODULES: Final = (
     *("ClusterShell", "annotated_doc", "click", "packaging", "pathspec", "platformdirs", "rich", "shellingham"),

@@ -13,46 +13,40 @@ import json
 import secrets
 import shlex
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.extras.slurm import shipment
 from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
+from ipexctl.hosts.host import Host
+from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.remote.command import Command
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import capture
-from ipexctl.run.registry import RunRegistry, mark_pending, new_id
+from ipexctl.remote.session import Captured, capture
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.preflight.imports import check_script, with_environment
-from ipexctl.run.start.project import files_in_other_generations
+from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
 from ipexctl.run.start.records import new_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
+from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import note_secret_files
+from ipexctl.sync.project import Project
+from ipexctl.sync.project_sync import ProjectSync
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import Gathered
-    from ipexctl.remote.session import Captured
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
-    from ipexctl.sync.project import Project
-    from ipexctl.sync.project_sync import ProjectSync
 
 PROGRAMS: Final = ("sbatch", "scontrol", "scancel", "srun")
 _OWN_DISKS: Final = frozenset(

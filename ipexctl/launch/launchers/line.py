@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.launch.launchers.table import LAUNCHERS, LauncherRow
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")

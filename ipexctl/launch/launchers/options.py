@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
 from ipexctl.launch.launchers.table import CHOICES, FLAGS, NUMBERS, LauncherRow
-from ipexctl.spec import Export
+from ipexctl.spec import CommandKind, Export
 from ipexctl.text import is_variable_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.spec import CommandKind
 
 SHELL: Final = "the shell"
 _OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")

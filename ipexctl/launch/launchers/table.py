@@ -7,13 +7,11 @@ becomes, or a word that `options` knows (`variable`, `ignored` …). Only what g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from ipexctl.spec import Allocator, OpenMp
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NUMBERS: Final = ("n", "ppn", "nodes", "omp", "ccl_workers", "master_port", "max_restarts")
 FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}

@@ -11,13 +11,15 @@ import itertools
 import json
 import os
 import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.found_files import check_found
+from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
 from ipexctl.launch.launchers.line import check_file, is_shell
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
@@ -25,11 +27,6 @@ from ipexctl.launch.launchers.table import ACCELERATE
 from ipexctl.option_declaration import declared
 from ipexctl.spec import AccelerateConfig, Export, RunSpec
 from ipexctl.text import counted, join_words
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
 
 _RANKS, _HOSTS = ("n", "ppn"), ("hostfile", "hosts")
 _SAME: Final = (

@@ -16,39 +16,33 @@ import secrets
 import shlex
 import tarfile
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
-from ipexctl.node.common.job import HostStarterRequest, Listen, StoreJob, jobs_of
+from ipexctl.node.common.frames import Frame
+from ipexctl.node.common.job import ConnectivityRecord, HostStarterRequest, Listen, StoreJob, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
-from ipexctl.node.common.plan import program_line, to_json
+from ipexctl.node.common.plan import Plan, program_line, to_json
 from ipexctl.node.common.queue_files import DIRECTORY
+from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.fanout import fan_out, run_in_background
+from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import agent_zip, call_line, explain_stderr, script_text
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue, capture
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.retention import RetentionLimits, background_prune
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.stop import stop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import Frame
-    from ipexctl.node.common.job import ConnectivityRecord
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.node.run.follow import FollowRequest
-    from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.registry import RunRecord
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""

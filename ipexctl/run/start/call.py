@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.hosts.host import Host
 from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
     from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
 
 
 class TypedCall(NamedTuple):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.node.common.plan import Commit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF: Final = re.compile(r"refs/[^\s\x00-\x1f\x7f]{1,250}")

@@ -8,38 +8,32 @@ changed here, so plan and dry run see the same.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ipexctl.facts.facts import addresses_among
+from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import running_pythons, ways_to_python
-from ipexctl.hosts.host import check_same_home
+from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_use import NO_USE, HubUse
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.connectivity import read_node0
 from ipexctl.run.start.preflight.hub import ask_hosts
 from ipexctl.run.start.preflight.paths import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.spec import RunSpec
+from ipexctl.stack.catalog.table import StackSpec
 from ipexctl.stack.env.record import records_of
 from ipexctl.trust.config import config_in, ssh_names_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.env.replies import EnvRecord
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.spec import RunSpec
-    from ipexctl.stack.catalog.table import StackSpec
 
 
 def gather(

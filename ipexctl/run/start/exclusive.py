@@ -12,32 +12,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.facts.live_runs import Look, read_look
 from ipexctl.facts.probe import live_runs_command, lock_command
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import describe_all, find_other_runs
 from ipexctl.limits import RUNS_LOOK
-from ipexctl.remote.fanout import run_in_background
+from ipexctl.node.common.frames import StreamName
+from ipexctl.node.common.plan import OtherRun
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Ended, OutputCollector, StdinQueue, capture
+from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue, capture
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import rough_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.node.common.plan import OtherRun
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""

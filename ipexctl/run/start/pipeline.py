@@ -15,26 +15,32 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
+from ipexctl.facts.gather import HostFacts
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered, LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
-from ipexctl.node.common.plan import Setting, for_hosts
+from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.common.plan import Plan, Setting, for_hosts
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
 from ipexctl.run.retention import prune_local, read_limits
 from ipexctl.run.start.begin import Launch, clean_up
+from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.commit import find_commit
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
@@ -53,22 +59,11 @@ from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_not
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
+from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.starters.choice import rank_starter_of
 from ipexctl.sync.path_notes import note_secret_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.job import ConnectivityRecord
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.call import RunCall
-    from ipexctl.spec import AccelerateConfig, RunSpec
-    from ipexctl.sync.project import Project
-    from ipexctl.sync.project_sync import ProjectSync
+from ipexctl.sync.project import Project
+from ipexctl.sync.project_sync import ProjectSync
 
 
 @dataclass(frozen=True, slots=True)

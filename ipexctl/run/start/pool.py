@@ -7,18 +7,14 @@ each can replace each. Hosts without a shared home need --checkpoint: a lost one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.plan import Plan
 from ipexctl.refusal import Refusal
+from ipexctl.spec import RunSpec
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.spec import RunSpec
 
 
 def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:

@@ -12,23 +12,20 @@ import glob
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.preflight.imports import ScriptFile, project_module, project_script
+from ipexctl.spec import RunSpec
 from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.text import tilde_path
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.spec import RunSpec
 
 _MOST_SIMILAR: Final = 20
 _OF_ONE_PROCESS: Final = {"litgpt": "this command trains in one process on CPUs: over several, it shards for GPUs"}

@@ -6,18 +6,17 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipexctl.call_options import CallOptions
+from ipexctl.hosts.host import Host
+from ipexctl.launch.request import Gathered
+from ipexctl.node.common.plan import Plan
+from ipexctl.remote.connector import ConnectOptions
 from ipexctl.run.registry import RunRecord
-from ipexctl.spec import asked_of
+from ipexctl.run.start.call import RunCall
+from ipexctl.spec import RunSpec, asked_of
 
 if TYPE_CHECKING:
-    from ipexctl.call_options import CallOptions
-    from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import Gathered
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.remote.connector import ConnectOptions
-    from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
 
 
 def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:

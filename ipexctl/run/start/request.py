@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+from ipexctl.call_options import CallOptions
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
+from ipexctl.node.common.plan import OtherRun
 from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
@@ -28,15 +33,6 @@ from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import expanded, is_variable_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from ipexctl.call_options import CallOptions
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.plan import OtherRun
-
 
 _LONGEST_TAG: Final = 80
 

@@ -7,25 +7,21 @@ lost host, and scripts get the world size of the very first run, whose global ba
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.live_runs import Look
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
-from ipexctl.remote.outcome import TimedOut, Unreachable
+from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.request import check_ranks
+from ipexctl.spec import RunSpec
 from ipexctl.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import HostError
-    from ipexctl.run.registry import RunRecord
-    from ipexctl.run.start.call import RunCall
-    from ipexctl.spec import RunSpec
 
 NO_ANSWER: Final = (Unreachable, TimedOut)
 

@@ -6,24 +6,21 @@ A note is for what the user can act on now. Only a script that is certain to nee
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ipexctl.hosts.batch_systems import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.known_errors.gpu_code import suggestions
+from ipexctl.launch.request import Gathered
+from ipexctl.node.common.plan import Plan
+from ipexctl.run.start.preflight.imports import ScriptFile
 from ipexctl.run.start.preflight.resume import find_resume_flag, trainer_resume_note
 from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
+from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.launch.request import Gathered
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.run.start.preflight.imports import ScriptFile
-    from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
+from ipexctl.spec import RunSpec
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""

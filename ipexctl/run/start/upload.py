@@ -8,32 +8,27 @@ from __future__ import annotations
 
 import shlex
 import time
-from concurrent.futures import wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.request import Gathered
+from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import walk_to
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
-from ipexctl.run.start.project import describe_project
+from ipexctl.run.start.project import ProjectLocation, describe_project
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import PathNotes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import Gathered
-    from ipexctl.node.common.job import ConnectivityRecord
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
-    from ipexctl.sync.project import Project
-    from ipexctl.sync.project_sync import ProjectSync
+from ipexctl.sync.project import Project
+from ipexctl.sync.project_sync import ProjectSync
 
 _SHOWN: Final = PathNotes("said")
 

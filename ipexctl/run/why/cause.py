@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, cause_of, raised
@@ -22,12 +23,8 @@ from ipexctl.node.run.verdict import format_limit
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.ranks import fold_ranks
 from ipexctl.run.why.resumed import find_resumed_apart
+from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import counted, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ipexctl.run.why.run_snapshot import RunSnapshot
 
 _MAX_RANKS: Final = 16
 

@@ -9,8 +9,9 @@ were, and warns that more time may not help. Fields are for programs, sentences 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
@@ -19,16 +20,12 @@ from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.run.dump import RankStacks, name_ranks, place_lines
+from ipexctl.run.hang import Hang
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stall_report import describe_silent
 from ipexctl.run.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
+from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import counted, format_clock, printable, rough_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ipexctl.run.hang import Hang
-    from ipexctl.run.why.run_snapshot import RunSnapshot
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from ipexctl.known_errors.match import bare
+from ipexctl.known_errors.match import RankOutput, bare
 from ipexctl.run.ranks import describe_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ipexctl.known_errors.match import RankOutput
 
 _OTHER: Final = re.compile(r"\b(?:best|sav(?:e|es|ed|ing)|delet(?:e|es|ed|ing)|remov(?:e|es|ed|ing))\b", re.IGNORECASE)
 _RESUMED: Final = re.compile(

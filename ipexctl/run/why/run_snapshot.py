@@ -7,8 +7,9 @@ node0's clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
@@ -24,11 +25,7 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ipexctl.run.dump import Dump
+from ipexctl.run.dump import Dump
 
 
 @dataclass(frozen=True, slots=True)

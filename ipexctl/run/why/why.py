@@ -8,38 +8,33 @@ more. `cause_from_copy` serves `run` and `attach`, which have just received ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.match import Cause
 from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
-from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
+from ipexctl.node.run.run_snapshot import SnapshotRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.session import Session
 from ipexctl.run.dump import Dump, DumpReceiver, dump
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.queue import queue_of
 from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.unsent import line_that_sends
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
-from ipexctl.run.windows import fetch_windows, read_copied_windows
+from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.text import format_clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ipexctl.known_errors.match import Cause
-    from ipexctl.node.common.records import NetworkCost
-    from ipexctl.node.run.run_snapshot import SnapshotRequest
-    from ipexctl.remote.session import Session
-    from ipexctl.run.registry import FailedCall, RunRecord
-    from ipexctl.run.windows import RunWindows
 
 _MAX_OUTPUT: Final = 64 << 20
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
+from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput
 from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes without a run: a wrong call, and an unreachable host."""

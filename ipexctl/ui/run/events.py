@@ -14,12 +14,16 @@ import json
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from ipexctl.node.common.frames import Chunk, Note
-from ipexctl.node.common.records import RunStatus
+from ipexctl.node.common.frames import Chunk, Note, StreamName
+from ipexctl.node.common.records import Failure, RunStatus
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
+from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.summary import summary_fields
 from ipexctl.text import AS_ASCII, printable, without_colors
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
@@ -28,15 +32,6 @@ from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.run_view import ShownNotes
 from ipexctl.ui.safe_output import Pipe
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.node.common.records import Failure
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.run.follow import RunUpdate
-    from ipexctl.run.registry import RunRecord
 
 SCHEMA: Final = "ipexctl.run-event/1"
 _READ_FOR_FIGURES: Final = 50

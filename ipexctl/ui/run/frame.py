@@ -7,7 +7,8 @@ milliseconds for the table, so header and table are composed at most twice a sec
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.box import ROUNDED
 from rich.cells import cell_len
@@ -27,10 +28,6 @@ from ipexctl.ui.run.end_of_run import duration, moved_text, slow_text, state_cou
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 _STATE_STYLE: Final = {
     "starting": "dim", "running": "green", "ok": "dim green", "failed": "bold red", "lost": "bold magenta",

@@ -15,13 +15,17 @@ import termios
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.segment import Segment, Segments
 
 from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import RunStatus
+from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import AS_ASCII
 from ipexctl.ui.messages import fitted, print_message
@@ -29,14 +33,6 @@ from ipexctl.ui.run.end_of_run import end_lines, left_text
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls, read_keys
 from ipexctl.ui.run.state import RunState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.run.follow import RunUpdate
-
 
 _TICK: Final = 0.1
 _FRAME: Final = 0.2

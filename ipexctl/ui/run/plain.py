@@ -10,24 +10,22 @@ import json
 import os
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.frames import Chunk, Note, StreamName
+from ipexctl.node.common.records import RunStatus
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.run.registry import RunRecord
 from ipexctl.text import AS_ASCII, printable
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.run_view import ShownNotes
 from ipexctl.ui.safe_output import OutputPipes
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.run.registry import RunRecord
 
 
 def wants_live(*, plain: bool) -> bool:

@@ -7,15 +7,13 @@ callbacks (stop, detach). It may block `watch`, as a blocked reader does; the fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from ipexctl.node.common.frames import Note
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run.output_notes import note_sentence
+from ipexctl.run.follow import RunUpdate
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.frames import Note
-    from ipexctl.node.common.records import RunStatus
-    from ipexctl.run.follow import RunUpdate
 
 
 class RunView(Protocol):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.outcome import Notice
+from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks
 from ipexctl.text import neutralise, without_colors
 from ipexctl.ui.messages import notice_text
@@ -23,11 +25,7 @@ from ipexctl.ui.run.lines import NewestLines
 from ipexctl.ui.run.run_view import ShownNotes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.segment import Segment
-
-    from ipexctl.run.follow import RunEnded, RunUpdate
 
 _LINES_PER_TICK: Final = 500
 """Lines per tick, over all ranks. Nobody can read more, and rich would take too long."""

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.facts.gather import HostFacts
+from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
 from ipexctl.launch.request import first_hosts
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.context import gather, has_environment
 from ipexctl.run.start.preflight.connectivity import check_connectivity
 from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
+from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.spec import RunSpec
 from ipexctl.stack.choice import choose_stack
-from ipexctl.stack.resolve.model import StackPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
-    from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.resolve.model import Undecided
+from ipexctl.stack.install_context import InstallRequest
+from ipexctl.stack.resolve.model import StackPlan, Undecided
 
 _IN_A_STACK: Final = frozenset((
     "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",

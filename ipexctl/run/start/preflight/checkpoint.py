@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.files.manifest import Manifest
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATHS_CHECK
@@ -19,19 +22,13 @@ from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
 from ipexctl.remote.node_call import call as call_node
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_copy
+from ipexctl.run.registry import RunRegistry
+from ipexctl.run.start.call import RunCall, TypedCall
+from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from ipexctl.files.manifest import Manifest
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.registry import RunRegistry
-    from ipexctl.run.start.call import RunCall, TypedCall
-    from ipexctl.run.start.project import ProjectLocation
 
 _FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "

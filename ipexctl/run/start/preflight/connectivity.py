@@ -17,33 +17,29 @@ import hashlib
 import json
 import secrets
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.request import Node0Files
+from ipexctl.launch.request import Gathered, Node0Files
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, LOGINS_REMEMBERED
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_parser import parse_object
+from ipexctl.node.network.connectivity import Connections, ConnectivityRequest
 from ipexctl.node.network.replies import NodeResult
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.home_script import walk_to
 from ipexctl.remote.node_call import call, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.node_ports import check_ports
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import Gathered
-    from ipexctl.node.network.connectivity import Connections, ConnectivityRequest
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session_pool import SessionPool
 
 _MARK: Final = "== ipexctl: connectivity"
 _OPEN_PORTS: Final = (

@@ -7,15 +7,10 @@ removes nothing. Data of the control machine is for `ipexctl push`.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from ipexctl.hosts.host import ssh_options
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.select import LOCAL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.hosts.host import Host
 
 
 def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str]) -> str | None:

@@ -6,25 +6,24 @@ hub, it is not tried. A host that cannot answer is no reason against the run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import CACHES, OFFLINE_NAMES, HostHub, Hub
 from ipexctl.launch.hub_use import HubUse, with_arguments
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.network.replies import FoundHub
 from ipexctl.remote.node_call import call
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.spec import RunSpec
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ipexctl.hosts.host import Host
     from ipexctl.node.network.hub import HubRequest
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
 
 _READ: frozenset[str] = frozenset(
     {

@@ -12,39 +12,35 @@ import ast
 import re
 import shlex
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines
 from ipexctl.known_errors.table import PACKAGES
 from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of, imported_modules
-from ipexctl.launch.request import MPI_MODULES, MpiImport
+from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.trainer import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.unsent import named_files
+from ipexctl.spec import RunSpec
+from ipexctl.stack.own_requirements import OwnRequirements
 from ipexctl.text import join_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import Gathered
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.spec import RunSpec
-    from ipexctl.stack.own_requirements import OwnRequirements
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
+from ipexctl.hosts.host import Host
 from ipexctl.limits import CONNECTIVITY_CHECK
 from ipexctl.node.network.connectivity import problem
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session_pool import SessionPool
 
 _NO_ANSWER = NodeResult("back", "no answer")
 

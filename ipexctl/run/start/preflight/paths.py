@@ -12,11 +12,14 @@ import os
 import posixpath
 import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ipexctl.facts.software import Mpi, parse_mpi
+from ipexctl.files.manifest import Manifest
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import RankEnv
 from ipexctl.limits import PATHS_CHECK
@@ -26,19 +29,12 @@ from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.data_copy import copy_line
+from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.spec import RankOptions
+from ipexctl.spec import RankOptions, RunSpec
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ipexctl.files.manifest import Manifest
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.project import ProjectLocation
-    from ipexctl.spec import RunSpec
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")

@@ -12,22 +12,19 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import INDEXED_CPU, RESUMES_ON_CPU
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.plan import Plan
 from ipexctl.remote.command import Command
 from ipexctl.remote.session import Session, capture
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.spec import RunSpec
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.node.common.plan import Plan
-    from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.spec import RunSpec
 
 _FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
 _NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)

@@ -9,12 +9,10 @@ same lines with False as the default. A script that names the setting gets no no
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ipexctl.hugging_face import LAST_ACCELERATE, LAST_USE_IPEX, WITHOUT_USE_IPEX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _TRAINERS: Final = frozenset({"Trainer", "Seq2SeqTrainer"})
 _FIRST: Final = "4.54"
