@@ -40,6 +40,7 @@ def is_still_running(marker: str) -> bool:
             return True
 
 
+@pytest.mark.core
 def test_stdout_stderr_and_exit_code_are_captured(session: LocalSession) -> None:
     result = capture(session, Command.shell("echo out; echo err >&2; exit 7"))
     assert (result.stdout, result.stderr, result.ended.code) == (b"out\n", b"err\n", 7)
@@ -73,6 +74,7 @@ def test_missing_program_has_exit_code_127_and_a_message(session: LocalSession) 
     assert b"not found" in result.stderr
 
 
+@pytest.mark.core
 def test_timeout_kills_all_processes_of_the_command(session: LocalSession) -> None:
     nap = f"sleep {SLEEP_SECONDS}"
     with pytest.raises(TimedOut, match=r"not finished within 0\.3 s"):

@@ -41,6 +41,7 @@ def run_program(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **more)
 
 
+@pytest.mark.core
 def test_version() -> None:
     assert started("--version").stdout == f"ipexctl {ipexctl.__version__}\n"
 
@@ -63,6 +64,7 @@ def test_help_of_every_command_fits_80_columns_and_is_plain(monkeypatch: pytest.
         assert "Example: ipexctl " in text, name
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("command", [[], ["run"], ["lab", "up"]])
 def test_help_is_shown(command: list[str]) -> None:
     done = call(*command, "--help")
@@ -232,6 +234,7 @@ def test_json_has_file_line_and_column_of_a_hostfile_error(tmp_path: Path) -> No
     assert (said["file"], said["line"], said["column"]) == ("hosts", 2, 7)
 
 
+@pytest.mark.core
 def test_hostfile_error_shows_position_and_caret(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("node1\nnode2 slost=4\n")
     done = call("exec", "--", "true", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
@@ -243,6 +246,7 @@ def test_hostfile_error_shows_position_and_caret(tmp_path: Path) -> None:
     assert "slots" in " ".join([place, *fix])
 
 
+@pytest.mark.core
 def test_default_host_is_localhost(tmp_path: Path) -> None:
     done = call("exec", "--json", "--", "echo", "hi", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
     document = json.loads(done.stdout)
@@ -259,6 +263,7 @@ def test_exit_code_is_141_if_the_reader_of_stdout_is_closed(command: list[str], 
     assert "error" not in ended.stderr
 
 
+@pytest.mark.core
 def test_unexpected_error_prints_a_message_and_writes_a_private_log(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['ipexctl', 'exec', '--', 'echo', 'hunter2']\n"
@@ -301,6 +306,7 @@ def test_closed_standard_streams_cause_no_error(closed: str, tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("how", [[], ["--gather"], ["--json"]])
 def test_output_write_error_is_reported(how: list[str]) -> None:
     with open("/dev/full", "w") as full:

@@ -15,6 +15,7 @@ from mutants.__main__ import ROOT, Place, choose, files_of, near, paths_of, stag
 from mutants.mutate import KINDS, is_in_function, mutants_of
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -34,6 +34,7 @@ def load(path: Path) -> LoadedKey | None:
     return KeyRing().load(path, Deadline(5.0, Cancel()))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", KINDS, ids=" ".join)
 @pytest.mark.parametrize("passphrase", ["", "secret"])
 def test_keys_are_read_as_paramiko_reads_them(kind: tuple[str, ...], passphrase: str, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def start_run(env: dict[str, str], name: str) -> None:
 KEPT_FILES = {".config/ipexctl/rows.json", ".bash_completions/other.sh", ".bashrc"}
 
 
+@pytest.mark.core
 def test_uninstall_removes_all_files_of_ipexctl(account: dict[str, str]) -> None:
     before = files(account)
     listed = document(account, "--dry-run")

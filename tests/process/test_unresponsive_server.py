@@ -129,11 +129,13 @@ def connect_and_run(port: int, key: Path, cancel: Cancel, *, connect_timeout: fl
             session.close()
 
 
+@pytest.mark.core
 def test_responsive_server_returns_its_output(key: Path) -> None:
     with server("nothing") as port:
         assert connect_and_run(port, key, Cancel(), connect_timeout=10, timeout=10) == b"hello\n"
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("step", ["banner", "kex", "auth"])
 def test_server_that_is_silent_before_the_session_is_unreachable(key: Path, step: Step) -> None:
     started = time.monotonic()
