@@ -100,7 +100,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "id": record.id,
         "state": run.state,
         "script": record.script,
-        "tag": record.asked.get("tag"),
+        "tag": _tag(record),
         "env": record.env,
         "node0": record.node0.name,
         "hosts": list(record.hosts),
@@ -139,6 +139,11 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         print_message(text if hidden else "no runs; ipexctl run starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_with_fix(printable(problem[0]), problem[1])
+
+
+def _tag(record: RunRecord) -> str | None:
+    tag = record.asked.get("tag")
+    return tag if isinstance(tag, str) else None
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
@@ -183,7 +188,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     return {
         "run": record.id,
         "state": run.state,
-        "tag": printable(record.asked.get("tag") or ""),
+        "tag": printable(_tag(record) or ""),
         "script": record.script,
         "ranks": str(ranks),
         "hosts": folded_hosts(hosts),
