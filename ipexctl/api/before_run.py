@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ipexctl.api.run import RunWatcher
 from ipexctl.errors import CallError, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
@@ -29,6 +29,9 @@ from ipexctl.stack.install_context import InstallReport, InstallRequest, install
 from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.sync.project import Project
+
+if TYPE_CHECKING:
+    from ipexctl.api.run import RunWatcher  # which imports this module when a run needs it
 
 
 def on_hosts_left(

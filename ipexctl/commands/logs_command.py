@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import typer
 
+from ipexctl.api.followed_runs import logs
+from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
-from ipexctl.run.follow import OnRunUpdate, RunUpdate
+from ipexctl.run.follow import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.run.plain import JsonLog, PlainRun
 
 
 @command()
@@ -43,11 +46,6 @@ def logs_command(
     \b
     Example: ipexctl logs last -r 0 --tail 20 -f
     """
-    from ipexctl.api.followed_runs import logs
-    from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
-    from ipexctl.run.follow import LineChoice, check_pattern
-    from ipexctl.ui.run.plain import JsonLog, PlainRun
-
     del plain
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
@@ -87,7 +85,6 @@ def _without_output(status: RunStatus | None) -> str:
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
     """Send the lines of --stderr to stdout; drop the end of the run unless the logs are followed."""
-    from ipexctl.run.follow import RunEnded
 
     def watched(event: RunUpdate) -> None:
         if isinstance(event, Chunk) and stderr:

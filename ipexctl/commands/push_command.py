@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.commands.target_hosts import choose_hosts, open_hosts
 from ipexctl.errors import UserError
 from ipexctl.files.push import PushReport, PushResult
+from ipexctl.files.push_source import parse_target
 from ipexctl.hugging_face import is_repo_word, parse_repo
 from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.text import counted, expanded, printable, readable
@@ -63,8 +65,6 @@ def push_command(
     """
     if is_repo_word(str(source)):
         _push_repos([str(source), *others], force, include or [], on, dry_run, targets, home, output)
-    from ipexctl.commands.target_hosts import open_hosts
-    from ipexctl.files.push_source import parse_target
 
     source = expanded(source)
     if include or on != HUB_MACHINE:
@@ -98,8 +98,6 @@ def _push_repos(
     home: Home,
     output: Output,
 ) -> NoReturn:
-    from ipexctl.commands.target_hosts import open_hosts
-
     if other := next((word for word in words if not is_repo_word(word)), None):
         fix = "name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
         raise UserError(f"{other[:200]!r} is not a repository of a hub", fix=fix)
@@ -120,8 +118,6 @@ def _push_repos(
 
 def _with_hosts(targets: Targets, hosts: str) -> Targets:
     """HOSTS in the path limit the call's hosts; without a named hostfile they are hosts of their own."""
-    from ipexctl.commands.target_hosts import choose_hosts
-
     for named, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
         if value is not None and name not in targets.defaults:
             raise UserError(f"HOSTS:PATH and {named} both name hosts", fix=f"{named} '{value}' with PATH alone")

@@ -17,7 +17,7 @@ from ipexctl.commands.defaults import ALTERNATIVES, CLUSTER
 from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_module
 from ipexctl.commands.shared_options import Output, option
 from ipexctl.errors import UserError
-from ipexctl.run.registry import RunRecord
+from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.start.call import RunCall, TypedCall
 from ipexctl.text import printable
 
@@ -51,8 +51,6 @@ class ResumingCommand(ScriptCommand):
         given = frozenset(name for name, _ in named)
         record = None
         if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
-            from ipexctl.run.registry import RunRegistry  # seldom needed
-
             run = next(option[-1] for name, option in reversed(named) if name == "resume_run")
             record = RunRegistry().find(run.removeprefix("--resume="))
             refuse_typed(record, _directory(), "module" in given or bool(words), given)

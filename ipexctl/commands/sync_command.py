@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag
+from ipexctl.commands.target_hosts import current_directory, open_hosts, select
 from ipexctl.sync.node_calls import SyncReport, SyncResult
 from ipexctl.sync.project import Project
+from ipexctl.sync.root import find_root
 from ipexctl.sync_options import SyncOptions
 from ipexctl.text import counted, printable, tilde_path
 from ipexctl.ui.messages import print_message
@@ -42,9 +44,6 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.commands.target_hosts import current_directory, open_hosts, select
-    from ipexctl.sync.root import find_root
-
     root = find_root(None, directory, current_directory())
     selection = select(targets, root)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import typer
 
+from ipexctl.api.followed_runs import wait
+from ipexctl.commands.run_calls import call_about_runs
 from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, option
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRegistry
-from ipexctl.run.wait import WaitResult
+from ipexctl.run.wait import WaitResult, first_failure
 from ipexctl.text import printable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.run.end_of_run import end_lines
@@ -35,10 +37,6 @@ def wait_command(
     \b
     Example: ipexctl wait last && ipexctl fetch last:checkpoints/ ./out
     """
-    from ipexctl.api.followed_runs import wait
-    from ipexctl.commands.run_calls import call_about_runs
-    from ipexctl.run.wait import first_failure
-
     registry = RunRegistry()
     records = list({record.id: record for record in map(registry.find, runs)}.values())
     if summary is not None and len(records) > 1:

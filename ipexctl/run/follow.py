@@ -44,6 +44,7 @@ from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.reconnect import Absence, silence_limit
 from ipexctl.run.registry import RunRecord
+from ipexctl.run.stall_report import dump_lines, silence_lines
 from ipexctl.run.windows import check_windows
 
 MOST_EARLY_ENDS: Final = 5
@@ -273,9 +274,6 @@ class Follower:
             return
         message = decode_json(payload)
         if "stacks" in message:
-            from ipexctl.run.dump import DumpReceiver  # slow to import, and few runs are dumped
-            from ipexctl.run.stall_report import dump_lines
-
             self._dump = self._dump or DumpReceiver(self._world_size)
             if (dump := self._dump.add(message)) is not None:
                 if self._copy is not None:
@@ -312,8 +310,6 @@ class Follower:
         self.status = status = read_status(document)
         since = status.silent.since if status.silent is not None else None
         if status.silent is not None and since != self._silent_since and status.state in ("starting", "running"):
-            from ipexctl.run.stall_report import silence_lines
-
             self._watch(Notice("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent_since = since
         if status.state == "queued" and not self._is_queued:

@@ -21,6 +21,7 @@ from ipexctl.run.start.call import TypedCall
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.project import Project
 from ipexctl.sync.root import owner_here, real_path, tree_name
+from ipexctl.sync.scan import scan_project
 from ipexctl.text import join_words
 
 _FILE_NAME: Final = re.compile(r"(?:[\w.+-]{1,100}/){0,8}[\w+-][\w.+-]{0,100}\.[A-Za-z]\w{0,9}")
@@ -79,8 +80,6 @@ def _include_pattern(path: str) -> str:
 
 def line_that_sends(record: RunRecord, path: str) -> str:
     """The line to type for a file that a rank missed; empty if the control machine lacks it, or a sync sends it."""
-    from ipexctl.sync.scan import scan_project  # few failures need it
-
     root = real_path(record.project)
     missed = posixpath.normpath(posixpath.join(record.cwd, path))
     tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project

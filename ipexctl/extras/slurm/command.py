@@ -14,14 +14,30 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ipexctl.call_options import CallOptions
 from ipexctl.commands.launch_options import ScriptCommand, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.target_hosts import (
+    choose_hosts,
+    connect_options,
+    current_directory,
+    host_options,
+    open_pool,
+    select,
+)
 from ipexctl.errors import UserError
-from ipexctl.extras.slurm.script import QueueOptions
-from ipexctl.hosts.host import Host
+from ipexctl.extras.slurm.queued import explain
+from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
+from ipexctl.hosts.host import Host, private_keys
+from ipexctl.hosts.names import quoted
+from ipexctl.hosts.select import ENVIRONMENT
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.queue_wait import look
+from ipexctl.run.start.pool import check_pool
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
+from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from ipexctl.extras.slurm.submission import SubmittedRun
@@ -69,9 +85,7 @@ def submit_command(
     \b
     Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py
     """
-    from ipexctl.call_options import CallOptions
     from ipexctl.commands.launch_call import note_on_arguments
-    from ipexctl.commands.target_hosts import connect_options, host_options, open_pool
 
     targets = targets_of_login(queue.slurm, targets)
     login = _login(queue.slurm, targets)
@@ -91,8 +105,6 @@ def submit_command(
         if isinstance(result, SubmittedRun):
             _report(result, pool, output)
         elif output.json:
-            from ipexctl.ui.results import print_json
-
             print_json({"schema": SCHEMA, "script": result.script, "login": result.login, "path": result.path})
         else:
             sys.stdout.write(result.script)
@@ -104,11 +116,6 @@ def _noting(output: Output) -> Callable[[str], None]:
 
 
 def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
-    from ipexctl.extras.slurm.queued import explain
-    from ipexctl.remote.outcome import HostError
-    from ipexctl.run.queue_wait import look
-    from ipexctl.ui.results import print_json
-
     record, state, reason, fix, job = result.record, "unknown", "", "", ""
     try:
         known = look(pool.session(record.node0), record, pool.cancel)
@@ -129,8 +136,6 @@ def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
 
 
 def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> int:
-    from ipexctl.ui.results import print_json
-
     if interrupted is not None and not failure.is_unsure:
         print_message("interrupted before the job was submitted: nothing is in the queue")
     else:
@@ -142,10 +147,6 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
 
 def targets_of_login(name: str | None, targets: Targets) -> Targets:
     """The host of that name, if the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
-    from ipexctl.commands.target_hosts import select
-    from ipexctl.hosts.names import quoted
-    from ipexctl.hosts.select import ENVIRONMENT
-
     if name is None:
         raise UserError("which cluster? submit needs its login node", fix="--slurm LOGIN, a name or user@name for ssh")
     if targets.limit is not None and "limit" not in targets.defaults:
@@ -168,8 +169,6 @@ def targets_of_login(name: str | None, targets: Targets) -> Targets:
 
 
 def _login(name: str | None, targets: Targets) -> Host:
-    from ipexctl.commands.target_hosts import choose_hosts
-
     hosts = choose_hosts(targets)
     if len(hosts) != 1:
         raise UserError(f"--slurm {name} names {len(hosts)} hosts", fix="one login node")
@@ -180,10 +179,6 @@ def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
 ) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
     from ipexctl.commands.launch_call import spec_of_line
-    from ipexctl.commands.target_hosts import current_directory
-    from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
-    from ipexctl.hosts.host import Host, private_keys
-    from ipexctl.run.start.pool import check_pool
     from ipexctl.run.start.project import locate_project
     from ipexctl.run.start.request import check_ranks, check_request
 

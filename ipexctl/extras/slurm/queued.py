@@ -17,7 +17,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import Explained
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.starters.mpirun import MpirunOverSsh
 from ipexctl.text import printable
 
@@ -102,8 +102,6 @@ def _next_of_waiting(run: str, job: QueueJob) -> str:
 
 
 def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
-    from ipexctl.run.why.diagnosis import Diagnosis, Line  # loads the table of errors, which only `why` needs
-
     explained, job = explain(record, status), status.slurm
     lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
     after = (f"ipexctl attach {record.id}",) if status.state in ("queued", "starting") else ()

@@ -27,8 +27,8 @@ from ipexctl.run.start.project import ProjectLocation, describe_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import PathNotes
-from ipexctl.sync.project import Project
-from ipexctl.sync.project_sync import ProjectSync
+from ipexctl.sync.project import Project, read_project
+from ipexctl.sync.project_sync import ProjectSync, query_project
 
 _SHOWN: Final = PathNotes("said")
 
@@ -42,8 +42,6 @@ def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[st
         return None
 
     def read_content() -> Project:
-        from ipexctl.sync.project import read_project  # imported while the hosts are connected
-
         content = read_project(
             project.root,
             spec.exclude,
@@ -81,8 +79,6 @@ def begin_query(
         return None
 
     def query() -> ProjectSync:
-        from ipexctl.sync.project_sync import query_project  # imported while the facts are gathered
-
         return query_project(
             reading.result(),
             hosts,
