@@ -16,7 +16,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
-from ipexctl.api import host_checks, host_files, host_stacks, open_hosts
+from ipexctl.api import host_checks, host_files, host_stacks, open_hosts, pushed_files
 from ipexctl.api.before_run import on_hosts_left
 from ipexctl.api.fetch import fetch_files
 from ipexctl.api.host_checks import InstructionSet
@@ -273,7 +273,7 @@ class Cluster:
         if target.hosts is not None:
             raise UserError(f"{path!r} names hosts, which a Cluster has", fix="limit='…' of Cluster chooses some")
         return self._call(
-            partial(host_files.push, source=source, path=target.path, force=force, dry_run=dry_run, watch=self._watch)
+            partial(pushed_files.push, source=source, path=target.path, force=force, dry_run=dry_run, watch=self._watch)
         )
 
     def exec(self, command: Sequence[str] | str) -> Report[HostOutput]:

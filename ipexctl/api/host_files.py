@@ -1,23 +1,13 @@
-"""The steps of sync, push and hub. Options are checked before the first host is contacted."""
+"""The steps of sync. Options are checked before the first host is contacted."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ipexctl.api.open_hosts import OpenHosts
-from ipexctl.files.push import PushOptions, PushReport
-from ipexctl.files.push import push as push_to_hosts
-from ipexctl.files.push_source import read_source
 from ipexctl.hosts.host import private_keys
-from ipexctl.hub.cache import CacheReport, list_cache, remove_from_cache
-from ipexctl.hub.downloader import hub_access
-from ipexctl.hub.push import HubPushOptions, HubPushReport
-from ipexctl.hub.push import push_repos as push_from_hub
-from ipexctl.hugging_face import HubRepo
-from ipexctl.option_defaults import HUB_MACHINE
-from ipexctl.remote.outcome import BytesMoved, Watch, ignore_event
+from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.sync.node_calls import SyncReport, TreeCalls
 from ipexctl.sync.project import Project, read_project
@@ -68,45 +58,3 @@ def sync(
         query=query,
     ).upload()
     return opened.options.in_report(report)
-
-
-def push(
-    opened: OpenHosts,
-    source: Path,
-    path: str,
-    *,
-    force: bool = False,
-    dry_run: bool = False,
-    watch: Watch = ignore_event,
-) -> PushReport:
-    hosts, pool = opened.hosts, opened.pool
-    pool.warm(hosts)  # connect while the source is read
-
-    content = read_source(source, lambda done, total: watch(BytesMoved("", "reading", done, total)), pool.cancel)
-    options = PushOptions(path, opened.home, force, dry_run, opened.iface, opened.timeout)
-    return opened.options.in_report(push_to_hosts(content, str(source), hosts, pool, options, watch))
-
-
-def push_repos(
-    opened: OpenHosts,
-    repos: Sequence[HubRepo],
-    *,
-    include: Sequence[str] = (),
-    on: str = HUB_MACHINE,
-    dry_run: bool = False,
-    watch: Watch = ignore_event,
-) -> HubPushReport:
-    """Copy hub repositories to every host's cache. Uses this process's HF_ENDPOINT and HF_TOKEN."""
-    opened.pool.warm(opened.hosts)
-
-    options = HubPushOptions(opened.home, on, tuple(include), dry_run, opened.iface, opened.timeout)
-    report = push_from_hub(repos, hub_access(os.environ), opened.hosts, opened.pool, options, watch)
-    return opened.options.in_report(report)
-
-
-def list_repos(opened: OpenHosts) -> CacheReport:
-    return opened.options.in_report(list_cache(opened.hosts, opened.pool, opened.home, opened.timeout))
-
-
-def remove_repos(opened: OpenHosts, repos: Sequence[HubRepo]) -> CacheReport:
-    return opened.options.in_report(remove_from_cache(repos, opened.hosts, opened.pool, opened.home, opened.timeout))

@@ -33,7 +33,7 @@ def list_command(*, targets: Targets, home: Home, output: Output) -> None:
     \b
     Example: ipexctl hub ls --hosts 'node[1-4]'
     """
-    from ipexctl.api.host_files import list_repos
+    from ipexctl.api.pushed_files import list_repos
     from ipexctl.commands.target_hosts import open_hosts
 
     with open_hosts(targets, home, output) as (opened, interrupt):
@@ -55,7 +55,7 @@ def remove_command(
     \b
     Example: ipexctl hub rm hf:org/model --hosts 'node[1-4]'
     """
-    from ipexctl.api.host_files import remove_repos
+    from ipexctl.api.pushed_files import remove_repos
     from ipexctl.commands.target_hosts import open_hosts
 
     wanted = [parse_repo(word) for word in repos]

@@ -80,7 +80,7 @@ def push_command(
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
-        from ipexctl.api.host_files import push  # while the hosts connect
+        from ipexctl.api.pushed_files import push  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
@@ -108,7 +108,7 @@ def _push_repos(
         raise UserError("a repository is named twice, with two revisions", fix="push one revision after the other")
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
-        from ipexctl.api.host_files import push_repos  # while the hosts connect
+        from ipexctl.api.pushed_files import push_repos  # while the hosts connect
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = push_repos(opened, repos, include=include, on=on, dry_run=dry_run, watch=view.watch)

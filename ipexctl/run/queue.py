@@ -7,13 +7,15 @@ to type. Callers ask `queue_of` and know no scheduler, so that another queue is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.reply import Reply
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.starters.starter import Starter
+
+if TYPE_CHECKING:  # ps asks a queue and explains nothing: 25 ms
+    from ipexctl.run.why.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, slots=True)

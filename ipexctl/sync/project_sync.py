@@ -15,12 +15,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.facts.facts import Facts
-from ipexctl.files.store_client import StoreLocation
 from ipexctl.files.stream import pack_file
-from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.files.file_stream import ManifestEntry
 from ipexctl.node.files.replies import Generation
@@ -41,6 +38,10 @@ from ipexctl.sync.node_calls import (
     sync_result,
 )
 from ipexctl.sync.project import Project, last_sent, remember, sent_before
+
+if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
+    from ipexctl.facts.facts import Facts
+    from ipexctl.files.upload import Uploader
 
 
 class SyncPlan(NamedTuple):
@@ -298,6 +299,8 @@ class ProjectSync:
         contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
+        from ipexctl.files.store_client import StoreLocation
+        from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
 
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))
