@@ -115,7 +115,7 @@ def _from_copy(
     if copy is None:
         return error.exit_code, error
     last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
-    extent = "" if copy.is_complete else f", as far as the run was followed: until {last_seen}"
+    extent = "" if copy.is_complete else f", up to {last_seen}, when it was last followed"
     watch(Notice(f"{error.message}; from the copy on this machine{extent}", not copy.is_complete))
     try:
         follow_copy(record, runs, watch, cancel, lines)

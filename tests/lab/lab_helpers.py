@@ -49,25 +49,27 @@ def listens(host: LabHost, address: str, port: int = 22, *, timeout: int = 2) ->
 
 
 @contextmanager
-def more_sshds(host: LabHost, keys: Mapping[str, str], ports: Mapping[int, Sequence[str]]) -> Iterator[list[str]]:
-    """An sshd on each of these ports with these settings. `keys`: a name in /run/more, and what ssh-keygen makes there.
+def more_sshds(
+    host: LabHost, keys: Mapping[str, str], ports: Mapping[int, Sequence[str]], directory: str = "/run/more"
+) -> Iterator[list[str]]:
+    """An sshd on each of these ports with these settings. `keys`: names in `directory`, and what ssh-keygen makes.
 
     Gives the public keys, in that order.
     """
     script = [
-        "mkdir -m 700 /run/more && cd /run/more",
+        f"mkdir -m 700 {directory} && cd {directory}",
         *(f"ssh-keygen -q -t {kind} -N '' -f {name}" for name, kind in keys.items()),
         "grep -v -e ^HostKey -e ^Port -e ^PidFile /etc/ssh/sshd_config >common",
     ]
     for port, settings in ports.items():
-        own = [f"Port {port}", f"PidFile /run/more/{port}.pid", *settings]
+        own = [f"Port {port}", f"PidFile {directory}/{port}.pid", *settings]
         script += [f"printf '%s\\n' {shlex.join(own)} | cat - common >{port}"]
-        script += [f"/usr/sbin/sshd -f /run/more/{port} </dev/null >/dev/null 2>&1"]
+        script += [f"/usr/sbin/sshd -f {directory}/{port} </dev/null >/dev/null 2>&1"]
         script += [f"until [ -s {port}.pid ]; do sleep 0.02; done"]
     script += [f"cat {' '.join(f'{name}.pub' for name in keys)}"]
     shown = in_host(host, "\n".join(["set -e", *script])).splitlines()
     yield [" ".join(line.split()[:2]) for line in shown]
-    in_host(host, "kill $(cat /run/more/*.pid); rm -rf /run/more")
+    in_host(host, f"kill $(cat {directory}/*.pid); rm -rf {directory}")
 
 
 _SETUP_CODE = """

@@ -215,8 +215,8 @@ result["removed"] = down().labs
 
 def test_tmpfs_is_used_if_disk_images_cannot_be_mounted() -> None:
     answer = run_in_namespaces("""
-from ipexctl.extras.lab import disk
-disk.can_mount_images = lambda: False
+import ipexctl.extras.lab.up as up_module
+up_module.can_mount_images = lambda: False
 made = up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):
     argv = ssh_argv(made.hosts[0], [text])

@@ -406,8 +406,8 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def host_key(lab3: Lab) -> Iterator[str]:
     """An RSA key of 2048 bits; an sshd on node1 with it for each of SETTINGS."""
-    settings = {port: ["HostKey /run/more/key", *lines] for port, lines in SETTINGS.items()}
-    with more_sshds(lab3.hosts[0], {"key": "rsa -b 2048"}, settings) as (key,):
+    settings = {port: ["HostKey /run/settings/key", *lines] for port, lines in SETTINGS.items()}
+    with more_sshds(lab3.hosts[0], {"key": "rsa -b 2048"}, settings, "/run/settings") as (key,):
         yield key
 
 

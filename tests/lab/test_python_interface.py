@@ -85,7 +85,10 @@ def test_run_without_mpirun_is_begun_anew_on_the_host_that_is_left(hosts: ipexct
 def test_plan_and_list_are_those_of_the_commands(hosts: ipexctl.Cluster, cluster: Cluster) -> None:
     words = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
     planned = json.loads(cluster.run("--dry-run", "--json", *words, "train.py").out)
-    assert json.loads(json.dumps(to_json(hosts.plan("train.py", **OPTIONS)))) == planned
+    own = json.loads(json.dumps(to_json(hosts.plan("train.py", **OPTIONS))))
+    for name in ("is_followed", "takes_own_requirements"):  # a command's defaults
+        assert [plan["asked"].pop(name) for plan in (own, planned)] == [False, True]
+    assert own == planned
     run = hosts.run("train.py", **OPTIONS)
     run.wait()
     (known,) = hosts.ps(newest=1).runs

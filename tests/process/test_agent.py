@@ -252,7 +252,7 @@ def test_archive_with_wrong_hash_is_not_saved(home: Path, monkeypatch: pytest.Mo
     assert not (home / "agent").exists()
 
 
-FOLDERS = {name: name for name in ("env", "files", "network", "smoke", "step", "uninstall")} | {"run": "run files"}
+FOLDERS = {name: name for name in ("env", "files", "network", "srun_step", "uninstall")} | {"run": "run files"}
 """Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""
 NOT_IMPORTED = ("run.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
@@ -262,9 +262,8 @@ NOT_IMPORTED = ("run.sitecustomize",)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_module_can_be_imported(python: str, folder: str) -> None:
     directory = Path(ipexctl.node.__file__).parent
-    names = [
-        f"{path.parent.name}.{path.stem}" for part in ("common", folder) for path in (directory / part).glob("*.py")
-    ]
+    paths = [*(directory / "common").glob("*.py"), *(directory / folder).glob("*.py"), *directory.glob(f"{folder}.py")]
+    names = [".".join(path.relative_to(directory).with_suffix("").parts) for path in paths]
     modules = [f"ipexctl.node.{name.replace('.__init__', '')}" for name in names if name not in NOT_IMPORTED]
     program = f"import sys; sys.path.insert(0, {agent_file(FOLDERS[folder])!r})\nimport {', '.join(modules)}"
     done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60)
@@ -273,7 +272,8 @@ def test_every_module_can_be_imported(python: str, folder: str) -> None:
 
 def test_every_package_of_the_agent_is_tested() -> None:
     directory = Path(ipexctl.node.__file__).parent
-    assert {path.parent.name for path in directory.glob("*/__init__.py")} == {*FOLDERS, "common"}
+    modules = {path.stem for path in directory.glob("*.py")} - {"__init__", "__main__"}
+    assert {path.parent.name for path in directory.glob("*/__init__.py")} | modules == {*FOLDERS, "common"}
 
 
 SIGNS = """\

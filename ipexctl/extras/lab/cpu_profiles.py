@@ -439,7 +439,7 @@ def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
     if cpu_profile.arch != ARM:
         return {}
     text = """#!/bin/sh
-# A CPU profile of the lab: prints another architecture than that of the real kernel.
+# A CPU profile of the lab: prints an architecture other than the real kernel's.
 /usr/bin/{program} "$@" | sed 's/x86_64/{arch}/g'
 """
     return {name: text.format(program=name, arch=cpu_profile.arch) for name in ("uname", "arch", "lscpu")}

@@ -69,7 +69,7 @@ UNSUPPORTED: Final = {
     "vars_prompt": "-e NAME=VALUE, or {{ lookup('env', 'NAME') }}",
     "ignore_unreachable": "a host that can't be reached leaves the play, the others go on",
     "any_errors_fatal": "it belongs to the play",
-    "delegate_facts": "hostvars: {{ hostvars.NAME.VARIABLE }} has those of every host",
+    "delegate_facts": "hostvars: {{ hostvars.NAME.VARIABLE }} has the facts of every host",
     "with_subelements": "loop: over things | map(attribute='parts') | flatten",
     "with_indexed_items": "loop, and loop_control: {index_var: n}",
     "with_list": "loop",

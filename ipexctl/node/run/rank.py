@@ -1,8 +1,7 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
-mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the
-secrets of `node/common/job.py` and two addresses of the supervisor, the first for ranks on node0; plan.json is beside
-the job. Where no mpirun numbers the
+mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`. LOCAL is the supervisor's
+address for ranks on node0; plan.json lies next to job.json, which has the secrets. Without an mpirun that numbers the
 ranks, the number comes before the addresses (`rank_wrappers.py`). `messages.py` has its messages.
 
 This is the loop, which waits for sockets, pipes, signals and the time; `rank_machine.py` decides. No byte is dropped
