@@ -53,7 +53,7 @@ class Shell:
     programs: Path | None = None
     ipexctl: tuple[str, ...] = (sys.executable, "-m", "ipexctl")
     timeout: float = 240
-    attach_seconds: float = 2.0
+    attach_seconds: float = 4.0
     differences: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class Shell:
             if any(pattern.search(line) for line in told) and not line.startswith("ipexctl why"):
                 return codes
         if line.startswith("ipexctl attach"):
-            return {0, 128 + signal.SIGHUP}
+            return {0, 128 + signal.SIGHUP, -signal.SIGHUP}
         return {0} | ({1} if line.startswith("ipexctl doctor") else set()) | ({3} if self._broken else set())
 
     def _adapt_command(self, line: str) -> str:

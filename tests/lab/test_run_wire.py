@@ -85,14 +85,17 @@ def forms_of(secret: str) -> dict[str, bytes]:
 def test_no_secret_of_a_run_crosses_the_network(cluster: Cluster, tmp_path: Path) -> None:
     """What strangers at its ports get: process/test_supervisor_port.py, unit/node/test_port_handshake.py."""
     recording, value = tmp_path / "recording", secrets.token_hex(32)
+    (env_file := tmp_path / "secret.env").write_text(f"LAB_SECRET={value}\n")
+    env_file.chmod(0o600)
     cluster.write("train.py", TRAIN)
     with recorded(cluster.lab, recording):
         options = ("--ppn", "1", "--checkpoint", "checkpoints/last.pt", "--max-restarts", "1")
-        running = cluster.begin(*options, "-x", f"LAB_SECRET={value}", "train.py")
+        running = cluster.begin(*options, "--env-file", env_file, "train.py")
         running.wait_for("a line in clear", times=3, timeout=100)
         job = json.loads(cluster.on(0, f"cat .ipexctl/runs/{running.id}/job.json"))
-        assert job["variables"]["LAB_SECRET"] == value
-        cluster.on(1, f"touch '{job['cwd']}/go'")
+        assert job["secrets"]["LAB_SECRET"] == value
+        plan = json.loads(cluster.on(0, f"cat .ipexctl/runs/{running.id}/plan.json"))
+        cluster.on(1, f"touch '{plan['cwd']}/go'")
         assert running.end(100) == 0, running.said()
     lines = [line for of_rank in by_rank(running.out.read_text()).values() for line in of_rank]
     assert [re.findall(r"\d+", line) for line in lines] == [["0", "64"], ["5", "64"]] * 3

@@ -148,7 +148,8 @@ def test_a_playbook_goes_over_srun_and_a_detached_run_outlives_its_play(lab: Lab
 
 
 def test_a_cancelled_job_is_said_to_have_stopped_the_run(lab: Lab) -> None:
-    words = f"{RUN} -q s.py well 60 & sleep 4; scancel $SLURM_JOB_ID; wait $!; echo rc $?; ipexctl why last"
+    words = f"{RUN} -q s.py well 60 >printed & until grep -q . project/printed; do sleep 0.1; done"
+    words += "; scancel $SLURM_JOB_ID; wait $!; echo rc $?; ipexctl why last"
     ran = in_job(lab, words)
     assert "rc 143" in ran.out, ran.err
     assert missing(ran.err, "stopped Slurm scancel") == []
