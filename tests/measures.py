@@ -570,7 +570,7 @@ def small_files_with_one_importer() -> list[str]:
 
 # Starters
 
-_STARTERS = ("ipexctl/starters/", "ipexctl/node/run/mpirun.py")
+_STARTERS = ("ipexctl/starters.py", "ipexctl/node/run/mpirun.py")
 """The rooms of a starter: that of the control machine, and its part on node0."""
 _SLURM = (
     *_STARTERS,
@@ -594,7 +594,7 @@ _SLURM = (
 )
 
 
-@row("* comparisons of a transport outside starters/", wanted=0, held=0)
+@row("* comparisons of a transport outside starters.py", wanted=0, held=0)
 def transports_compared() -> list[str]:
     return [
         f"{path}:{line}"

@@ -60,7 +60,7 @@ from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.env.envs import EnvsReport
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.stack.resolve.model import Sources, StackRequest
-from ipexctl.starters.choice import Transport, choose_starter
+from ipexctl.starters import Transport, choose_starter
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.root import find_root
 from ipexctl.sync_options import SyncOptions

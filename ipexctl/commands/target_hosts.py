@@ -28,9 +28,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.starters.choice import choose_starter
-from ipexctl.starters.mpirun import OVER_SSH
-from ipexctl.starters.starter import Starter
+from ipexctl.starters import OVER_SSH, Starter, choose_starter
 from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
 

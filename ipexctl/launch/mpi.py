@@ -17,9 +17,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import LaunchRequest, MpiImport
 from ipexctl.node.common.plan import Backend
 from ipexctl.refusal import Refusal
-from ipexctl.starters.choice import rank_starter_of
-from ipexctl.starters.direct import DIRECT, LaunchFlavor
-from ipexctl.starters.starter import RankStarter
+from ipexctl.starters import DIRECT, LaunchFlavor, RankStarter, rank_starter_of
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
 

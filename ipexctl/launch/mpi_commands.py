@@ -16,7 +16,7 @@ from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.mpi import Launcher
 from ipexctl.launch.python_env import for_launcher
 from ipexctl.node.common.plan import HostPlan, LaunchFile, Setting, hostfile_text
-from ipexctl.starters.choice import rank_starter_of
+from ipexctl.starters import rank_starter_of
 
 STARTUP_TIMEOUT: Final = 120
 _SSH: Final = """\

@@ -18,7 +18,7 @@ from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, Backend, Setti
 from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
 from ipexctl.spec import CCL_WORKERS, Export, RunSpec
-from ipexctl.starters.direct import LaunchFlavor
+from ipexctl.starters import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 _OF_PLANS: Final = {ALLREDUCE: "--allreduce shared or backend", WIRE: "--wire bf16 or int8"}

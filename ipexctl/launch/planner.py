@@ -33,7 +33,7 @@ from ipexctl.launch.topology import cores_of, dtype
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
 from ipexctl.refusal import Refusal
 from ipexctl.spec import asked_of
-from ipexctl.starters.choice import rank_starter_of
+from ipexctl.starters import rank_starter_of
 
 
 def plan_launch(request: LaunchRequest) -> Plan | Refusal:

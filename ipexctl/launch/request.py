@@ -17,8 +17,7 @@ from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Setting
 from ipexctl.spec import RunSpec
-from ipexctl.starters.mpirun import OVER_SSH
-from ipexctl.starters.starter import Starter
+from ipexctl.starters import OVER_SSH, Starter
 
 if TYPE_CHECKING:
     from ipexctl.launch.memory import EarlierMemory

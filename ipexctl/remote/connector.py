@@ -32,8 +32,7 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.ssh_config import Resolver
 from ipexctl.remote.ssh_imports import import_ssh
 from ipexctl.remote.tcp import connect_tcp
-from ipexctl.starters.mpirun import OVER_SSH
-from ipexctl.starters.starter import Starter
+from ipexctl.starters import OVER_SSH, Starter
 
 if TYPE_CHECKING:
     from ipexctl.remote.auth import KeyRing

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.reply import Reply
 from ipexctl.run.registry import RunRecord
-from ipexctl.starters.starter import Starter
+from ipexctl.starters import Starter
 
 if TYPE_CHECKING:  # ps asks a queue and explains nothing: 25 ms
     from ipexctl.run.why.diagnosis import Diagnosis

@@ -28,12 +28,12 @@ from ipexctl.node.common.json_parser import as_object, read_json_file
 from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_defaults import CONNECT_SECONDS
-from ipexctl.starters.choice import starter_of
+from ipexctl.starters import starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
-    from ipexctl.starters.starter import Starter
+    from ipexctl.starters import Starter
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")

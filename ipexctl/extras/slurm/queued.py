@@ -18,7 +18,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import Explained
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
-from ipexctl.starters.mpirun import MpirunOverSsh
+from ipexctl.starters import MpirunOverSsh
 from ipexctl.text import printable
 
 _REASONS: Final = {

@@ -60,7 +60,7 @@ from ipexctl.run.start.upload import begin_query, release_tree, start_reading, u
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
 from ipexctl.spec import AccelerateConfig, RunSpec
-from ipexctl.starters.choice import rank_starter_of
+from ipexctl.starters import rank_starter_of
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync

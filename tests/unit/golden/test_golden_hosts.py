@@ -23,7 +23,7 @@ from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yam
 from ipexctl.hosts.limit import limit_hosts
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges
 from ipexctl.hosts.select import HostRequest, select_hosts
-from ipexctl.starters.choice import choose_starter
+from ipexctl.starters import choose_starter
 from test_hosts_select import HOSTS, SLURM
 
 FILES = (

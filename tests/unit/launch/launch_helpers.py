@@ -21,7 +21,7 @@ from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
-from ipexctl.starters.choice import starter_of
+from ipexctl.starters import starter_of
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"

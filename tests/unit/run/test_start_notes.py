@@ -9,7 +9,7 @@ from ipexctl.facts.system import Batch
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.run.start.start_notes import job_notes
-from ipexctl.starters.srun import OVER_SRUN
+from ipexctl.starters import OVER_SRUN
 from message_data import missing
 
 

@@ -11,10 +11,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.run.queue import queue_of
 from ipexctl.run.registry import RunRecord
-from ipexctl.starters.choice import choose_starter, rank_starter_of, starter_of
-from ipexctl.starters.direct import DIRECT
-from ipexctl.starters.mpirun import OVER_SSH
-from ipexctl.starters.srun import OVER_SRUN, STEP
+from ipexctl.starters import DIRECT, OVER_SRUN, OVER_SSH, STEP, choose_starter, rank_starter_of, starter_of
 from message_data import missing
 
 IN_JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]"}

@@ -1,0 +1,301 @@
+"""The ways to start rank wrappers on the nodes, and what follows from each for everything else. Values and text only.
+
+A `Starter` is the way of one call: mpirun over ssh, Slurm's srun, or a queue that an extra adds, where a run begins
+hours later (`run/queue.py`). In a plan, a `RankStarter` needs no MPI: ipexctl starts the ranks itself, or srun's step
+does. Only the functions at the end compare names; everyone else asks the starter what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from shutil import which
+from typing import Final, Literal, Protocol
+
+from ipexctl.errors import UserError
+from ipexctl.extensions import addition
+from ipexctl.hosts.batch_systems import job_name, job_number
+from ipexctl.hosts.host import Host, ssh_options
+from ipexctl.text import printable
+
+Transport = Literal["auto", "ssh", "srun"]
+RankFlavor = Literal["srun", "none"]
+"""What starts ranks without an MPI. `srun`: Slurm. `none`: ipexctl itself."""
+LaunchFlavor = Literal["intel", "openmpi", "mpich", RankFlavor]
+
+
+class RankStarter(Protocol):
+    """Starts all ranks of a plan without an MPI."""
+
+    @property
+    def flavor(self) -> RankFlavor:
+        """Name in plans, beside those of MPIs."""
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+
+    @property
+    def started(self) -> str:
+        """Words about the ranks: `started by …`."""
+
+    @property
+    def why(self) -> str:
+        """Why a plan takes it without being asked."""
+
+    @property
+    def is_preferred(self) -> bool:
+        """True if it is preferred to an existing mpirun."""
+
+    @property
+    def no_logins(self) -> str:
+        """Why no node logs in to another for it; empty if node0 does."""
+
+    @property
+    def has_starters(self) -> bool:
+        """True if the control machine begins a starter on each host but node0."""
+
+    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+        """True if a plan with these ranks (host → number) needs no MPI."""
+
+    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+        """Words before those that start one rank. Empty: supervisor and starters start each rank with its number."""
+
+
+class Starter(Protocol):
+    """The way to the nodes: of the call, and from node0 to the others."""
+
+    @property
+    def name(self) -> str:
+        """Name in records and for --transport."""
+
+    @property
+    def uses_ssh(self) -> bool:
+        """True if the control machine logs in to the nodes; else job steps serve as sessions."""
+
+    @property
+    def no_logins(self) -> str:
+        """Why no node logs in to another, for `trust`; empty if node0 does, so that trust and its config count."""
+
+    @property
+    def remote_shell(self) -> str:
+        """Script that mpirun on node0 calls instead of ssh; empty: ssh."""
+
+    @property
+    def ranks(self) -> RankStarter:
+        """What may start the ranks of a plan over several hosts without an MPI."""
+
+    @property
+    def waits(self) -> bool:
+        """True if its runs wait in a queue, and get hosts and ranks later: it is a `Queue` of `run/queue.py`."""
+
+    def job(self, environ: Mapping[str, str]) -> str:
+        """Number of the job that the call's nodes belong to; empty if no job counts for the run."""
+
+    def job_title(self, job: str) -> str:
+        """The job, for people."""
+
+    def seconds_left(self, job: str) -> int | None:
+        """Until the job ends, asked of its scheduler; None without a limit or an answer."""
+
+    def announcement(self, environ: Mapping[str, str]) -> str:
+        """A line for the user if it was chosen without being asked for; or empty."""
+
+
+class DirectStart:
+    """Ranks without an mpirun: the supervisor starts those of node0, and a host starter those of each other host.
+
+    The control machine begins the host starters over its own sessions, so no node logs in to another. This suffices for
+    gloo and independent copies; oneCCL and the MPI backend take a rank's number from an mpirun.
+    """
+
+    flavor: Final[RankFlavor] = "none"
+    title: Final = "ipexctl itself"
+    started: Final = "started directly"
+    why: Final = "a single rank needs no mpirun; --mpi takes one"
+    is_preferred: Final = False
+    no_logins: Final = "ranks that are started directly need no logins between nodes"
+    has_starters: Final = True
+
+    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+        return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")
+
+    def is_single(self, counts: Mapping[str, int], node0: str) -> bool:
+        """True if the plan has one rank, on node0: it needs no mpirun with any backend."""
+        return list(counts.items()) == [(node0, 1)]
+
+    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+        del counts, hostfile, is_crowded
+        return ()
+
+
+DIRECT: Final = DirectStart()
+
+
+class MpirunOverSsh:
+    """The default: node0 logs in to the other nodes, and the control machine to all of them."""
+
+    name: str = "ssh"
+    uses_ssh: Final = True
+    no_logins: Final = ""
+    remote_shell: Final = ""
+    ranks: Final[RankStarter] = DIRECT
+    waits: bool = False
+
+    def job(self, environ: Mapping[str, str]) -> str:
+        del environ
+        return ""
+
+    def job_title(self, job: str) -> str:
+        return f"job {job}"
+
+    def seconds_left(self, job: str) -> int | None:
+        del job
+        return None
+
+    def announcement(self, environ: Mapping[str, str]) -> str:
+        del environ
+        return ""
+
+
+OVER_SSH: Final = MpirunOverSsh()
+
+
+_IN_PLACE_OF_SSH: Final = """\
+#!/bin/sh
+# In place of the ssh of mpirun on node0: its daemons are started in steps of Slurm's job.
+while case $1 in -*) ;; *) false ;; esac; do shift; done
+node=$1
+shift
+exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mem=0 --cpu-bind=none --mpi=none --export=ALL \\
+    --quiet --job-name=ipexctl /bin/sh -c "$*"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SrunStep:
+    """One step of the job that starts all ranks of a plan over several hosts."""
+
+    flavor: RankFlavor = "srun"
+    title: str = "Slurm's srun"
+    started: str = "started by Slurm's srun"
+    why: str = "ranks over gloo need no MPI, and within Slurm's job it starts them"
+    is_preferred: bool = True
+    no_logins: str = "Slurm starts all on the nodes"
+    has_starters: bool = False
+
+    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+        del node0
+        return len(counts) > 1 and backend not in ("ccl", "mpi")
+
+    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+        """Words of srun. Without --cpus-per-task: it implies --exact, and the step would get only CPUs that Slurm
+        chooses, fewer than the plan's where they don't divide evenly. So it has all CPUs of the job, from which the
+        plan was made."""
+        options = (
+            *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
+            # Rank N is on line N of the file, whatever order Slurm has for the nodes.
+            *("--distribution=arbitrary", f"--nodelist={hostfile}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+            # When a rank or node fails, the supervisor ends the others, and not before their last lines have come.
+            *(
+                "--no-kill",
+                "--kill-on-bad-exit=0",
+                "--wait=0",
+                "--input=none",
+                "--export=ALL",
+                "--quiet",
+                "--job-name=ipexctl",
+            ),
+        )
+        return (*options, "--overcommit") if is_crowded else options
+
+
+STEP: Final = SrunStep()
+
+
+@dataclass(frozen=True, slots=True)
+class WithinJob:
+    """srun in a job: one step starts all ranks, or one daemon of an mpirun on each node. Nobody logs in to a node."""
+
+    name: str = "srun"
+    uses_ssh: bool = False
+    no_logins: str = (
+        "trust is not needed over srun, because Slurm starts everything on the nodes; for ssh between them: "
+        "ipexctl trust --transport ssh"
+    )
+    remote_shell: str = field(default=_IN_PLACE_OF_SSH, repr=False)
+    ranks: RankStarter = STEP
+    waits: bool = False
+
+    def job(self, environ: Mapping[str, str]) -> str:
+        return job_number(environ)
+
+    def job_title(self, job: str) -> str:
+        return f"Slurm job {printable(job)}"
+
+    def seconds_left(self, job: str) -> int | None:
+        from ipexctl.node.common.slurm import ask, seconds_left, show_time_left  # few calls are in a job
+
+        return seconds_left(ask(show_time_left(job)))
+
+    def announcement(self, environ: Mapping[str, str]) -> str:
+        return f"over srun, in {self.job_title(job_name(environ))} (--transport ssh logs in instead)"
+
+
+OVER_SRUN: Final = WithinJob()
+
+
+def starter_of(name: str) -> Starter:
+    """The starter of a record. An extra adds other names as `starter:NAME`; an unknown one counts as ssh."""
+    if name == OVER_SRUN.name:
+        return OVER_SRUN
+    added: Starter | None = None if name == OVER_SSH.name else addition(f"starter:{name}")
+    return added or OVER_SSH
+
+
+def rank_starter_of(flavor: str) -> RankStarter | None:
+    """The starter of a plan; None if an MPI starts its ranks."""
+    if flavor == STEP.flavor:
+        return STEP
+    return DIRECT if flavor == DIRECT.flavor else None
+
+
+def choose_starter(
+    wanted: Transport,
+    hosts: Sequence[Host] | None,
+    environ: Mapping[str, str],
+    *,
+    find_program: Callable[[str], str | None] = which,
+) -> Starter:
+    """The way to the hosts of a call. None as `wanted` means a command that needs ssh. Inside a Slurm allocation it is
+    srun, unless the call says how to log in."""
+    if wanted == "ssh":
+        return OVER_SSH
+    if hosts is None:
+        if wanted == "srun":
+            raise UserError("--transport srun is not for this command, which uses ssh", fix="without --transport")
+        return OVER_SSH
+    job = job_name(environ)
+    if wanted == "auto" and not job:
+        return OVER_SSH
+    from ipexctl.hosts.allocation import node_names  # few calls are in a job
+
+    names, has_srun = node_names(environ), find_program(OVER_SRUN.name) is not None
+    others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
+    if wanted == "auto":
+        is_over_srun = names and has_srun and not others and not any(map(ssh_options, hosts))
+        return OVER_SRUN if is_over_srun else OVER_SSH
+    if not (job and names):
+        raise UserError(
+            "--transport srun is for an allocation of Slurm, and this call is in none",
+            fix="salloc gets one; or without --transport",
+        )
+    if not has_srun:
+        raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or --transport ssh")
+    if others:
+        names_of_others = ", ".join(map(printable, others))
+        raise UserError(
+            f"--transport srun: not in the allocation of Slurm job {printable(job)}: {names_of_others}",
+            fix="without --hosts and -H, all nodes of the allocation are taken; or --transport ssh",
+        )
+    return OVER_SRUN
