@@ -12,7 +12,7 @@ from ipexctl.doctor.finding import DoctorReport
 from ipexctl.facts.gather import gather_facts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.registry import RunRegistry
-from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.catalog import known_rows
 from ipexctl.trust.setup import TrustOptions, TrustReport
 from ipexctl.trust.setup import revoke as revoke_trust
 from ipexctl.trust.setup import trust as set_up_trust

@@ -14,7 +14,7 @@ from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
 from ipexctl.run.uninstall import uninstall as remove_from_hosts
-from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
 from ipexctl.stack.download import download
 from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_envs, verify_envs

@@ -32,7 +32,7 @@ def check_value(param: Param, value: Any) -> None:
 
         check_request(RunSpec("script", ("",), **given))
     elif name in _OF_STACK or name == "python":
-        from ipexctl.stack.catalog.user_table import known_rows
+        from ipexctl.stack.catalog import known_rows
         from ipexctl.stack.choice import check_stack_request
         from ipexctl.stack.resolve.model import StackRequest
 

@@ -11,7 +11,7 @@ import typer
 from ipexctl.call_options import option_text
 from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
 from ipexctl.refusal import Refusal
-from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span

@@ -42,7 +42,7 @@ from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 

@@ -32,7 +32,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Notice, Watch
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.env.build import EnvInstaller
 from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.env.record import SCHEMA, env_directory, records_of

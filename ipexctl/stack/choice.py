@@ -22,11 +22,9 @@ from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import exit_code
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.stack.catalog.table import StackSpec
-from ipexctl.stack.catalog.user_table import rows_digest
+from ipexctl.stack.catalog import StackSpec, project_of, rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
-from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks
@@ -118,7 +116,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
         interpreters=interpreters_for(record.python, hosts),
         requirements=(
             *(f"{name}=={packages[name]}" for name in _PARTS if name in packages),
-            *(line for line in row.requires if split_requirement(line)[0] in set(packages) - set(_PARTS)),
+            *(line for line in row.requires if project_of(line) in set(packages) - set(_PARTS)),
         ),
         constraints=row.constraints,
         backend="ccl" if record.backend == "ccl" else "gloo",

@@ -28,8 +28,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.stack.catalog.table import StackSpec
-from ipexctl.stack.catalog.user_table import known_rows, rows_digest
+from ipexctl.stack.catalog import StackSpec, known_rows, rows_digest
 from ipexctl.stack.changes import PackageChange
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.record import check_new_env_name

@@ -19,7 +19,7 @@ from ipexctl.doctor.finding import DoctorReport, HostContext, HostReport, merge_
 from ipexctl.doctor.recommend import recommend
 from ipexctl.facts.facts import parse
 from ipexctl.hosts.host import Host
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog import rows
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 

@@ -1,6 +1,6 @@
 """Slurm's queue as a starter: explains submitted runs without their own record. Pure.
 
-Slurm's words are untrusted text: they are shown, and decide nothing. `starters/choice.py` finds `QUEUE` by the name in
+Slurm's words are untrusted text: they are shown, and decide nothing. `starters.py` finds `QUEUE` by the name in
 a record; the login node is reached by ssh.
 """
 

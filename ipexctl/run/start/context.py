@@ -31,7 +31,7 @@ from ipexctl.run.start.preflight.hub import ask_hosts
 from ipexctl.run.start.preflight.paths import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
-from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
 from ipexctl.trust.config import config_in, ssh_names_for
 
@@ -81,8 +81,6 @@ def gather(
     elif before_install:
         env = RankEnv(common_python(facts))
     elif dry_run and not has_environment(spec.env, facts):
-        from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
-
         env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
     else:
         env = existing_environment(hosts, spec.env, facts, home)
@@ -199,7 +197,6 @@ def planned_environment(
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
-    from ipexctl.stack.lock.wheels import split_requirement
     from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
     chosen = choose_stack(StackRequest(spec.torch, spec.stack), facts, rows, env=spec.env)
@@ -214,7 +211,7 @@ def planned_environment(
     else:
         note += f". Which stack that is {chosen.reason.text}; this plan is for {plan.row.name}"
     prefix = f"{home}/envs/{spec.env}"
-    packages = {split_requirement(line)[0]: "" for line in plan.requirements}
+    packages = {project_of(line): "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
     variables: dict[str, str] = {}
     if plan.bundled_mpi:

@@ -21,6 +21,7 @@ from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
+from ipexctl.stack.catalog import known_rows
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
@@ -87,6 +88,4 @@ def script_notes(context: Gathered, plan: Plan, spec: RunSpec, project: ProjectL
 
 
 def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
-    from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
-
     return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})

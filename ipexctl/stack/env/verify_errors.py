@@ -19,7 +19,7 @@ from ipexctl.known_errors.table import known_errors
 from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.verdict import signal_name
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog import rows
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
 
 _STACK_MODULES: Final = ("torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")

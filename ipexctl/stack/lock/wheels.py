@@ -22,7 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.node.env.replies import AvailableWheel, SourceFailure
-from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.catalog import minor, project_of, rows, version_key
 from ipexctl.stack.resolve.model import StackPlan
 
 BINDINGS: Final = "oneccl-bind-pt"
@@ -102,7 +102,8 @@ class Availability:
         """A yanked wheel counts only for an exact pin, as in pip."""
         if not self.queried:
             return True
-        project, specifier = split_requirement(requirement)
+        project = project_of(requirement)
+        specifier = SpecifierSet(re.sub(r"^[^<>=!~ ]+", "", requirement))
         exact = "==" in str(specifier) and "*" not in str(specifier)
         return any(
             specifier.contains(known, prereleases=known.is_prerelease and exact)
@@ -188,9 +189,3 @@ def _allows(requires_python: str | None, python: str) -> bool:
         return SpecifierSet(requires_python).contains(f"{python}.99", prereleases=True)
     except InvalidSpecifier:
         return True
-
-
-def split_requirement(requirement: str) -> tuple[str, SpecifierSet]:
-    """`impi-rt>=2021.14,<2021.19` → project and versions."""
-    end = next((place for place, character in enumerate(requirement) if character in "<>=!~ "), len(requirement))
-    return canonicalize_name(requirement[:end]), SpecifierSet(requirement[end:].strip())

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
+from ipexctl.stack.catalog import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON
 from ipexctl.stack.resolve.model import StackRequest

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.node.env.replies import AvailableWheel
-from ipexctl.stack.catalog.table import StackSpec
+from ipexctl.stack.catalog import StackSpec
 
 if TYPE_CHECKING:
     from ipexctl.stack.resolve.reasons import Reason

@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, ParamSpec
 
 from ipexctl.hosts.names import quoted
 from ipexctl.refusal import Refusal
-from ipexctl.stack.catalog.table import Isa, KnownBad, StackSpec
-from ipexctl.stack.lock.wheels import split_requirement
+from ipexctl.stack.catalog import Isa, KnownBad, StackSpec, project_of
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 
 Names = tuple[str, ...]
@@ -261,7 +260,7 @@ def no_intel_mpi(*, requirement: str, indexes: QueriedIndexes, every_host_has_mp
 
 
 def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
-    project = split_requirement(requirement)[0]
+    project = project_of(requirement)
     lacks = f"without {_NAMES.get(project, project)}: {indexes.without(requirement)}"
     return f"{lacks}; {title} runs without it{_WITHOUT.get(project, '')}", ""
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from ipexctl.facts.facts import Facts
 from ipexctl.node.env.replies import AvailableWheel
-from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
-from ipexctl.stack.catalog.table import rows as packaged_rows
-from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, split_requirement
+from ipexctl.stack.catalog import Index, IpexBuild, OnecclBuild, StackSpec, project_of, version_key
+from ipexctl.stack.catalog import rows as packaged_rows
+from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
@@ -197,7 +197,7 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
         found.append(ONECCL)
     for row in candidates:
         queried = [*(requirement for _, requirement in row.mpi), *row.requires]
-        found += [split_requirement(requirement)[0] for requirement in queried]
+        found += [project_of(requirement) for requirement in queried]
     return tuple(dict.fromkeys([*found, UV]))
 
 
@@ -258,7 +258,7 @@ class _Search:
         # A CPU build on an older Python is better than gigabytes of CUDA.
         pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
         for requirement in row.requires:
-            name = split_requirement(requirement)[0]
+            name = project_of(requirement)
             is_optional = name in OPTIONAL and not (row.ipex and name == "numpy")
             if not is_optional and not self.wheels.can_satisfy(requirement, pick.target):
                 has = queried_indexes(self.wheels)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_cli import call
 
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog import rows
 from message_data import missing
 
 

@@ -19,7 +19,7 @@ from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.launch.launchers.unwrap import unwrap
 from ipexctl.spec import RunSpec
-from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.catalog import known_rows
 from ipexctl.sync.scan import scan_project
 from message_data import missing
 

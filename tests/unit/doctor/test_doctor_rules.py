@@ -37,8 +37,7 @@ from ipexctl.facts.network import Rdma, Route
 from ipexctl.facts.software import Python
 from ipexctl.facts.system import Limit
 from ipexctl.refusal import Refusal
-from ipexctl.stack.catalog.table import StackSpec, rows
-from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.catalog import StackSpec, merged, rows
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve_by_table

@@ -14,7 +14,7 @@ from test_table import BY_NAME, IPEX, ONECCL, pypi
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.catalog.user_table import known_rows, merged
+from ipexctl.stack.catalog import known_rows, merged
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import incompatibility
 from ipexctl.stack.resolve.model import StackRequest

@@ -34,7 +34,7 @@ from ipexctl.run.start.preflight.imports import ScriptFile
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request
 from ipexctl.spec import RunSpec
-from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve_by_table

@@ -8,7 +8,7 @@ from pathlib import Path
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.remote.local import LocalSession
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog import rows
 from ipexctl.stack.lock.indexes import IndexAnswer, Source, query_indexes
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
 from ipexctl.stack.lock.wheels import Availability

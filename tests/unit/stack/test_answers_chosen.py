@@ -21,7 +21,7 @@ from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.env.replies import AvailableWheel, EnvRecord, PipSettings
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, Notice
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog import rows
 from ipexctl.stack.changes import PackageChange, changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.env.envs import EnvsResult, _target_of
 from ipexctl.stack.install import install

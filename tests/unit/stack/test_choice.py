@@ -22,8 +22,7 @@ from stack_helpers import (
 
 from ipexctl.facts.facts import Facts
 from ipexctl.refusal import Refusal
-from ipexctl.stack.catalog.table import rows
-from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.catalog import merged, rows
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.wheels import Availability

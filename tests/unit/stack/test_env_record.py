@@ -17,7 +17,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.env.replies import CheckResult, EnvRecord
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.catalog import merged
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, parse_result
 from ipexctl.stack.env.record import Existing, find_existing, read_record
 from ipexctl.stack.install_context import InstallRequest

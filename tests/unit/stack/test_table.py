@@ -14,8 +14,7 @@ from stack_helpers import AVX, AVX2, host, index, planned, refused
 
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
-from ipexctl.stack.catalog.table import StackSpec, minor, packaged, rows, version_key
-from ipexctl.stack.catalog.user_table import ROW_KEYS, known_rows, merged, rows_file
+from ipexctl.stack.catalog import ROW_KEYS, StackSpec, known_rows, merged, minor, packaged, rows, rows_file, version_key
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import incompatibility
 from ipexctl.stack.resolve.model import StackRequest

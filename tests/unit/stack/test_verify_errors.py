@@ -7,7 +7,7 @@ from stack_helpers import planned
 
 from ipexctl.node.common.records import Detail
 from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
-from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.catalog import merged
 from ipexctl.stack.env.record import SCHEMA
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.model import StackRequest

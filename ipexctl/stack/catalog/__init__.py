@@ -1,1 +1,0 @@
-"""The version table: its data, the format of a row, and a user's own rows."""
