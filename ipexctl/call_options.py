@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ipexctl.refusal import Refusal
+from ipexctl.errors import Refusal
 
 AnyReport = TypeVar("AnyReport")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]

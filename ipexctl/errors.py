@@ -1,12 +1,14 @@
 """Errors that end a call early, such as a wrong option or a user's broken file.
 
-A host's failure is a value (`Outcome`), not an exception that crosses packages.
+A host's failure is a value (`Outcome`), not an exception that crosses packages. A planner, a choice or a start that
+cannot give a result returns a `Refusal`.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 MAX_ERRORS: Final = 50
@@ -104,3 +106,16 @@ def raise_all(errors: Sequence[FileError], main: str = "") -> None:
             error.more = ()
         first.more = tuple(others[: MAX_ERRORS - 1])
         raise first
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no plan or choice, and how to get one."""
+
+    reason: str
+    """Names the hosts and the broken rule."""
+    fix: str = ""
+    hosts: tuple[str, ...] = ()
+    """The hosts at fault; empty if the request or the indexes are."""
+    exit_code: int = 1
+    """2 if the request names something that does not exist, 3 if a host is unreachable."""

@@ -1,8 +1,7 @@
 """Limits of the control machine that a user can feel, in seconds. `node/common/limits.py` has those of the nodes.
 
-Imports nothing, so that any module can take a limit from here. Defaults of options are in `option_defaults.py`; limits
-that no user feels stay with the only code that reads them. docs/run-watch.md lists those that a user can set or meets,
-and a test compares its figures with these.
+Imports nothing, so that any module can take a limit from here. Limits that no user feels stay with the only code that
+reads them. docs/run-watch.md lists those that a user can set or meets, and a test compares its figures with these.
 """
 
 from __future__ import annotations

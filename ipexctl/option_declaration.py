@@ -9,7 +9,7 @@ Such an option is a field of a frozen dataclass, made by `declare`: of `RankOpti
 - the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
 - the way to the hosts: `spec.py: asked_of`, `AgentOptions` of `node/common/plan.py`
 
-A default that others need too has its name from `option_defaults.py`.
+The defaults here are those that several rooms need; others stand in their option's declaration.
 """
 
 from __future__ import annotations
@@ -20,6 +20,22 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
+
+FORKS: Final = 32
+CONNECT_SECONDS: Final = 10.0
+RECONNECT_SECONDS: Final = 300.0
+"""Without a word from node0 until a call stops following a run. The run itself does not depend on the call."""
+TRANSPORT: Final = "auto"
+"""The way to hosts: job steps within an allocation that has them, else ssh."""
+DEFAULT_ENV: Final = "default"
+DEFAULT_HOME: Final = "~/.ipexctl"
+HUB_MACHINE: Final = "auto"
+"""Where downloads from a hub run: on the first host that reaches it, else on the control machine."""
+SLURM_LAUNCHER: Final = "auto"
+"""For `export slurm`: srun for gloo, else mpirun."""
+LAB_HOSTS: Final = 3
+LAB_USER: Final = "ipex"
+LAB_HOMES: Final = "/home"
 
 _DECLARATION: Final = "declaration"
 _LONGEST: Final = 10_000_000

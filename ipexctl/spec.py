@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ipexctl.option_declaration import declare
-from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, declare
 from ipexctl.sync_options import PROJECT, SyncOptions
 
 if TYPE_CHECKING:

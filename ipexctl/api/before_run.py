@@ -9,11 +9,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import CallError, UserError
+from ipexctl.errors import CallError, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
-from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool

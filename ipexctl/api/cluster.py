@@ -38,8 +38,7 @@ from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
 from ipexctl.node.common.plan import Plan
-from ipexctl.option_declaration import check_seconds
-from ipexctl.option_defaults import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT
+from ipexctl.option_declaration import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT, check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions

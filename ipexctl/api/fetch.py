@@ -12,7 +12,7 @@ from functools import partial
 from ipexctl.api.open_hosts import open_sessions
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
-from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.fanout import run_in_background

@@ -12,7 +12,7 @@ from functools import partial
 from ipexctl.api.known_runs import CallWatcher, call_error, node0_of
 from ipexctl.errors import CallError
 from ipexctl.node.common.records import RunStatus
-from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, ignore_event
 from ipexctl.remote.session import Session

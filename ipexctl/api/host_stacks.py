@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.errors import UserError
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
 from ipexctl.run.uninstall import uninstall as remove_from_hosts

@@ -15,7 +15,7 @@ from ipexctl.hub.downloader import hub_access
 from ipexctl.hub.push import HubPushOptions, HubPushReport
 from ipexctl.hub.push import push_repos as push_from_hub
 from ipexctl.hugging_face import HubRepo
-from ipexctl.option_defaults import HUB_MACHINE
+from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.outcome import BytesMoved, Watch, ignore_event
 
 

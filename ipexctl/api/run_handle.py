@@ -23,8 +23,7 @@ from ipexctl.extensions import addition
 from ipexctl.files.requested import FetchResult
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import RunStatus
-from ipexctl.option_declaration import check_seconds
-from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.option_declaration import RECONNECT_SECONDS, check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, Notice, ignore_event

@@ -17,7 +17,7 @@ from ipexctl.commands.app import commands
 from ipexctl.commands.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host

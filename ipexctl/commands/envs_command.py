@@ -10,7 +10,7 @@ from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.node.env.replies import EnvEntry, EnvListing
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.text import counted, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json

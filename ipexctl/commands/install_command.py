@@ -20,7 +20,7 @@ from ipexctl.commands.shared_options import (
     flag,
     option,
 )
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
 from ipexctl.ui.progress_view import ProgressView

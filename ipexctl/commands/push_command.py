@@ -16,7 +16,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.push_source import parse_target
 from ipexctl.hugging_face import is_repo_word, parse_repo
-from ipexctl.option_defaults import HUB_MACHINE
+from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.text import counted, expanded, printable, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.progress_view import ProgressView

@@ -22,8 +22,14 @@ import typer
 from ipexctl.commands import complete
 from ipexctl.commands.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
-from ipexctl.option_declaration import declaration_of, with_default
-from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS, TRANSPORT
+from ipexctl.option_declaration import (
+    CONNECT_SECONDS,
+    FORKS,
+    RECONNECT_SECONDS,
+    TRANSPORT,
+    declaration_of,
+    with_default,
+)
 from ipexctl.ui.messages import print_message
 
 Report = TypeVar("Report")

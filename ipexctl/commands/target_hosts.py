@@ -21,8 +21,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
-from ipexctl.option_declaration import check_seconds
-from ipexctl.option_defaults import TRANSPORT
+from ipexctl.option_declaration import TRANSPORT, check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep

@@ -34,12 +34,12 @@ from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.doctor.smoke import measure
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.facts import addresses_among, addresses_of
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import internal_addresses
-from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec

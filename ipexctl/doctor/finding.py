@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from ipexctl.doctor.recommend import Recommendation
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts, joining
 from ipexctl.facts.network import Nic
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses
-from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from ipexctl.doctor.run_states import RunLife

@@ -16,7 +16,7 @@ from ipexctl.doctor.finding import Finding, close_ports, merge_findings, open_po
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import GLOO_MENDED, Env, has_gloo_overflow, package_command
 from ipexctl.hosts.nodeset import fold
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.reply import Reply
 from ipexctl.text import printable

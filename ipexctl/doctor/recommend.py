@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.launch.topology import Dtype, dtype, recommended_layout
-from ipexctl.refusal import Refusal
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 
 

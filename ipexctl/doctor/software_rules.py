@@ -32,7 +32,7 @@ from ipexctl.facts.software import (
     running_pythons,
     ways_to_python,
 )
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.stack.env.record import read_record
 
 FIRST: Final = (3, 9)

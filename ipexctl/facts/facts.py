@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.answers import Answers, read_answers, seconds
 from ipexctl.facts.cpu import Cpu, CpuList, cpu_json, parse_cpu
 from ipexctl.facts.network import Network, Nic, parse_network
@@ -43,7 +44,6 @@ from ipexctl.facts.system import (
 from ipexctl.hosts import internal
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses, internal_addresses
-from ipexctl.refusal import Refusal
 
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 

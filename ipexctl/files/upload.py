@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ipexctl.errors import UserError, place_fix
+from ipexctl.errors import Refusal, UserError, place_fix
 from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.files import store_client as stores
 from ipexctl.files.distribute import Distributor
@@ -25,7 +25,6 @@ from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END, ManifestEntry
 from ipexctl.node.files.push import CONTENT, PARCEL
-from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.option_defaults import DEFAULT_HOME
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_HOME
 
 
 @dataclass(frozen=True, slots=True)

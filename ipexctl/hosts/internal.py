@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.refusal import Refusal
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -1,30 +1,136 @@
 """The hosts of a command: the source that counts, with overrides and --limit applied.
 
 The first source wins: --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
-./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. `commands/defaults.py` (clusters
-and files of defaults) and `launch/launchers/unwrap.py` (pasted lines) pass their hosts as --hosts or -H.
-
-A file that was found, not named, counts only if nobody but the caller or root could have written it
-(`found_files.py`), and may not set anything that runs programs.
+./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. A file that was found, not named,
+counts only if nobody but the caller or root could have written it, and may not set anything that runs programs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import translate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import HOSTS, decoded, read_regular, read_typed
 from ipexctl.found_files import check_found
 from ipexctl.hosts.batch_systems import is_in_allocation
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_host_list
-from ipexctl.hosts.names import MAX_PORT, WordError, check_user
+from ipexctl.hosts.names import MAX_PORT, WordError, check_user, quoted
+from ipexctl.hosts.nodeset import expand, fold, split_specs
 from ipexctl.hosts.source import naming
 from ipexctl.text import expanded, printable, tilde_path
+
+_ALL: Final = ("all", "*")
+_SHOWN: Final = 3
+_COLON: Final = re.compile(r":(?![^\[\]]*\])")
+
+
+def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tuple[Host, ...]:
+    """Hosts by name, node set, glob or group, or by a file of these, in the order of the hosts' file.
+
+    Commas, or colons as in Ansible, separate parts; `!` excludes, `&` intersects. With only such parts, all hosts are
+    the start. A part without a match is an error: a misspelt exclusion must not run on that host. `found`: the limit
+    comes from a project's file, so the user did not name a file in it.
+    """
+    index = _Index(hosts)
+    selected: set[str] = set()
+    kept = set(index.names)
+    has_names = has_parts = False
+    for part in [name for item in limit_parts(spec, index.known) for name in _from_file(item, found=found)]:
+        sign = part[0] if part[0] in "!&" else ""
+        name = part.removeprefix(sign).strip()
+        if not name:
+            raise UserError(f"--limit: no host or group after '{sign}'", fix=f"such as --limit '{sign}node3'")
+        matched = index.find(name)
+        kept = kept - matched if sign == "!" else kept & matched if sign == "&" else kept
+        selected |= matched if not sign else set()
+        has_names, has_parts = has_names or not sign, True
+    if not has_parts:
+        raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
+    remaining = tuple(host for host in hosts if host.name in kept and (not has_names or host.name in selected))
+    if not remaining:
+        raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"there are: {_short(fold(index.names))}")
+    return remaining
+
+
+def limit_parts(spec: str, known: Container[str]) -> list[str]:
+    """Split at commas and colons, except in brackets, IPv6 addresses and file paths."""
+    matched: list[str] = []
+    for word in split_specs(spec):
+        is_single = word[0] == "@" or word.lstrip("!&") in known or "::" in word
+        matched += [word] if is_single else _COLON.split(word)
+    return [piece.strip() for piece in matched if piece.strip()]
+
+
+def _from_file(part: str, *, found: bool) -> list[str]:
+    if not part.startswith("@"):
+        return [part]
+    path = expanded(part[1:])
+    if found:
+        check_found(path, naming=f"-l {shlex.quote(part)}")
+    try:
+        lines = decoded((read_regular if found else read_typed)(path, HOSTS)).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"--limit {quoted(part)}: {reason}", fix="@ is followed by a file of host names") from None
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
+
+
+class _Index:
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self.names = [host.name for host in hosts]
+        self._hosts = {word for host in hosts for word in (host.name, host.address)}
+        self.known: dict[str, set[str]] = {}
+        for host in hosts:
+            for word in {host.name, host.address, *host.groups}:
+                self.known.setdefault(word, set()).add(host.name)
+
+    def find(self, part: str) -> set[str]:
+        if part in self.known:
+            return self.known[part]
+        if part in _ALL:
+            return set(self.names)
+        try:
+            words = expand(part)
+        except WordError as error:
+            raise UserError(f"--limit {quoted(part)}: {error.message}", fix=error.fix) from None
+        matched: set[str] = set()
+        unknown: list[str] = []
+        for word in words:
+            match = self._glob(word) if "*" in word or "?" in word else self.known.get(word, set())
+            matched |= match
+            if not match:
+                unknown.append(word)
+        if unknown:
+            raise UserError(
+                f"--limit: no host or group is called {quoted(fold(unknown))}", fix=self._suggest(unknown[0])
+            )
+        return matched
+
+    def _glob(self, pattern: str) -> set[str]:
+        matches = re.compile(translate(pattern)).match
+        return set().union(*(names for word, names in self.known.items() if matches(word)))
+
+    def _suggest(self, word: str) -> str:
+        from difflib import get_close_matches
+
+        similar = get_close_matches(word, self.known, n=_SHOWN)
+        if similar:
+            return f"did you mean {' or '.join(similar)}?"
+        groups = sorted(set(self.known) - self._hosts)
+        return f"there are: {_short(fold(self.names))}" + (f"; groups: {_short(', '.join(groups))}" if groups else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:199] + "…"
+
 
 DEFAULT_FILE: Final = "hostfile"
 ENVIRONMENT: Final = "IPEXCTL_HOSTFILE"
@@ -66,8 +172,6 @@ def select_hosts(
     has_remote = any(host.address != LOCAL.address for host in hosts)
     hosts = tuple(replace(host, **_overrides_for(host, overrides, has_remote=has_remote)) for host in hosts)
     if request.limit is not None:
-        from ipexctl.hosts.limit import limit_hosts
-
         hosts = limit_hosts(hosts, request.limit, found=request.limit_found)
     return Selection(hosts, source, project_hostfile)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
@@ -25,8 +25,7 @@ from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.node.network.replies import FoundHub
-from ipexctl.option_defaults import HUB_MACHINE
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Notice, Watch

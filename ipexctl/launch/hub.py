@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import HubRepo, load_call, push_line
 from ipexctl.launch.hub_use import NO_USE, HubUse, NamedRepo
 from ipexctl.node.common.plan import Setting
-from ipexctl.refusal import Refusal
 from ipexctl.text import join_words
 
 if TYPE_CHECKING:

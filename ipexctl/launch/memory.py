@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.system import Memory
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.rank_distribution import fewer_ranks
-from ipexctl.refusal import Refusal
 from ipexctl.text import counted, readable
 
 TORCH_START: Final = 210 << 20

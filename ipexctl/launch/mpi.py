@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import LaunchRequest, MpiImport
 from ipexctl.node.common.plan import Backend
-from ipexctl.refusal import Refusal
 from ipexctl.starters import DIRECT, LaunchFlavor, RankStarter, rank_starter_of
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}

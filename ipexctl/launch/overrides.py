@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, Backend, Setting
 from ipexctl.option_declaration import declared
-from ipexctl.refusal import Refusal
 from ipexctl.spec import CCL_WORKERS, Export, RunSpec
 from ipexctl.starters import LaunchFlavor
 

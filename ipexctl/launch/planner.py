@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import find_leaders
 from ipexctl.launch import allreduce, comm_env, hub, memory, mpi_commands, python_env, threads
@@ -31,7 +32,6 @@ from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.topology import cores_of, dtype
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
-from ipexctl.refusal import Refusal
 from ipexctl.spec import asked_of
 from ipexctl.starters import rank_starter_of
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.binding import level
 from ipexctl.launch.topology import cores_of, default_ranks
-from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
 from ipexctl.text import counted
 

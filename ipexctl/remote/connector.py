@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.macos import is_linux
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.option_defaults import CONNECT_SECONDS
+from ipexctl.option_declaration import CONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.control_machine import is_this_machine

@@ -24,8 +24,8 @@ from typing import Final, Literal, NamedTuple
 
 from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decoded, read_regular
 from ipexctl.node.common.files import make_private_directory
+from ipexctl.remote.algorithms import list_matches
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.patterns import list_matches
 from ipexctl.remote.ssh_config import Endpoint, ssh_home
 
 KeyVerdict = Literal["known", "unknown", "changed", "revoked"]

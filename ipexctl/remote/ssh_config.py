@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 
 from ipexctl.file_reader import SSH_CONFIG, decoded, read_regular
 from ipexctl.hosts.host import Host, ssh_options
-from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
+from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms, matches
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.patterns import matches
 from ipexctl.text import home_directory
 from ipexctl.user_directories import account_name
 

@@ -19,7 +19,7 @@ from ipexctl.found_files import config_directory
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
-from ipexctl.option_defaults import DEFAULT_HOME
+from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import expanded, home_directory

@@ -34,7 +34,7 @@ from ipexctl.node.common.frames import (
 )
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.node.run.follow import FollowRequest
-from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import AgentEnded, HostError, Notice, Unreachable
 from ipexctl.remote.reply import Reply

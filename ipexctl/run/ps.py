@@ -14,7 +14,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.runs import ListRequest
-from ipexctl.option_defaults import FORKS
+from ipexctl.option_declaration import FORKS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.reply import Reply

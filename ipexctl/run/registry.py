@@ -27,7 +27,7 @@ from ipexctl.node.common.files import make_private_directory, write_atomically, 
 from ipexctl.node.common.json_parser import as_object, read_json_file
 from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
-from ipexctl.option_defaults import CONNECT_SECONDS
+from ipexctl.option_declaration import CONNECT_SECONDS
 from ipexctl.starters import starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory

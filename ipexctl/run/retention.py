@@ -21,7 +21,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.run.replies import PrunedRun, PruneReply
 from ipexctl.node.run.retention import PruneRunsRequest
-from ipexctl.option_defaults import FORKS
+from ipexctl.option_declaration import FORKS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call

@@ -14,8 +14,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.errors import Refusal
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.refusal import Refusal
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 
 _SHOWN = 6

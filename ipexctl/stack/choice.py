@@ -1,6 +1,6 @@
 """The stack that hosts have or would get, for doctor, versions and run. No index is queried.
 
-The installed environment decides, then the last answer of the indexes (`lock/index_cache.py`), then the table alone. An
+The installed environment decides, then the last answer of the indexes (`lock/indexes.py`), then the table alone. An
 install queries the indexes, with the same resolver (`lock/pipeline.py: lock_stack`).
 """
 
@@ -11,20 +11,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.option_defaults import DEFAULT_ENV
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.outcome import exit_code
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec, project_of, rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
-from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
+from ipexctl.stack.lock.indexes import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks

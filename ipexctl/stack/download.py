@@ -15,11 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ipexctl.errors import UserError, place_fix
+from ipexctl.errors import Refusal, UserError, place_fix
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import write_atomically
-from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, Notice, Watch, ignore_event
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.env.staging import download_wheels, is_intact

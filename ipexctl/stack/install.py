@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.answers import read_answers
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.gather import HostFacts
@@ -25,7 +26,6 @@ from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.common.json_parser import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.replies import CheckResult, EnvRecord, VerifyResult
-from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_text

@@ -16,14 +16,13 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import InvalidName, canonicalize_name
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
 from ipexctl.remote.session import Session

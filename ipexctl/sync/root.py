@@ -22,7 +22,7 @@ from typing import Final, Literal
 from ipexctl.files.file_names import stored_path
 from ipexctl.found_files import check_found
 from ipexctl.node.common.files import make_private_directory, open_private
-from ipexctl.option_defaults import DEFAULT_HOME
+from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.user_directories import account_name, cache_directory, data_directory, state_directory
 
 MARKS: Final = ("ipexctl.toml", ".ipexctlignore", "pyproject.toml")

@@ -12,18 +12,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.node.common.home import HomeRefused
-from ipexctl.option_defaults import DEFAULT_HOME
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
 from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
-from ipexctl.trust.host_steps import HostState, HostSteps
+from ipexctl.trust.host_steps import (
+    HostState,
+    HostSteps,
+    KeysEdit,
+    Owner,
+    TrustLine,
+    add_line,
+    is_public_key,
+    remove_lines,
+    tag_of,
+)
 from ipexctl.trust.login_errors import explain
 
 

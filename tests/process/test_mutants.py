@@ -65,7 +65,7 @@ def test_lines_outside_functions_count_when_the_module_is_imported() -> None:
 
 
 def test_tests_that_reach_the_function_come_first_and_others_only_for_a_constant() -> None:
-    path = Path("ipexctl/hosts/limit.py")
+    path = Path("ipexctl/hosts/select.py")
     (mutant, *_) = mutants_of((ROOT / path).read_text())
     close = near(path)
     assert "tests/unit/hosts/test_hosts_select.py" in close

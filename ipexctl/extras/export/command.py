@@ -28,8 +28,7 @@ from ipexctl.extras.export.shell import to_shell
 from ipexctl.extras.export.slurm import to_slurm
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.plan import Plan
-from ipexctl.option_declaration import declaration_of
-from ipexctl.option_defaults import SLURM_LAUNCHER
+from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of
 from ipexctl.run.start.call import RunCall
 from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.sync.root import real_path

@@ -32,7 +32,7 @@ from ipexctl.extras.export.common import (
     title,
 )
 from ipexctl.node.common.plan import Plan, Setting
-from ipexctl.option_defaults import SLURM_LAUNCHER
+from ipexctl.option_declaration import SLURM_LAUNCHER
 
 Launcher = Literal["auto", "srun", "mpirun"]
 

@@ -28,7 +28,7 @@ from ipexctl.extras.lab.state import FoundLab, Lab, LabHost
 from ipexctl.extras.lab.state import load_all as list_labs
 from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
-from ipexctl.option_defaults import LAB_HOMES, LAB_HOSTS, LAB_USER
+from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import counted
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json, value_json

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ipexctl.extras.play.keywords import ANSIBLE_FACTS
-from ipexctl.extras.play.masks import masked, shown
 from ipexctl.extras.play.model import Block, Flush, Play, Step, Task
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.playbook_file import templates_in
@@ -27,6 +26,8 @@ from ipexctl.extras.play.result import (
     TaskReport,
     TaskStarted,
     failed_host,
+    masked,
+    shown,
 )
 from ipexctl.extras.play.task_runner import TaskRunner
 from ipexctl.extras.play.templater import Filled, Job

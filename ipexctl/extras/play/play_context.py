@@ -19,7 +19,7 @@ from ipexctl.extras.play.templater import Templater
 from ipexctl.extras.play.variables import VarsDirs
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.option_defaults import DEFAULT_HOME
+from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.session import Session

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.masks import masked, secrets_in, shown
 from ipexctl.extras.play.model import Task
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.options import BadOption, filled, filled_environment
@@ -27,7 +26,10 @@ from ipexctl.extras.play.result import (
     failed,
     failed_by,
     failed_host,
+    masked,
     missing_hosts,
+    secrets_in,
+    shown,
 )
 from ipexctl.extras.play.templater import Filled, Job
 from ipexctl.hosts.host import Host

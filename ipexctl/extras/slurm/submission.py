@@ -8,21 +8,26 @@ directory on the cluster knows the job.
 
 from __future__ import annotations
 
+import functools
+import gzip
+import hashlib
+import importlib.util
 import io
 import json
 import secrets
 import shlex
+import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
-from ipexctl.extras.slurm import shipment
+from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.hosts.host import Host
@@ -47,6 +52,65 @@ from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync
 from ipexctl.text import printable
+
+MODULES: Final = (
+    *("ClusterShell", "annotated_doc", "click", "packaging", "pathspec", "platformdirs", "rich", "shellingham"),
+    *("typer", "typing_extensions"),
+)
+"""Third-party modules; those missing here are not needed by the installed versions."""
+_NEEDED: Final = frozenset(("typer", "rich", "platformdirs", "packaging"))
+_OWN: Final = Path(__file__).parents[2]
+_NOT_SENT: Final = ("lab",)
+"""Parts of ipexctl that nothing in a job calls."""
+_NOT_CODE: Final = frozenset((".so", ".pyc", ".pyo", ".pyd", ".pyi"))
+
+
+@functools.cache
+def own_package() -> bytes:
+    """ipexctl for a cluster that has none: a compressed tar archive, with equal bytes for equal content.
+
+    Only pure Python, because nodes may have another processor or Python; compiled modules (paramiko's cryptography) are
+    only needed for ssh. It goes to HOME/agent with a name like the agent's copies, so cleanup and uninstall find it.
+    """
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, path in sorted(_files()):
+            member = tarfile.TarInfo(name)
+            content = path.read_bytes()
+            member.size, member.mode = len(content), 0o600
+            archive.addfile(member, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), compresslevel=6, mtime=0)
+
+
+@functools.cache
+def package_name() -> str:
+    return hashlib.sha256(own_package()).hexdigest()[:16]
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for path in _code_below(_OWN):
+        relative = path.relative_to(_OWN)
+        if relative.parts[0] not in _NOT_SENT:
+            yield f"ipexctl/{relative.as_posix()}", path
+    for module in MODULES:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            if module in _NEEDED:
+                raise UserError(f"the module {module} of this ipexctl is not in files", fix="install ipexctl again")
+            continue
+        origin = Path(spec.origin)
+        if origin.name != "__init__.py":
+            yield origin.name, origin
+            continue
+        for path in _code_below(origin.parent):
+            yield f"{module}/{path.relative_to(origin.parent).as_posix()}", path
+
+
+def _code_below(directory: Path) -> Iterator[Path]:
+    for path in directory.rglob("*"):
+        if path.is_file() and path.suffix not in _NOT_CODE and "__pycache__" not in path.parts:
+            yield path
+
 
 PROGRAMS: Final = ("sbatch", "scontrol", "scancel", "srun")
 _OWN_DISKS: Final = frozenset(
@@ -166,7 +230,7 @@ class Submission:
         """True if the package is there. Raises a StartError without Slurm's programs or with an old Python."""
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"
-        package = f"{context.home}/agent/{shipment.name()}"
+        package = f"{context.home}/agent/{package_name()}"
         script = (
             walk_to(package)
             + f"for name in {' '.join(PROGRAMS)}; do command -v $name >/dev/null 2>&1 || echo missing $name; done\n"
@@ -211,15 +275,15 @@ class Submission:
         )
 
     def _send_package(self, home: str) -> None:
-        name, fresh = shipment.name(), f".new-{secrets.token_hex(6)}"
+        name, fresh = package_name(), f".new-{secrets.token_hex(6)}"
         agent = shlex.quote(f"{home}/agent")
-        self.on_step(f"{self.login.name}: ipexctl's own package for the job, {len(shipment.packed()) / 1e6:.1f} MB")
+        self.on_step(f"{self.login.name}: ipexctl's own package for the job, {len(own_package()) / 1e6:.1f} MB")
         script = (
             f"{use_home_or_fail(home, 'agent')}umask 077; mkdir -p {agent} && cd {agent} && mkdir {fresh} || exit 1\n"
             f"if tar -xzpf - -C {fresh} && {{ mv -T {fresh} {name} 2>/dev/null || [ -d {name}/ipexctl ]; }}\n"
             f"then rm -rf {fresh}; else code=$?; rm -rf {fresh}; exit $code; fi"
         )
-        answer = self._run(script, "send ipexctl's package", shipment.packed(), timeout=600)
+        answer = self._run(script, "send ipexctl's package", own_package(), timeout=600)
         if not answer.ended.ok:
             raise StartError(self._failure(answer, home, "ipexctl's package could not be sent"))
 
@@ -228,7 +292,7 @@ class Submission:
             run=run,
             rundir=f"{context.home}/runs/{run}",
             python=context.env.python,
-            package=f"{context.home}/agent/{shipment.name()}",
+            package=f"{context.home}/agent/{package_name()}",
             workdir=str(PurePosixPath(tree) / self.project.subdirectory),
             words=words_of_run(self.spec, self.project.command, context.home),
             options=self.queue,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import running_pythons, ways_to_python
@@ -21,8 +22,7 @@ from ipexctl.hugging_face import hf_home
 from ipexctl.launch.hub_use import NO_USE, HubUse
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.option_defaults import DEFAULT_ENV
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -33,7 +34,6 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan, Setting, for_hosts
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
-from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_final_status

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import Plan
-from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
 from ipexctl.text import counted
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ipexctl.call_options import CallOptions
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, Refusal, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
@@ -25,7 +25,6 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.option_declaration import declared
-from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.pool import check_pool

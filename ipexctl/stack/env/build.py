@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import addresses_among
 from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation, missing
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.replies import CheckResult
-from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
 from ipexctl.remote.reply import Reply

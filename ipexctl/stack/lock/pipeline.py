@@ -20,24 +20,24 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.files import store_client as stores
 from ipexctl.files.store_client import Download, StoreLocation
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.replies import PipSettings, SourceFailure
-from ipexctl.option_defaults import DEFAULT_ENV
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.install_context import InstallContext, InstallRequest
-from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
+    CONTROL_MACHINE,
     PYPI,
     STACK_SOURCES,
     TORCH_CPU,
     IndexAnswer,
+    IndexCache,
     Source,
     call_labels,
     directory_of,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.names import quoted
-from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog import Isa, KnownBad, StackSpec, project_of
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 

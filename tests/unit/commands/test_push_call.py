@@ -9,9 +9,8 @@ import pytest
 from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.commands.target_hosts import choose_hosts
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hub.downloader import explain_refused_lock
-from ipexctl.refusal import Refusal
 
 
 @pytest.fixture(autouse=True)

@@ -32,11 +32,11 @@ from ipexctl.doctor.cluster_machines import gain_without_slow
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
 from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Rdma, Route
 from ipexctl.facts.software import Python
 from ipexctl.facts.system import Limit
-from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog import StackSpec, merged, rows
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason

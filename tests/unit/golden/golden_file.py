@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.errors import UserError
-from ipexctl.refusal import Refusal
+from ipexctl.errors import Refusal, UserError
 from ipexctl.remote.outcome import HostError
 
 _DATA = re.compile(r"""(?<!\w)'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\d[\d.,]*""")

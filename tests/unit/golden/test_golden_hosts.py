@@ -20,9 +20,8 @@ from ipexctl.hosts.allocation import allocated_hosts, read_tasks
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
 from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
-from ipexctl.hosts.limit import limit_hosts
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges
-from ipexctl.hosts.select import HostRequest, select_hosts
+from ipexctl.hosts.select import HostRequest, limit_hosts, select_hosts
 from ipexctl.starters import choose_starter
 from test_hosts_select import HOSTS, SLURM
 

@@ -17,6 +17,7 @@ from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
 
 from accelerate_files import ALONE
+from ipexctl.errors import Refusal
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.facts.system import Memory, System
 from ipexctl.hosts.host import Host
@@ -28,7 +29,6 @@ from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.plan import Plan, Setting
-from ipexctl.refusal import Refusal
 from ipexctl.spec import Export, RunSpec
 from ipexctl.ui.launch_plan import plan_lines
 

@@ -20,6 +20,7 @@ from golden_file import refused as refused_case
 from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
 from ipexctl.commands.resumed_call import refuse_typed
+from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
@@ -27,7 +28,6 @@ from ipexctl.launch.other_runs import notes_on
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.replies import NodeResult
-from ipexctl.refusal import Refusal
 from ipexctl.remote.reply import Reply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.stall_report import describe_activity, silence_lines

@@ -9,11 +9,10 @@ import pytest
 from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, changed, hog, judged, only
 
-from ipexctl.extras.slow import causes
+from ipexctl.extras.slow import verdict
 from ipexctl.extras.slow import view as texts
-from ipexctl.extras.slow.causes import SlowCause
 from ipexctl.extras.slow.slow import SlowResult
-from ipexctl.extras.slow.verdict import SlowVerdict, Unjudged
+from ipexctl.extras.slow.verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.outcome import Unreachable
@@ -34,7 +33,7 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def cause_cases() -> list[Case]:
     slow = only(judged(HEALTHY, changed(HEALTHY, cpu=0.9)))
     run_look = SuspectLook((ProcessShare(12, "python3", "ipex", 0.5, is_of_run=True),))
-    figures: list[tuple[str, causes.CauseKind, causes.Confidence, dict[str, Any]]] = [
+    figures: list[tuple[str, verdict.CauseKind, verdict.Confidence, dict[str, Any]]] = [
         ("another process", "other-programs", "likely", {"look": hog(), "queue_more": 0.4}),
         ("another rank", "other-programs", "likely", {"look": run_look, "queue_more": 0.4}),
         (
@@ -51,7 +50,7 @@ def cause_cases() -> list[Case]:
         ("more work", "more-work", "possible", {}),
         ("not known", "unknown", "insufficient", {"cpu_more": 0.03, "queue_more": 0.19}),
     ]
-    assert {kind for _, kind, _, _ in figures} == {*get_args(causes.CauseKind)}
+    assert {kind for _, kind, _, _ in figures} == {*get_args(verdict.CauseKind)}
     cases = []
     for name, kind, confidence, more in figures:
         found = replace(slow, cause=SlowCause(kind, confidence), evidence=replace(slow.evidence, **more))

@@ -12,8 +12,8 @@ from test_trust_internal import ADDED, REPORT, A, B, C, at, done
 from test_trust_plan import HOST_STATE, LINE, OWNER
 
 from ipexctl.commands.trust_command import show
+from ipexctl.errors import Refusal
 from ipexctl.hosts.internal import internal_addresses
-from ipexctl.refusal import Refusal
 from ipexctl.trust.host_steps import Permissions
 from ipexctl.trust.setup import keys_to_add, keys_to_remove
 

@@ -9,11 +9,11 @@ from golden_file import Case, golden_diff, refusal
 from test_run_screen import plain, status
 
 from ipexctl.commands import install_command, ps_command
+from ipexctl.errors import Refusal
 from ipexctl.extras.lab.command import condition_text
 from ipexctl.extras.lab.state import labs_to_remove
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.node.run.verdict import describe_exit
-from ipexctl.refusal import Refusal
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui.run.end_of_run import end_lines

@@ -12,8 +12,7 @@ from hosts_helpers import any_text
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.allocation import allocated_hosts, read_tasks
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.limit import limit_hosts
-from ipexctl.hosts.select import HostRequest, select_hosts
+from ipexctl.hosts.select import HostRequest, limit_hosts, select_hosts
 
 SLURM = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "slurm[1-2]"}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
@@ -19,7 +20,6 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered, LaunchRequest, MpiImport, Node0Files, RankEnv
 from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
-from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
 from ipexctl.starters import starter_of
 from recorded_probes import recorded

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from launch_helpers import cpu, machine, plan, request
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.system import Memory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.memory import TORCH_START, EarlierMemory
@@ -15,7 +16,6 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import WindowWriter
-from ipexctl.refusal import Refusal
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.windows import earlier_memory
 from message_data import missing

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value, variables
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.request import MpiImport, RankEnv
 from ipexctl.node.common.plan import Plan
-from ipexctl.refusal import Refusal
 from ipexctl.spec import Export
 from message_data import missing
 

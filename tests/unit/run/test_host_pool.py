@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, eth, machine, request, settings_of
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
-from ipexctl.refusal import Refusal
 from ipexctl.run.start.pipeline import make_plan
 from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
 from ipexctl.run.start.project import ProjectLocation

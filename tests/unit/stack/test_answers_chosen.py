@@ -14,12 +14,12 @@ from lock_helpers import plan
 from packaging.specifiers import SpecifierSet
 from stack_helpers import PYPI, host, index
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import Disk, HomeDirectory
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.env.replies import AvailableWheel, EnvRecord, PipSettings
-from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.stack.catalog import rows
 from ipexctl.stack.changes import PackageChange, changes_of, refuse_downgrade, with_packages

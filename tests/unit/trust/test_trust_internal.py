@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from test_trust_plan import HOST_STATE
 
 from ipexctl.commands.trust_command import show
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import (
     HostAddresses,
@@ -19,7 +20,6 @@ from ipexctl.hosts.internal import (
     common_networks,
     internal_addresses,
 )
-from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostStatus
 from ipexctl.trust.host_steps import read_nics
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain

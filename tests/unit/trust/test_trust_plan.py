@@ -10,9 +10,8 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import InterfaceAddress
 from ipexctl.remote.outcome import HostError
-from ipexctl.trust.authorized_keys import Owner, TrustLine
 from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
-from ipexctl.trust.host_steps import HostState, read_host_state
+from ipexctl.trust.host_steps import HostState, Owner, TrustLine, read_host_state
 from ipexctl.trust.setup import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
 from message_data import missing
 

@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.options import Option, Spec
-from ipexctl.option_declaration import Declaration, declared
-from ipexctl.option_defaults import DEFAULT_ENV, RECONNECT_SECONDS
+from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, declared
 from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.sync_options import SyncOptions
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
 from ipexctl.launch.request import first_hosts
-from ipexctl.option_defaults import DEFAULT_ENV
-from ipexctl.refusal import Refusal
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.context import gather, has_environment
 from ipexctl.run.start.preflight.connectivity import check_connectivity

@@ -28,7 +28,7 @@ from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of, imported_modules
 from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ipexctl.call_options import for_submit
-from ipexctl.extras.slurm import shipment
+from ipexctl.extras.slurm import submission
 from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
@@ -147,11 +147,11 @@ def test_a_place_that_cannot_be_is_left_out(change: dict[str, object]) -> None:
 
 def test_package_runs_alone_and_has_nothing_compiled(tmp_path: Path) -> None:
     """As in a job: without any other module that is installed here, and without ssh."""
-    with tarfile.open(fileobj=io.BytesIO(shipment.packed())) as archive:
+    with tarfile.open(fileobj=io.BytesIO(submission.own_package())) as archive:
         names = archive.getnames()
         archive.extractall(tmp_path / "package", filter="data")
     assert not [name for name in names if name.endswith((".so", ".pyc")) or "paramiko" in name]
-    assert len(shipment.packed()) < 3_000_000
+    assert len(submission.own_package()) < 3_000_000
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "typer.py").write_text("raise SystemExit('the module of a project')\n")
     (tmp_path / "pyproject.toml").touch()
