@@ -14,7 +14,7 @@ SCHEDULERS: Final = {
     "lsf": ("LSF", ""),
     "sge": ("Grid Engine", ""),
 }
-"""Name, and the command that asks for an allocation, empty where each site has its own."""
+"""Name → the command that asks for an allocation; empty if each site has its own."""
 _OF_HOSTS: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")
 
 
@@ -28,5 +28,5 @@ def job_number(environ: Mapping[str, str]) -> str:
 
 
 def job_name(environ: Mapping[str, str]) -> str:
-    """Job id for messages, as the variable has it; empty outside a Slurm job."""
+    """Slurm's job id, for messages; empty outside a Slurm job."""
     return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""

@@ -47,7 +47,7 @@ def detect(text: str, suffix: str = "") -> Format:
 
 
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
-    """`shown` is the file's name in messages; `found` is explained in `source.py`."""
+    """`shown`: the file's name in messages. `found`: see `source.Source`."""
     shown = printable(str(path) if shown is None else shown)
     data = _read_bytes(path, shown, found)
     text = _decode(data, path, shown)
@@ -90,7 +90,7 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
     except PermissionError:
         raise UserError(
             f"{shown}: you may not read this file",
-            fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(str(path))}",
+            fix=f"if it has no passwords, its owner can type: chmod a+r {shlex.quote(str(path))}",
         ) from None
     except ValueError:  # the message differs between Python versions
         raise UserError(f"{shown}: no path has a null character", fix="check the path") from None

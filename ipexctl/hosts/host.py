@@ -67,7 +67,7 @@ T = TypeVar("T", bound="Hashable")
 
 
 def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
-    """An absolute path, or one that begins with `~/`, the account's home on each node."""
+    """Path of ipexctl's directory: absolute, or `~/…`, relative to the account's home on each node."""
     text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
     if not text:
         return DEFAULT_HOME
@@ -85,7 +85,7 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
 
 
 def check_same_home(homes: Mapping[str, str], users: Sequence[str | None] = ()) -> Refusal | None:
-    """Refuse different homes: mpirun starts programs by one path on every host. `users` are the accounts there."""
+    """Refuse homes that differ: mpirun starts programs by one path on every host. `users`: the accounts there."""
     if len(set(homes.values())) <= 1:
         return None
     first = next(iter(homes.items()))

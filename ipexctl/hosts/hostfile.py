@@ -58,7 +58,7 @@ class Roster:
 
 
 def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
-    """Slots add up; a value that contradicts an earlier line is an error."""
+    """Add up the slots of one host's lines. A value that contradicts an earlier line is an error."""
     values: dict[str, tuple[Any, int]] = {}
     for line, host in lines:
         for key in ("internal", *_SINGLE_KEYS, "address"):
@@ -137,7 +137,7 @@ def read_ssh_config(text: str, base: Path) -> Path:
 
 
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
-    """Pairs by key; an unknown, repeated or empty key is an error."""
+    """Map each key to its pair. An unknown, repeated or empty key is an error."""
     fields: dict[str, Pair] = {}
     for pair in pairs:
         key = pair.key.replace("-", "_")
@@ -197,7 +197,7 @@ def _addresses(key: str, text: str, count: int) -> tuple[str, ...]:
 
 def _unknown(pair: Pair) -> WordError:
     if not pair.key:
-        return WordError("no key stands before this '='", column=pair.column, fix="such as slots=4")
+        return WordError("there is no key before this '='", column=pair.column, fix="such as slots=4")
     key = pair.key.lower().replace("-", "_")
     fix = did_you_mean(_OTHER_NAMES.get(key, key), KEYS, f"known are {', '.join(KEYS)}", behind="=")
     return WordError(f"unknown key {quoted(pair.key)}", column=pair.column, fix=fix)
@@ -237,7 +237,7 @@ def read_host_list(spec: str) -> tuple[Host, ...]:
                 roster.add(host, 0)
         hosts = roster.hosts()
     except RosterError as error:
-        raise UserError(f"--hosts: {error.message}", fix="say it in a hostfile") from None
+        raise UserError(f"--hosts: {error.message}", fix="write it in a hostfile") from None
     if not hosts:
         raise UserError("--hosts names no host", fix="such as --hosts node[1-4],10.0.0.9")
     return hosts
@@ -245,9 +245,9 @@ def read_host_list(spec: str) -> tuple[Host, ...]:
 
 def _list_fix(item: str, error: WordError) -> str:
     if "/" in item and "://" not in item and "[" not in item:
-        return f"a file of hosts is given with -H: -H {item}"
+        return f"give a file of hosts with -H: -H {item}"
     if " " in item or "\t" in item:
-        return "put commas between hosts; keys such as slots=4 can stand only in a hostfile"
+        return "put commas between hosts; keys such as slots=4 are for a hostfile"
     return error.fix
 
 

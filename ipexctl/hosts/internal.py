@@ -41,13 +41,13 @@ class InterfaceAddress:
 
     @property
     def joins_hosts(self) -> bool:
-        """True if it can lead to other machines: not loopback, link-local or a bridge for containers or guests."""
+        """True unless the address is loopback, link-local or on a bridge for containers or guests."""
         return not _is_local(self.address) and not _LOCAL_INTERFACES.fullmatch(self.interface.partition("@")[0])
 
 
 @lru_cache(maxsize=8192)
 def _network_of(address: str, prefix: int) -> Network:
-    """Cached like `_is_local`: every rule about several hosts needs it, and parsing addresses dominates their time."""
+    """Cached: every rule about several hosts calls it, and parsing addresses takes most of their time."""
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
 

@@ -102,7 +102,7 @@ class _IniReader:
     def _child(self, number: int, line: str) -> None:
         words = split_words(line)
         if len(words) > 1:
-            raise WordError("one group a line stands under :children", column=words[1].column)
+            raise WordError("a line under :children names one group", column=words[1].column)
         for name, column in words:
             self._used_groups.setdefault(name, (number, column))
             self.inventory.add_child(self._group, name, number, column)
@@ -123,7 +123,7 @@ class _IniReader:
         settings: dict[str, HostSetting] = {}
         for pair in pairs:
             if not pair.key:
-                raise WordError("no name stands before this '='", column=pair.column)
+                raise WordError("there is no name before this '='", column=pair.column)
             settings[pair.key] = HostSetting(pair.value, number, pair.value_column)
         self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
 
@@ -141,7 +141,7 @@ def _bad_section(line: str, start: int) -> WordError:
 def _bare_word(first: Word, word: Word) -> WordError:
     fix = "put each host on its own line; a value with blanks needs quotes"
     if first.text.startswith("["):
-        fix = "a section stands on its own line"
+        fix = "put the section on its own line"
     elif word.text.isdecimal():
         fix = f"for slots: slots={word.text}"
     return WordError(f"{quoted(word.text)} is not a key=value", column=word.column, fix=fix)

@@ -98,7 +98,7 @@ def check_user(user: str) -> str:
             raise WordError("a user's name can't begin with '-': ssh would read it as an option")
         for index, character in enumerate(user):
             if _USER.fullmatch("a" + character + "a") is None:
-                raise WordError(f"{describe(character)} can't stand in a user's name", column=index + 1)
+                raise WordError(f"{describe(character)} is not allowed in a user's name", column=index + 1)
         raise WordError(f"{quoted(user)} can't be a user's name")
     return user
 
@@ -113,7 +113,7 @@ def _bad_name(name: str) -> WordError:
             fix = ""
             if character.isalpha():
                 fix = "write the name as the resolver knows it, in ASCII (xn--…), or an address"
-            return WordError(f"{describe(character)} can't stand in a host name", column=index + 1, fix=fix)
+            return WordError(f"{describe(character)} is not allowed in a host name", column=index + 1, fix=fix)
     return WordError(f"a host name can't begin with '{name[0]}'")
 
 

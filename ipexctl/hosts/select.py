@@ -1,4 +1,4 @@
-"""The hosts of a command: the source that counts, with overrides and --limit applied.
+"""Chooses the hosts of a command: from the source that counts, with overrides and --limit applied.
 
 The first source wins: --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
 ./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. A file that was found, not named,
@@ -141,13 +141,13 @@ class HostRequest(NamedTuple):
     hosts: str | None = None
     hostfile: Path | None = None
     hostfile_found: bool = False
-    """A project's ipexctl.toml names it; the user did not."""
+    """True if only a project's ipexctl.toml names the hostfile, not the user."""
     limit: str | None = None
     limit_found: bool = False
-    """It comes from a project's ipexctl.toml."""
+    """True if the limit comes from a project's ipexctl.toml."""
     accelerate_hostfile: Path | None = None
     accelerate_found: bool = False
-    """The default accelerate config names it; the user did not."""
+    """True if only the default accelerate config names the hostfile, not the user."""
     user: str | None = None
     port: int | None = None
     identity: Path | None = None

@@ -55,7 +55,7 @@ def naming(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
     one_call = f"-H {shlex.quote(str(path))}"
     if not by_variable:
         return one_call
-    return f"{one_call} in the call, or for all calls: export IPEXCTL_HOSTFILE={shlex.quote(str(cwd / path))}"
+    return f"{one_call} here, or for all commands: export IPEXCTL_HOSTFILE={shlex.quote(str(cwd / path))}"
 
 
 def _window(text: str, column: int) -> tuple[str, int]:

@@ -56,7 +56,7 @@ def refuse_invisible(line: str, end: int) -> None:
     match = None if line.isprintable() else re.search(_INVISIBLE, line[:end])
     if match is not None:
         fix = "type a plain blank instead" if match[0].isspace() else "delete that character"
-        raise WordError(f"{describe(match[0])} can't stand here", column=match.start() + 1, fix=fix)
+        raise WordError(f"{describe(match[0])} is not allowed here", column=match.start() + 1, fix=fix)
 
 
 def split_pairs(words: list[Word]) -> tuple[list[Word], list[Pair]]:
@@ -133,7 +133,7 @@ def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tupl
 def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
     scheme = _SCHEME.fullmatch(word)
     if scheme is not None:
-        raise WordError("a URL can't stand here, only a host", fix=_without_scheme(scheme[2]))
+        raise WordError("a host is expected here, not a URL", fix=_without_scheme(scheme[2]))
     user, at, host = word.rpartition("@")
     if at:
         if not host:
@@ -186,7 +186,7 @@ def _names(name: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[str, 
         if character == "," and depth == 0:
             raise _comma(name, index)
         if depth == 0 and character not in "[]" and character not in _IN_NAME:
-            raise WordError(f"{describe(character)} can't stand in a host name", column=index + 1)
+            raise WordError(f"{describe(character)} is not allowed in a host name", column=index + 1)
     names = names_of(name)
     for expanded in names:
         check_host(expanded)
@@ -196,7 +196,7 @@ def _names(name: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[str, 
 def _comma(name: str, index: int | None = None) -> WordError:
     column = (name.index(",") if index is None else index) + 1
     return WordError(
-        "a comma stands between hosts: a line names one host or one node set",
+        "hosts can't be separated by commas here: a line names one host or one node set",
         column=column,
         fix="put each host on its own line, or write node[1-4]",
     )

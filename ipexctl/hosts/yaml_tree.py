@@ -59,7 +59,7 @@ class YamlTree:
         refused = _REFUSED.search(text)
         if refused is not None:
             before = _LINE_END.split(text[: refused.start()])
-            raise self.error_at(len(before), len(before[-1]) + 1, f"{describe(refused[0])} can't stand in YAML")
+            raise self.error_at(len(before), len(before[-1]) + 1, f"{describe(refused[0])} is not allowed in YAML")
         self.root = self._compose(text)
 
     def error(self, node: YamlNode, what: str, *, fix: str = "") -> FileError:

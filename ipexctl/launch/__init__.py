@@ -1,5 +1,3 @@
-"""Plans a launch from facts and options: values in, values out.
-
-Only `launchers/unwrap.py` and `accelerate_config.py` read files of the control machine: accelerate's, and a script of a
-pasted line.
+"""Plans a launch from facts and options. Pure, but for `launchers/unwrap.py` and `accelerate_config.py`, which read
+accelerate's config file and the shell script that a pasted line runs.
 """

@@ -1,8 +1,8 @@
-"""Reads a configuration of `accelerate config`, of any generation, and takes over its options.
+"""Reads the file that `accelerate config` writes, in every format since 0.19, and takes over its options.
 
-`with_config` puts its values below the options of the call. What can't be run on CPUs one logs into is refused at its
-line; a key without a meaning there is ignored, an unknown one gets a note. Keys of a section are also taken from the
-top level. `accelerate_env` has the variables that follow from it.
+The options of the command line win over it (`with_config`). The error for a setting that machines with ssh and without
+GPUs can't meet points at its line. A key that means nothing there is ignored, and an unknown key gets a note. Keys of a
+section are also read from the top level. `accelerate_env` makes the variables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NESTED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Section → its keys. A file copied from a web page often lacks their indentation."""
 OLD_DYNAMO: Final = "dynamo_backend"
-"""A top-level key before there was a section for it."""
+"""Top-level key of versions that have no section for it."""
 USED: Final = (
     "compute_environment", "debug", "distributed_type", "machine_rank", "main_process_ip", "main_process_port",
     "mixed_precision", "num_machines", "num_processes", "use_cpu", "fp16",
@@ -43,7 +43,7 @@ IGNORED: Final = (
     "gpu_ids", "main_training_function", "megatron_lm_config", "parallelism_config", "rdzv_backend", "same_network",
     "tp_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone",
 )  # fmt: skip
-"""Keys without a meaning on CPUs, or for one command that starts all ranks."""
+"""Keys that mean nothing on CPUs, or where one command starts all ranks."""
 _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
@@ -60,7 +60,7 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 
 
 def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateConfig:
-    """`is_typed`: the user named the file in this call."""
+    """`is_typed`: the user named the file on this command line."""
     try:
         text = (read_typed if is_typed else read_regular)(expanded(path), ACCELERATE).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -72,7 +72,7 @@ def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateCon
 
 
 def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
-    """Take the file's values for options that the command line does not set."""
+    """Fill options that the command line does not set from the file."""
     n, ppn, sources = spec.n, spec.ppn, dict(spec.sources)
     if n is None and ppn is None and config.processes is not None:
         n = config.processes
@@ -161,7 +161,7 @@ class _AccelerateConfigReader:
         )
 
     def _section(self, name: str) -> dict[str, Entry]:
-        """The keys of a section, also those at the top level by mistake."""
+        """Keys of a section, and those that stand at the top level by mistake."""
         entry = self._top.get(name)
         found: dict[str, Entry] = {}
         if entry is not None and not is_null(entry.value):
@@ -176,12 +176,12 @@ class _AccelerateConfigReader:
         return {**{key: self._top[key] for key in strays}, **found}
 
     def _distributed_type(self) -> str:
-        """Refuses files that are not for CPUs one logs into."""
+        """Refuses files for GPUs, TPUs, SageMaker and the like."""
         environment = self._top.get("compute_environment")
         if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
             raise self._tree.error(
                 environment.value,
-                f"{quoted(where)} is not supported: ranks run on machines one logs into",
+                f"{quoted(where)} is not supported: ranks run on machines that you can ssh to",
                 fix="LOCAL_MACHINE",
             )
         kind = self._top.get("distributed_type")

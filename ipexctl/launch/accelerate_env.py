@@ -1,6 +1,6 @@
-"""The variables that each generation of accelerate sets for its ranks from a configuration.
+"""Makes the variables that accelerate sets for its ranks from its config file, as each version does.
 
-Taken from the code of every generation from 0.19 to 1.15: `docs/accelerate.md` has the table.
+Taken from the code of versions 0.19 to 1.15; `docs/accelerate.md` has the table.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ DYNAMO: Final[Mapping[str, str]] = {
     "use_regional_compilation": "False",
 }
 FIRST_IPEX: Final = "0.20"
-"""Older ones read IPEX_ENABLED."""
+"""Versions before this one read IPEX_ENABLED."""
 WITHOUT_XPU: Final = "1.6"
-"""Older ones keep an installed IPEX from looking for GPUs."""
+"""Versions before this one keep an installed IPEX from looking for GPUs."""
 FIRST_DEBUG: Final = "0.22"
 FIRST_REGIONAL: Final = "1.7"
 
@@ -36,10 +36,10 @@ def variables_of(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple
 
 
 def misunderstandings(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[str, ...]:
-    """Notes about requests of the file that the environment's accelerate does not support."""
+    """Notes on settings of the file that the environment's accelerate does not support."""
     version = packages.get(PROJECT)
     if version is None:
-        return ("the environment has no accelerate: its variables are set nevertheless, for scripts that read them",)
+        return ("the environment has no accelerate; its variables are set anyway, for scripts that read them",)
     if not (config.ipex or config.ipex_enabled):
         return ()
     note = no_optimize(packages, f"{config.path}: ipex")
@@ -47,7 +47,7 @@ def misunderstandings(config: AccelerateConfig, packages: Mapping[str, str]) -> 
 
 
 def no_optimize(packages: Mapping[str, str], request: str) -> str:
-    """Why the accelerate of these packages does not call ipex.optimize, and what to type; empty if it does.
+    """Why this environment's accelerate does not call ipex.optimize, and what to type; empty if it does.
 
     `request`: what asks for IPEX, such as `default_config.yaml: ipex`.
     """

@@ -1,10 +1,10 @@
-"""Decides how the ranks of a plan add gradients up, and in which format these go between hosts. Pure.
+"""Decides how ranks add up gradients, and in which format gradients cross the network. Pure.
 
-Shared memory (`inrank/`, in the ranks' own Python) is for gloo, hosts with equally many ranks, at least two on one, a
-torch that is known to have what it needs, and x86-64, whose order of stores it relies on. Ranks agree on it again when
-they start. Under `auto`, ranks that outnumber a host's cores stay with the backend: a waiting rank keeps its core for a
-moment. The size of /dev/shm does not matter: the memory has no file there. Fewer bytes between hosts change the
-training a little, so only the user chooses that.
+Shared memory (`inrank/`, in the ranks' own Python) needs gloo, the same number of ranks on every host, two or more on
+one host, a torch known to work with it, and x86-64, because it relies on that order of stores. The ranks check again
+when they start. `auto` leaves ranks that outnumber a host's cores to the backend, because a waiting rank spins for a
+moment. The memory is not a file in /dev/shm, so the size of /dev/shm does not matter. Sending fewer bytes between hosts
+changes the training a little, so only the user chooses it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
 
 
 def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
-    """The user's choice, or fp32 with the first reason why nothing else is possible; `default`: it is possible."""
+    """The user's choice; or fp32, with the first reason why no other format is possible, or `default` if one is."""
     wanted = request.spec.wire
     if len(nodes) == 1:
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "one-host")
@@ -63,7 +63,7 @@ def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Ba
 def _obstacle(
     request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
-    """Why our code can't add gradients up, with the hosts at fault, if any; `fewest` ranks must be on some host."""
+    """Why shared memory can't add up gradients, and on which hosts; some host must have at least `fewest` ranks."""
     if backend == "none":
         return "no-process-group", ()
     if backend != "gloo":
@@ -89,9 +89,8 @@ def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """The variable by which the hooks of a rank know of it; without it they leave torch alone.
-
-    It has the option's value: rank 0 prints what the ranks decided only if the call asks for shared memory.
+    """The variable that turns the rank's hook on. Its value is the option's: rank 0 prints what the ranks decided only
+    if the user asked for shared memory.
     """
     if context.allreduce.mode == "shared":
         value = "shared" if context.allreduce.reason == "asked" else "auto"
@@ -101,7 +100,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def choice_text(context: LaunchContext) -> str | None:
-    """How gradients are added up and why, as a line of the plan; None if there is nothing to choose."""
+    """Line of the plan that says how gradients are added up and why; None if there is nothing to choose."""
     if context.world_size == 1 or context.backend != "gloo":
         return None
     if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
@@ -115,7 +114,7 @@ def choice_text(context: LaunchContext) -> str | None:
 
 
 def wire_text(context: LaunchContext) -> str | None:
-    """The format of gradients between hosts, as a line of the plan; None if it is unchanged."""
+    """Line of the plan with the format of gradients between hosts; None if it is unchanged."""
     mode = context.wire.mode
     if mode == "fp32":
         return None
@@ -127,7 +126,7 @@ def wire_text(context: LaunchContext) -> str | None:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    """Where --allreduce shared or --wire has no effect, and what to type for it."""
+    """Say why --allreduce shared or --wire has no effect, and what to type."""
     options = context.request.spec
     if options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
         yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"

@@ -1,6 +1,6 @@
-"""The cores of each rank of a host, and those of its oneCCL workers. Pure.
+"""Assigns cores to the ranks of a host and to their oneCCL workers. Pure.
 
-Blocks have one size, in one NUMA node where they fit, because the slowest rank sets the pace.
+All ranks get the same number of cores, because the slowest sets the pace, and in one NUMA node where they fit.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Binding:
     workers: int
     """oneCCL workers per rank with their own cores; 0 if a rank has no core to spare."""
     alone: bool
-    """No two ranks share a core, so each thread may be bound to one."""
+    """True if no two ranks share a core, so each thread may be bound to one."""
     crowded: bool = False
 
 
 def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bind_workers: bool = True) -> Binding:
-    """Give each rank a block of cores within one NUMA node, else within one socket, else in order of number.
+    """Give each rank a block of cores within one NUMA node, else within one socket, else in numeric order.
 
-    `omp`: the cores of a rank that no worker may take. With `bind_workers` false, another rule binds the workers.
+    `omp`: how many cores of a rank its workers must leave free. `bind_workers`: false if something else binds them.
     """
     reserved = workers if cores.count // ranks - workers >= omp else 0
     threads, formula = threads_of_rank(cores.count, ranks, reserved)
@@ -61,7 +61,7 @@ def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bi
 
 
 def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
-    """Blocks of one size: the slowest rank sets the pace."""
+    """Blocks of the same size, one for each rank."""
     size = len(cores) // ranks
     for kind in ("node", "socket"):
         groups = [tuple(group) for _, group in groupby(cores, key=lambda core: (core.socket, getattr(core, kind)))]
@@ -77,13 +77,13 @@ def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
 
 
 def level(total: int, room: Sequence[int]) -> list[int]:
-    """Distribute `total` one by one, in order, to those with room left; less if there is no room for all."""
+    """Deal out `total` one by one to entries that have room left; stops early if all are full."""
     counts = [0] * len(room)
     while total:
         with_room = [at for at, limit in enumerate(room) if counts[at] < limit]
         if not with_room:
             break
-        # Full rounds at once: a hostfile may grant thousands.
+        # Whole rounds in one step, because a hostfile may grant thousands.
         rounds = max(1, min(total // len(with_room), min(room[at] - counts[at] for at in with_room)))
         for at in with_room[: total if total < len(with_room) else None]:
             counts[at] += rounds

@@ -1,9 +1,9 @@
 """Variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
 
-They decide where ranks meet, which interface they use, over which transport oneCCL sends, on which cores its workers
-run, and who yields a core. They are set where the libraries' own choice can hang or cost (an address such as 127.0.1.1,
-a docker bridge, binding twice), and left alone where the site or a fast network has chosen. Backend `none` gets
-nothing. The user's own -x wins later (`overrides.py`).
+They decide where ranks meet, which interface they use, which transport oneCCL uses, on which cores its workers run, and
+which ranks yield a core. A variable is set where the library's own choice may hang or be slow (an address such as
+127.0.1.1, a docker bridge, binding twice), and left alone where the site has set it or there is a fast network. Backend
+`none` gets none. The user's -x is applied later and wins (`overrides.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def common_iface(context: LaunchContext) -> str | None:
 
 
 def over_mpi(context: LaunchContext) -> bool:
-    """True if oneCCL uses the MPI library: it is built for Intel MPI, and needs its mpirun."""
+    """True if oneCCL uses the MPI library. oneCCL is built for Intel MPI and needs its mpirun."""
     transport = context.wanted.get("CCL_ATL_TRANSPORT", "mpi")
     return context.backend == "ccl" and context.flavor == "intel" and transport == "mpi"
 
@@ -178,7 +178,7 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _has_fast_network(context: LaunchContext) -> bool:
-    """InfiniBand or Omni-Path that is up; RoCE is Ethernet, and works only where the switches are set up for it."""
+    """True with InfiniBand or Omni-Path that is up. RoCE does not count: it needs switches set up for it."""
     return not context.alone and all(
         any(
             "ACTIVE" in (card.state or "").upper() and (card.link == "InfiniBand" or card.name.startswith(_OMNI_PATH))
@@ -208,7 +208,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _other_master(context: LaunchContext) -> str | None:
-    """A pasted line may have another MASTER_ADDR, such as 127.0.0.1 for several hosts: it is never used."""
+    """Note for a pasted line with another MASTER_ADDR, such as 127.0.0.1 for several hosts. It is never used."""
     node0, wanted = context.nodes[0], context.request.spec.master_addr
     host = context.request.node0
     own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
@@ -221,7 +221,7 @@ def _other_master(context: LaunchContext) -> str | None:
 
 
 def _yielding(context: LaunchContext) -> Iterator[Setting]:
-    """Waiting ranks spin on their core; if there are more ranks than cores, they have to yield it."""
+    """Waiting ranks spin on their core; with more ranks than cores they must yield it."""
     if context.backend in ("gloo", "none"):
         return
 

@@ -42,9 +42,9 @@ class LaunchContext:
     flavor: LaunchFlavor
     workers: int
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The user's own values: rules that depend on a variable take it from here."""
+    """Variables that the user sets. Rules that depend on a variable read it here."""
     bound_by_mpi: bool = False
-    """Intel MPI binds the ranks to cores, by the user's own variables."""
+    """True if the user's variables make Intel MPI bind the ranks to cores."""
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
 
@@ -65,7 +65,7 @@ class LaunchContext:
         return sum(node.count for node in self.nodes)
 
     def per_node(self, name: str, choose: Callable[[NodeLayout], ChosenValue | None]) -> list[Setting]:
-        """A variable chosen for each node; a single setting where value and reason are the same on all."""
+        """One setting for each node, or a single one if value and reason are the same on all."""
         choices = {node.name: choose(node) for node in self.nodes}
         different = set(choices.values())
         if len(different) == 1:

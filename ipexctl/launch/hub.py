@@ -1,11 +1,10 @@
-"""A hub of models and data, for the ranks of a plan: which cache they read, and whether they may ask the hub. Pure.
+"""Decides which cache of models and data the ranks read, and whether they may ask the hub. Pure.
 
-The user's own choice stays: a variable of `-x`, a login or a setup file. Otherwise ranks read the home's cache if a
-push has filled it, unless only the account's cache has everything that the script names: setting `HF_HOME` hides that
-one. A token stays where `hf auth login` put it. A host that does not reach the hub is set offline: the libraries try a
-request six times within 23 s, and a tokenizer is two requests. If all hosts have everything, none asks: a host that
-reaches the hub might take a newer revision than the others. A run is refused only if no host can get what it certainly
-needs.
+The user's choice wins: a variable of `-x`, a login or a setup file. Otherwise ranks read the cache in ipexctl's home if
+a push filled it, unless only the account's cache has everything that the script names, because `HF_HOME` would hide
+that cache. A token stays where `hf auth login` put it. A host that can't reach the hub is set offline: the libraries
+try each request six times within 23 s, and a tokenizer makes two. If every host has everything, no host asks, because
+one that reaches the hub could get a newer revision. A run is refused only if no host can get what it certainly needs.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
 
 @dataclass(frozen=True, slots=True)
 class HostHub:
-    """What one host has of what the script names, and whether it reaches the hub."""
+    """Repositories in a host's caches, and whether the host reaches the hub."""
 
     problem: str = ""
-    """Why the hub does not answer it; empty if it does, or was not tried."""
+    """Why the host can't reach the hub; empty if it can, or was not asked."""
     has_own_cache: bool = False
-    """True if a variable of the account or the setup file names a cache."""
+    """True if a variable of the account or of the setup file names a cache."""
     in_home: frozenset[HubRepo] = frozenset()
     in_own: frozenset[HubRepo] = frozenset()
     others: int = 0
-    """Repositories of the account's cache that the home's lacks."""
+    """Number of repositories that are only in the account's cache."""
     prepared_in_home: frozenset[HubRepo] = frozenset()
     """Datasets next to the home's cache that `datasets` loads without the hub."""
     prepared_in_own: frozenset[HubRepo] = frozenset()
@@ -57,7 +56,7 @@ class HostHub:
 class Hub:
     use: HubUse = NO_USE
     hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
-    """Empty if the script is not known to use a hub: then no host was asked."""
+    """Empty if the script does not seem to use a hub, so no host was asked."""
     home: str = ""
     """The HF_HOME that `ipexctl push` fills."""
 
@@ -96,7 +95,7 @@ def _token(request: LaunchRequest, host: str) -> ChosenValue | None:
 
 
 def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
-    """True if the call, a login or the setup file sets one of these variables on the host."""
+    """True if the command line, a login or the setup file sets one of these variables on the host."""
     found = request.found.hub.hosts.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
     exported = {export.name for export in request.spec.exports}
@@ -104,7 +103,7 @@ def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
 
 
 def _reads_home(request: LaunchRequest) -> bool:
-    """True if ranks read the home's cache where nothing else chooses one."""
+    """True if ranks read the home's cache on hosts where nothing else chooses a cache."""
     if not any(facts.home is not None and facts.home.has_hub for facts in request.found.facts.values()):
         return False
     named = frozenset(entry.repo for entry in request.found.hub.use.repos)
@@ -163,7 +162,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def refusal(context: LaunchContext) -> Refusal | None:
-    """Why the ranks would certainly fail: no host has what they need, or can get it."""
+    """Refuse a run whose ranks would certainly fail: no host has what they need, and none can get it."""
     request, hosts = context.request, [node.name for node in context.nodes]
     cut_off = _cut_off(request, hosts)
     lost = [
@@ -186,7 +185,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 
 def _decided(request: LaunchRequest) -> bool | None:
-    """True if the call's own variable keeps the ranks from the hub; None without one."""
+    """True if a variable on the command line keeps the ranks from the hub; None if there is no such variable."""
     values = [export.value for export in request.spec.exports if export.name == OFFLINE]
     return values[-1].strip().upper() in _TRUE if values else None
 
@@ -225,7 +224,7 @@ def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str
 
 
 def _loading_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
-    """Datasets whose files are useless for the script's call."""
+    """Notes on datasets in the cache that the script's call can't load."""
     cut_off = _cut_off(request, hosts)
     for entry in request.found.hub.use.repos:
         failing = [host for host in cut_off if entry.is_loaded and not _is_prepared(request, host, entry.repo)]

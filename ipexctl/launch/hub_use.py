@@ -1,10 +1,9 @@
-"""The repositories of a hub that a script names, in its code or its arguments. Pure.
+"""Finds the hub repositories that a script names in its code or arguments. Pure.
 
-The script is parsed and never run. A repository counts in a call of a library (`from_pretrained("org/model")`,
-`load_dataset("org/name")`), in a name that is assigned once, in the default of an option, or after an option of the
-script (`--model_name_or_path org/model`). `out/final` looks like `org/model`, so a text is certain to be a repository
-only if the call is always made, the script imports a library for hubs, and nothing else in the script names that
-directory; others are worth a note and no refusal.
+The script is parsed, never run. It may name a repository in a library call (`from_pretrained("org/model")`,
+`load_dataset("org/name")`), in a name that is assigned once, in the default of an option, or after an option
+(`--model_name_or_path org/model`). A directory such as `out/final` looks the same, so a repository is certain only if
+the call always runs, the script imports a hub library, and no other text of the script begins with that directory.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CALLS: Final[Mapping[str, tuple[RepoKind, int, str]]] = {
     "load_dataset": ("dataset", 0, "path"),
     "load_dataset_builder": ("dataset", 0, "path"),
 }
-"""A function → what it gets, and the position and the name of that argument."""
+"""Function → kind of repository, and the position and name of the argument that names it."""
 _LOADS: Final = frozenset({"load_dataset", "load_dataset_builder"})
 _OTHER_CACHE: Final = frozenset({"cache_dir", "local_dir"})
 _OPTION: Final = re.compile(
@@ -40,7 +39,7 @@ _WRITTEN: Final = frozenset(
     "out output outputs result results checkpoint checkpoints ckpt ckpts run runs model models save saved tmp temp log "  # noqa: SIM905
     "logs data . ..".split()
 )
-"""First directories of texts that a script wrote rather than a hub has."""
+"""First directories that name a script's own output, not a repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +47,22 @@ class NamedRepo:
     repo: HubRepo
     place: str
     is_certain: bool = False
-    """The ranks fail without it."""
+    """True if the ranks fail without it."""
     is_loaded: bool = False
-    """Loaded by `load_dataset`, which asks the hub although all files are in the cache."""
+    """True for `load_dataset`, which asks the hub even if all files are in the cache."""
     option: str = ""
-    """The option with this default."""
+    """Option of the script whose default names the repository; empty if it is named elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubUse:
     repos: tuple[NamedRepo, ...] = ()
     imports: bool = False
-    """The script imports a library that looks for models or data on a hub."""
+    """True if the script imports a library that downloads models or data from a hub."""
     texts: frozenset[str] = field(default=frozenset(), hash=False)
-    """First directories of its other texts."""
+    """First directories of the script's other texts."""
     loads_others: bool = False
-    """It calls `load_dataset` with something other than its own text, such as an argument of the call."""
+    """True if it calls `load_dataset` with a value that is not in the code, such as one of its arguments."""
 
     @property
     def is_any(self) -> bool:
@@ -92,7 +91,7 @@ def hub_use_of(tree: ast.Module, name: str) -> HubUse:
 
 
 def with_arguments(use: HubUse, arguments: Sequence[str]) -> HubUse:
-    """Add what the script's arguments name; a default counts if its option is not among them."""
+    """Add repositories that the arguments name. The default of an option counts only if the option is not given."""
     given, texts, found = set[str](), set(use.texts), list[NamedRepo]()
     option = ""
     for argument in arguments:
@@ -138,7 +137,7 @@ def imported_modules(node: ast.AST) -> Iterator[str]:
 
 
 def _assigned(tree: ast.Module) -> Mapping[str, ast.Constant]:
-    """Names that are bound once, to a text."""
+    """Names that are assigned exactly once, to a text."""
     bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     values: dict[str, ast.Constant] = {}
     for node in ast.walk(tree):
@@ -158,18 +157,18 @@ def _repo(kind: RepoKind, text: str, revision: str = DEFAULT_REVISION) -> HubRep
 
 
 class _Finder:
-    """Walks through the code, and knows whether a line always runs."""
+    """Walks the syntax tree, keeping track of whether a line always runs."""
 
     def __init__(self, name: str, assigned: Mapping[str, ast.Constant], *, imports: bool) -> None:
         self._name, self._assigned, self._imports = name, assigned, imports
         self.repos: list[tuple[int, NamedRepo]] = []
-        """With their lines."""
+        """Line number and repository."""
         self.used: set[int] = set()
-        """Ids of the nodes of texts that are repositories."""
+        """`id()` of each text node that names a repository."""
         self.loads_others = False
 
     def visit_all(self, tree: ast.Module) -> None:
-        """Without recursion, because expressions may be nested deeply."""
+        """Not recursive, because expressions may be nested deeply."""
         waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
         while waiting:
             node, is_sure = waiting.pop()
@@ -201,7 +200,7 @@ class _Finder:
         self.loads_others |= name in _LOADS and isinstance(value, (ast.Name, ast.Attribute)) and not text
 
     def _look_at_option(self, call: ast.Call) -> None:
-        """The default of an option whose name indicates a repository."""
+        """Add the default of an option such as `--model_name`."""
         options = [text for text in (self._text(word)[0] for word in call.args) if _OPTION.fullmatch(text)]
         default = next((entry.value for entry in call.keywords if entry.arg == "default"), None)
         match = _OPTION.fullmatch(options[0]) if options else None
@@ -220,7 +219,7 @@ class _Finder:
 
 
 def _may_be_skipped(node: ast.AST) -> bool:
-    """True if its content may not run: anything but `main` and `if __name__ == "__main__":`."""
+    """True if the code inside may not run. `main` and `if __name__ == "__main__":` count as always run."""
     if isinstance(node, ast.If):
         test = node.test
         return not (isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__")

@@ -1,9 +1,8 @@
-"""Refuses or notes ranks that may not fit into the memory of their hosts. Pure.
+"""Refuses, or notes, ranks that may not fit into a host's memory. Pure.
 
-What a rank takes is known from an earlier run of this script, or is what Python with torch takes before there is a
-model. Refused, unless --oversubscribe allows it: scripts that torch alone leaves no memory, and more ranks on a host
-than the earlier run had, if they do not fit by its figure. Everything else is a note: another model or a smaller batch
-takes something else.
+A rank takes what it took in an earlier run of this script, or at least what Python with torch takes before it has a
+model. Unless --oversubscribe is given, ranks are refused if torch alone does not fit, or if a host gets more ranks than
+in the earlier run and they do not fit. All else is a note, because another model or batch needs another amount.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class EarlierMemory:
     size: int
     run: str
     ppn: int = 0
-    """The most ranks that it had on a host; 0 if its record lacks them."""
+    """Most ranks that the earlier run had on one host; 0 if its record does not say."""
 
 
 def refusal(context: LaunchContext) -> Refusal | None:
-    """Why the ranks certainly lack memory, for the first such host."""
+    """Why the ranks can't fit, for the first host where they can't."""
     earlier, spec = context.request.found.earlier_memory, context.request.spec
     for node in context.nodes:
         free = _free(node.facts.memory)
@@ -82,6 +81,6 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _free(memory: Memory) -> int | None:
-    """What the host has available, or what its control group may take if that is less."""
+    """Available memory of the host or of its cgroup, whichever is less; None if unknown."""
     known = [size for size in (memory.available, memory.limit) if size is not None]
     return min(known, default=None)

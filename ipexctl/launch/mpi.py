@@ -1,8 +1,8 @@
-"""Chooses what starts the ranks: an mpirun of the environment, of the hosts or of the user, or a starter. Pure.
+"""Chooses the launcher: an mpirun of the environment, of the hosts or of the user, or a starter. Pure.
 
-An mpirun must be at one path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in one
-environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts only alone.
-None is needed if a starter may start the ranks itself (`starters/`), which `--launcher` decides.
+An mpirun must have the same path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in
+one environment overwrite each other's programs: Intel's wins over MPICH's, and Open MPI's is used only if it is alone.
+No mpirun is needed if a starter may start the ranks itself (`starters`); `--launcher` decides.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def started_by(flavor: str) -> str:
 
 
 def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
-    """The launcher of the ranks (host → number).
+    """Choose the launcher. `counts`: host → number of ranks.
 
-    Under `auto` an mpirun, unless a single rank or the way to the hosts needs none. If no mpirun can start them, and
-    neither --mpi, the backend nor a module of the script asks for one, they are started directly.
+    `auto` takes an mpirun, unless there is a single rank or the starter needs none. If no mpirun works, and neither
+    --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks directly.
     """
     wanted, node0 = request.spec.launcher, request.node0.name
     is_single = DIRECT.is_single(counts, node0)
@@ -84,7 +84,7 @@ def _needs_mpirun(needing: MpiImport) -> str:
 
 
 def lone_ranks_note(request: LaunchRequest, launcher: Launcher, world_size: int) -> str:
-    """A note that each rank may believe to be alone; empty if mpirun starts them, or nothing needs it."""
+    """Note that each rank may take itself for the only one; empty if mpirun starts them, or no module needs mpirun."""
     if request.mpi_import is None or launcher.mode == "mpirun" or world_size == 1:
         return ""
     return f"{_needs_mpirun(request.mpi_import)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
@@ -116,7 +116,7 @@ def _direct(
 
 
 def _find_mpirun(request: LaunchRequest, counts: Mapping[str, int]) -> Launcher | Refusal:
-    """An mpirun that is at one path on all hosts: node0 starts its daemons by that path."""
+    """Find an mpirun that has the same path on all hosts."""
     choice, names = request.spec.mpi, list(counts)
     if "/" in choice:
         return _named(request, choice)
@@ -138,12 +138,12 @@ def _find_mpirun(request: LaunchRequest, counts: Mapping[str, int]) -> Launcher 
     fix = "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts"
     installed = _of_installed(request, names) if choice in ("auto", "intel") else None
     if installed is not None:
-        fix = f"that of the environment {installed.name}, which ipexctl installed: --mpi {installed.path}/bin/mpirun"
+        fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"
     return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
 
 
 def _of_installed(request: LaunchRequest, names: Sequence[str]) -> Env | None:
-    """An environment with Intel MPI that ipexctl installed at one path on all these hosts."""
+    """An environment with Intel MPI that ipexctl installed, with the same path on all these hosts."""
     first, *others = ({env.path: env for env in request.found.facts[name].software.envs if env.mpi} for name in names)
     return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 

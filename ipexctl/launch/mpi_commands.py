@@ -1,8 +1,8 @@
-"""The mpirun line of each MPI, its own variables, and its files. Pure.
+"""Makes the mpirun line of each MPI, its variables and its files. Pure.
 
-The line starts the rank wrapper, `node/run/rank.py`, which reads everything a rank needs from the job file. mpirun gets
-a clean environment, because old variables of another launcher would mislead it. It binds nothing, unless the user asked
-Intel MPI to. Node0 starts every daemon itself, because only node0 can log into the other hosts.
+The line starts the rank wrapper, `node/run/rank.py`, which reads all that a rank needs from the plan and the job file.
+mpirun gets a clean environment, because old variables of another launcher would mislead it. It binds nothing, unless
+the user asks Intel MPI to. Node0 starts every daemon itself, because only node0 can log in to the other hosts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _mpich(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
 
 
 def _own_address(context: LaunchContext) -> tuple[str, ...]:
-    """Node0's address for the nodes; by default its host name, or its address in the hostfile."""
+    """Option that names node0's address for the nodes. By default mpirun takes node0's host name or hostfile entry."""
     if context.alone:
         return ()
     if iface := common_iface(context):
@@ -75,8 +75,8 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
     if context.request.found.starter.remote_shell:
-        # Not the batch system's own plm, nor hydra's: they number the nodes as it does, and start ranks on other
-        # nodes than the plan if its hosts have another order, or are not the complete job.
+        # The batch system's own plm, and hydra's, number the nodes as the batch system does: ranks would start on the
+        # wrong nodes if the plan has another order, or only some nodes of the job.
         parameters |= {f"{plm}_agent": _ssh(context)}
     else:
         # Not ssh.sh: Open MPI's daemons look for it on every node.
@@ -91,7 +91,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
 
 
 def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
-    """A clean environment for mpirun: old variables of another launcher would mislead it."""
+    """Variables of mpirun itself, whose environment is otherwise empty."""
     if rank_starter_of(launcher.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))

@@ -1,7 +1,7 @@
-"""The notes of a plan, and its choices with their reasons. Pure.
+"""Makes the notes of a plan and the reasons for its choices. Pure.
 
-A note says what the user should know or decide before the run: crowded cores, idle or unequal hosts. A choice says why
-the plan is as it is and needs no action, so `run` prints it with -v only, and --dry-run always.
+A note says what the user should know or decide before the run: crowded cores, idle hosts, hosts that differ. A choice
+explains the plan and needs no action, so `run` prints it only with -v, and --dry-run always.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipexctl.text import counted
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
-    """Why the plan is as it is, where nobody asked for it."""
+    """Reasons for what ipexctl chose by itself."""
     choices = [f"ranks on each host: {distribution.why}"]
     if launcher.of_env:
         choices.append(f"{started_by(launcher.flavor)}: {launcher.why}")
@@ -68,7 +68,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
 
 
 def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
-    """With sub-NUMA clustering there are several ranks per socket, and each has its own model and batch."""
+    """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
     ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
     least = min(sockets)
     if not least or ranks <= least:
@@ -85,7 +85,7 @@ def _sockets(node: NodeLayout) -> int:
 
 
 def _straddling(context: LaunchContext) -> Iterator[str]:
-    """Ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
+    """Notes on ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         if node.binding.crowded or context.request.spec.bind not in ("auto", "cores"):
@@ -106,7 +106,7 @@ def _straddling(context: LaunchContext) -> Iterator[str]:
 
 
 def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> bool:
-    """True if the rank is on two sockets, or on a NUMA node that another rank is on too."""
+    """True if the rank spans two sockets, or a NUMA node that another rank also uses."""
     others = (area for other, area in enumerate(areas) if other != at)
     return len({socket for socket, _ in areas[at]}) > 1 or any(areas[at] & area for area in others)
 

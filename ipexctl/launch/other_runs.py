@@ -1,7 +1,7 @@
-"""Other runs that are alive on the hosts of a run: whose, on which cores, since when, and what both share. Pure.
+"""Finds and describes other runs on the hosts of a plan: whose, on which cores, since when, what both share. Pure.
 
-A look at each host (`facts/live_runs.py`) and the cores planned there give the `OtherRun`s of the plan, and the
-sentences about them. A run that is alive on several hosts is one `OtherRun`.
+Input: what each host reports (`facts/live_runs.py`) and the cores planned there. A run that is alive on several hosts
+is one `OtherRun`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
 
 MOST_SHOWN: Final = 3
-"""Runs that a message describes; the others are counted."""
+"""Runs that a message describes; it counts the others."""
 
 
 def find_other_runs(
     looks: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
 ) -> tuple[OtherRun, ...]:
-    """`looks`: host → what was seen there. `planned`: host → the cores of this run's ranks, None for any core; a
-    missing host gets no ranks."""
+    """`looks`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core; hosts without
+    ranks are missing."""
     found: dict[tuple[str, str], dict[str, RunOnHost]] = {}
     for host, look in looks.items():
         for live in look.runs:
@@ -68,7 +68,7 @@ def describe_all(others: Sequence[OtherRun], now: float) -> str:
 
 
 def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
-    """What the user should know before the run starts: one note for all other runs."""
+    """One note about all other runs; empty if there are none."""
     if not others:
         return ()
     first = max(others, key=lambda other: bool(other.shared_cores))
@@ -82,7 +82,7 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
 
 
 def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
-    """`cores 0-3`, with the hosts if the cores differ between them."""
+    """`cores 0-3`; with the hosts if their cores differ."""
     by_cores: dict[str, list[str]] = {}
     for host, numbers in cores.items():
         by_cores.setdefault(numbers, []).append(host)
@@ -94,7 +94,7 @@ def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
 
 
 def time_of(seconds: float, now: float) -> str:
-    """`09:12`, with the day if it is another one."""
+    """`09:12`, or with the day if it is not today."""
     then, today = time.localtime(seconds), time.localtime(now)
     is_today = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M" if is_today else "%b %d %H:%M", then)

@@ -1,9 +1,9 @@
-"""The user's choices: options that can't be met, the backend, and whose value of a variable wins. Pure.
+"""Applies the user's choices: refuses options that can't be met, chooses the backend, merges variables. Pure.
 
-`check_options` and `check_limits` refuse what is impossible on any hosts, before one is contacted. For a variable, the
-user's exports win over the accelerate config, and that over the plan; a rule that depends on a variable therefore reads
-the user's value first (`requested_variables`). RANK and its kind can't be exported, because one value for all ranks
-would hang them. A secret's value is never in a plan.
+`check_options` and `check_limits` refuse what no host could do, before any host is contacted. A variable's value comes
+from the user's exports, else the accelerate config, else the plan, so a rule that depends on a variable reads the
+user's value first (`requested_variables`). RANK and the like can't be exported, because one value for all ranks would
+hang them. A secret's value is never in a plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESS
 
 
 def check_options(spec: RunSpec) -> Refusal | None:
-    """Why the options can't be met on any hosts; checked before a host is contacted, and not again for the plan."""
+    """Why no hosts could meet the options. Called before a host is contacted; the planner does not repeat it."""
     if spec.master_port is not None and not 0 < spec.master_port < 1 << 16:
         return Refusal(f"--master-port {spec.master_port} is not a port", "a number from 1024 to 65535")
     if (refusal := check_limits(spec)) is not None:
@@ -81,7 +81,7 @@ def check_limits(options: Any) -> Refusal | None:
 
 
 def check_addresses(request: LaunchRequest) -> Refusal | None:
-    """Refuse a machine that is named twice: by `internal=` or --iface, two hosts may have one address."""
+    """Refuse a machine that is named twice: with `internal=` or --iface, two hosts may have the same address."""
     owners: dict[str, str] = {}
     for host in request.hosts if len(request.hosts) > 1 else ():
         other = owners.setdefault(request.found.addresses[host.name], host.name)
@@ -97,8 +97,8 @@ def check_addresses(request: LaunchRequest) -> Refusal | None:
 def choose_backend(
     request: LaunchRequest, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
-    """The backend and, under `auto`, the reason. `hosts`: those with ranks; `cores_per_rank`: the fewest of all
-    ranks."""
+    """The backend and, under `auto`, the reason. `hosts`: number of hosts with ranks; `cores_per_rank`: the fewest of
+    any rank."""
     choice, env, stated = request.spec.backend, request.found.env, request.stated
     no_workers = has_no_workers(request)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
@@ -131,12 +131,12 @@ def choose_backend(
 
 
 def has_no_workers(request: LaunchRequest) -> bool:
-    """True if the user sets CCL_WORKER_COUNT to 0: accelerate then takes gloo, and oneCCL refuses it."""
+    """True if the user sets CCL_WORKER_COUNT to 0. accelerate then takes gloo, and oneCCL refuses the value."""
     return requested_variables(request).get("CCL_WORKER_COUNT") == "0"
 
 
 def requested_variables(request: LaunchRequest) -> dict[str, str]:
-    """The user's values for all ranks: a configuration's, then exports over them."""
+    """Variables that the user sets for all ranks: accelerate's config, overridden by exports."""
     values = {
         setting.name: setting.value for setting in request.given if setting.value is not None and setting.host is None
     }
@@ -149,7 +149,7 @@ def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
 
 
 def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
-    """oneCCL's workers per rank; 0 also where the user or a login on every host turns them off."""
+    """oneCCL's workers per rank; 0 if the user, or a login on every host, turns them off."""
     if backend != "ccl" or world_size == 1 or request.spec.ccl_workers == 0:
         return 0
     logins = {request.found.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in request.hosts}
@@ -173,7 +173,7 @@ def _is_off(value: str) -> bool:
 def apply_overrides(
     planned: Iterable[Setting], given: Iterable[Setting], exports: Iterable[Export]
 ) -> tuple[Setting, ...]:
-    """The planned settings, replaced by a configuration's, and these by the user's exports."""
+    """The planned settings, overridden by accelerate's config, and then by the user's exports."""
     settings = list(planned)
     for override in given:
         settings = [

@@ -1,9 +1,9 @@
-"""From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls.
+"""Makes the plan of a run, or the reason why there is none. Pure; the rules are in the modules it calls.
 
-The decisions in order, each based on those before: ranks of each host (`rank_distribution`), backend (`overrides`), MPI
-(`mpi`), oneCCL's workers, cores (`binding`), all-reduce and the format between hosts (`allreduce`), the names for
-mpirun, the variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it.
-`notes` has what the user should know about the plan.
+It decides in this order, and each decision uses the earlier ones: ranks of each host (`rank_distribution`), backend
+(`overrides`), launcher (`mpi`), oneCCL's workers, cores (`binding`), all-reduce and wire format (`allreduce`), host
+names for mpirun, variables (`python_env`, `threads`, `comm_env`), and last the user's variables. The first refusal ends
+it. `notes` tells the user about the plan.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
 
 
 def _local_rank_option(option: str, torch: str) -> str:
-    """As torch.distributed.launch of that version writes it."""
+    """Spell the option as that version of torch.distributed.launch does."""
     is_old = torch.partition(".")[0] in ("0", "1")
     return "--local_rank" if option and is_old else option
 
 
 def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
-    """On the hosts with ranks, and on node0."""
+    """Other runs on the hosts with ranks, and on node0."""
     planned = {
         host.name: CpuList.of(core for rank in host.ranks for core in (*rank.cores, *rank.ccl_cores))
         if all(rank.cores for rank in host.ranks)
@@ -155,14 +155,14 @@ def _nodes(
 
 
 def _check_names(context: LaunchContext) -> Refusal | None:
-    """Hydra reads a number of ranks after a colon; Open MPI splits a path on spaces."""
+    """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
     if context.flavor == "openmpi":
         request = context.request
         config = request.rundir if request.found.starter.remote_shell else request.found.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return Refusal(
-            f"Open MPI can't use {config}: it divides the path at its spaces",
+            f"Open MPI can't use {config}: it splits the path on spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.ssh_name]

@@ -1,7 +1,7 @@
-"""Variables of a rank for Python, Hugging Face and its environment, and variables that are removed. Pure.
+"""Chooses the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those that are removed. Pure.
 
-Later rules override these settings. A site's tuning variable stays if all hosts have the same value; a variable by
-which another launcher numbers its ranks is removed, unless it is chosen for this run.
+Later rules override these settings. A site's tuning variable stays if it has one value on all hosts. The variables with
+which another launcher numbers its ranks are removed, unless this run sets them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _STRAYS: Final = (
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
     "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
 )  # fmt: skip
-"""Variables of other launchers: a script would take its rank from them."""
+"""Variables of other launchers. A script would read its rank from them."""
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
 _PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
 _TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "GLIBC_TUNABLES")
-"""A site's settings: kept if all hosts have the same; ranks with different ones hang."""
+"""Tuning variables of a site, kept if all hosts have the same value. Ranks with different values hang."""
 _LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """Settings that `planner` puts first: those of threads and communication override them."""
+    """Settings of the lowest precedence: threads and communication override them."""
     yield from _own_rank(context)
     yield from _environment(context)
     yield Setting("PYTHONUNBUFFERED", "1", "a line appears when it is printed, not when a block is full")
@@ -44,7 +44,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
-    """Variables that a login or another launcher left behind; `chosen` are set by a rule or by the user, and stay."""
+    """Remove variables that a login or another launcher left. `chosen`: variables of a rule or the user, which stay."""
     for name in _STRAYS:
         if name not in chosen:
             yield Setting(name, None, "a variable of another launcher: a script would take it for its own rank")
@@ -71,7 +71,7 @@ def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
 
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
-    """Settings of the user and the site that mpirun needs as well, such as its range of ports."""
+    """Settings of the user and the site that mpirun needs too, such as its port range."""
     exported = {export.name for export in context.request.spec.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]

@@ -1,6 +1,6 @@
-"""The number of ranks of each host: from slots, -n and --ppn, else one per NUMA node of the smallest host. Pure.
+"""Distributes ranks over hosts: by slots, -n and --ppn, else one per NUMA node of the smallest host. Pure.
 
-No host gets more ranks than it has cores, also by its slots, unless --oversubscribe allows it.
+No host gets more ranks than cores, whatever its slots, unless --oversubscribe allows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipexctl.spec import RunSpec
 from ipexctl.text import counted
 
 MAX_RANKS_PER_CORE: Final = 64
-"""With more, starting the ranks alone can stop a host from answering, so --oversubscribe does not allow it."""
+"""Limit even with --oversubscribe, because merely starting more ranks can stop a host from answering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class RankDistribution:
     why: str
     notes: tuple[str, ...] = ()
     by_default: bool = False
-    """Neither the call nor a host's slots decide the number of ranks."""
+    """True if neither the command line nor slots decide the number of ranks."""
 
 
 def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -> RankDistribution | Refusal:
-    """The ranks of each host, if it has enough cores. Hosts with unknown cores have enough."""
+    """Ranks for each host, or why its cores are too few. A host whose cores are unknown passes."""
     cpus = {host.name: facts[host.name].cpu for host in hosts}
     found = distribute_ranks(hosts, spec.n, spec.ppn, min(map(default_ranks, cpus.values())))
     if isinstance(found, Refusal):
@@ -60,7 +60,7 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -
 
 
 def fewer_ranks(spec: RunSpec, ppn: int) -> str:
-    """What to type for so many ranks on each host."""
+    """What to type for `ppn` ranks on each host."""
     typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
     return f"--ppn {ppn} instead of {typed}" if typed else f"--ppn {ppn}"
 

@@ -1,9 +1,9 @@
-"""The backend that the script's arguments or accelerate's file name, and what the ranks get of it. Pure.
+"""Finds the backend that the script's arguments or accelerate's file ask for, and says what the ranks get. Pure.
 
-The Trainer of transformers takes `--ddp_backend ccl` (`--xpu_backend` up to 4.28), accelerate `mpirun_ccl`. This
-decides under `--backend auto`, so that cores and variables fit. The plan is still for gloo, with a note, if the
-environment lacks oneCCL's bindings, or its transformers or accelerate no longer knows oneCCL (accelerate then silently
-takes gloo, transformers refuses the argument).
+The Trainer of transformers takes `--ddp_backend ccl` (`--xpu_backend` up to 4.28), accelerate `mpirun_ccl`. Under
+`--backend auto` such a backend is used, so that cores and variables fit. The plan is for gloo, with a note, if the
+environment lacks oneCCL's bindings, or if its transformers or accelerate no longer supports oneCCL: accelerate would
+silently take gloo, and transformers would refuse the argument.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class StatedBackend:
     """`--ddp_backend ccl`, `mpirun_ccl 1 of FILE`."""
     for_gloo: str
     of_trainer: bool = False
-    """It is an argument of the Trainer, which newer versions of transformers refuse."""
+    """True for an argument of the Trainer. Newer versions of transformers refuse it."""
 
 
 def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> StatedBackend | None:
-    """The script's own argument first: the Trainer gives it to accelerate."""
+    """The script's argument wins over accelerate's file, because the Trainer passes it on to accelerate."""
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name not in OPTIONS:
@@ -53,7 +53,7 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
 
 
 def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
-    """Why the ranks cannot use oneCCL though the environment has its bindings, and the versions that can."""
+    """Why ranks can't use oneCCL although the environment has its bindings, and the versions that can; or empty."""
     packages = request.found.env.packages
     if not request.uses_accelerate:
         return "", ""
@@ -72,7 +72,7 @@ def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
 
 
 def stated_note(request: LaunchRequest, backend: Backend, *, world_size: int, no_workers: bool) -> str:
-    """A note if the ranks get another backend than stated, why, and what to type; empty if they get it or need none."""
+    """Note that the ranks get a backend other than the stated one, why, and what to type; empty if they get it."""
     if world_size == 1 or backend == "none":
         return ""
     choice, env, stated = request.spec.backend, request.found.env, request.stated

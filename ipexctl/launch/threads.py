@@ -1,8 +1,8 @@
-"""Variables of OpenMP, the allocator and the instruction sets, each with its reason; who takes turns. Pure.
+"""Chooses the variables for OpenMP, the memory allocator and the instruction sets, each with its reason. Pure.
 
-One thread for each physical core of a rank. Only one OpenMP in a process: Intel's is preloaded before torch's libgomp,
-and its variables are set only where it exists. Freed memory is kept for the next step, by tcmalloc or by settings of
-malloc. On CPUs of different kinds all ranks use the instructions of the weakest, else they round differently.
+A rank gets one thread for each of its physical cores. A process must have one OpenMP only: Intel's is preloaded before
+torch's libgomp, and its variables are set only where it exists. tcmalloc or malloc's settings keep freed memory for the
+next step. If the CPUs differ, all ranks use the instructions of the weakest, because they would round differently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
-    """Path of libiomp5 on the host: the environment's, else the system's."""
+    """Path of libiomp5 on the host: the environment's, else the system's, else None."""
     env = context.request.found.env
     if context.request.spec.openmp == "default":
         return None
@@ -37,7 +37,7 @@ def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
 
 
 def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
-    """True if libiomp5 will be preloaded there, considering the user's own LD_PRELOAD."""
+    """True if libiomp5 will be preloaded on the host. The user's own LD_PRELOAD may prevent it."""
     if "LD_PRELOAD" in context.wanted:
         return "libiomp5" in context.wanted["LD_PRELOAD"]
     return openmp_library(context, node) is not None
@@ -107,7 +107,7 @@ def missing_libraries(context: LaunchContext) -> Iterator[str]:
 
 
 def _malloc(context: LaunchContext) -> Iterator[Setting]:
-    """Without tcmalloc, glibc's malloc keeps freed memory; every version of it reads these variables."""
+    """Without tcmalloc, make glibc's malloc keep freed memory. All its versions read these variables."""
     of_logins = (name for node in context.nodes for name in node.facts.environment.variables)
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in (*context.wanted, *of_logins)):
         return
@@ -147,7 +147,7 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
         )
 
     blocktime = "1", "an idle thread sleeps after 1 ms, not 200: its core is then free for oneCCL and data loading"
-    schedule = "STATIC", "equal parts for equal threads; libgomp's default is dynamic"
+    schedule = "STATIC", "threads get parts of the same size; libgomp's default is dynamic"
     yield from context.per_node("KMP_AFFINITY", affinity)
     yield from context.per_node("KMP_BLOCKTIME", lambda node: blocktime if has_iomp(context, node) else None)
     yield from context.per_node("OMP_PROC_BIND", proc_bind)
@@ -155,7 +155,7 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:
-    """Ranks on different CPUs use the instructions that all have, so that their results differ less."""
+    """If the CPUs differ, limit ranks to instructions that all of them have, so that results differ less."""
     tiers = {node.name: node.facts.cpu.tier for node in context.nodes}
     known = [TIERS.index(tier) for tier in tiers.values() if tier]
     if len(known) < len(tiers) or len(set(known)) == 1 or min(known) == 0:

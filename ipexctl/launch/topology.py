@@ -1,9 +1,8 @@
-"""A host's physical cores for ranks, and how many ranks and threads they carry. Pure.
+"""Counts the physical cores that ranks may use, and the ranks and threads that fit. Pure.
 
-doctor recommends and `run` plans by these functions, so that they agree. Cores are one thread of each allowed core,
-without E-cores, because all ranks would wait for the one there; a cgroup's quota limits how many count. One rank for
-each NUMA node, and the smallest host decides for all. oneCCL's workers get a core only where compute keeps one.
-`automatic_backend` has the measured times of gloo and oneCCL.
+doctor's advice and run's plan both use it, so they agree. A core counts once, however many threads it has. E-cores are
+left out, because all ranks would wait for a rank on one, and a cgroup's quota limits the count. By default each NUMA
+node gets a rank, and the smallest host decides for all. oneCCL's workers get a core only where compute keeps one.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from ipexctl.text import counted
 Dtype = Literal["bfloat16", "float32"]
 
 _HYBRID_MODELS: Final = frozenset({151, 154, 170, 172, 183, 186, 189, 191, 197, 198, 204})
-"""Intel's family 6 with two kinds of cores: Alder, Raptor, Meteor, Arrow, Lunar and Panther Lake."""
+"""Models of Intel's family 6 with two kinds of cores: Alder, Raptor, Meteor, Arrow, Lunar and Panther Lake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A physical core, by the one of its threads that a rank is bound to."""
+    """A physical core, named by the thread that a rank is bound to."""
 
     cpu: int
     node: int | None = None
@@ -35,13 +34,13 @@ class Core:
 @dataclass(frozen=True, slots=True)
 class Cores:
     cores: tuple[Core, ...] = ()
-    """Empty if only their number is known, or not even that."""
+    """Empty if only `count` is known, or not even that."""
     count: int = 1
-    """How many can be busy at once: fewer than exist under a quota."""
+    """Cores that can be busy at the same time; under a quota fewer than `cores`."""
     limited: bool = False
-    """A quota limits their time; other containers may then use the same cores."""
+    """True under a quota. Other containers may then use the same cores."""
     left_out: int = 0
-    """E-cores: all ranks would wait for a rank on one."""
+    """Number of E-cores."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -49,7 +48,7 @@ class Cores:
 
 
 def cores_of(cpu: Cpu) -> Cores:
-    """Allowed physical cores, one thread of each, without E-cores, by socket, NUMA node and number."""
+    """The physical cores that this account may use, without E-cores, sorted by socket, NUMA node and number."""
     kept, left_out = _without_e_cores(cpu)
     if not kept:
         return Cores(count=cpu.allowed or 1)
@@ -70,7 +69,7 @@ def numa_nodes(cpu: Cpu) -> int:
 
 
 def _without_e_cores(cpu: Cpu) -> tuple[tuple[CpuList, ...], int]:
-    """On a hybrid CPU with threads, the cores without a second thread are the slow ones."""
+    """Leave out E-cores: on a hybrid CPU with hyper-threading, the cores that have a single thread."""
     allowed = cpu.allowed_cores
     if cpu.vendor != "GenuineIntel" or cpu.family != 6 or cpu.model not in _HYBRID_MODELS:
         return allowed, 0
@@ -97,7 +96,7 @@ class Layout:
 
 
 def threads_of_rank(cores: int, ranks: int, workers: int) -> tuple[int, str]:
-    """Threads per rank, and the formula: oneCCL's workers get cores only where compute keeps one."""
+    """Threads per rank, and the formula. oneCCL's workers get cores only where compute keeps one."""
     share = max(1, cores // ranks)
     reserved = workers if share > workers else 0
     formula = f"{counted(cores, 'core')} / {counted(ranks, 'rank')}"
@@ -105,26 +104,26 @@ def threads_of_rank(cores: int, ranks: int, workers: int) -> tuple[int, str]:
 
 
 def default_ranks(cpu: Cpu) -> int:
-    """One per NUMA node, and never more than cores."""
+    """One rank per NUMA node, but never more than cores."""
     return max(1, min(numa_nodes(cpu), cores_of(cpu).count))
 
 
 def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
-    """The layout every host can carry: the ranks of the host with the fewest NUMA nodes, and the fewest cores."""
+    """The layout that fits every host: ranks by the fewest NUMA nodes of a host, threads by the fewest cores."""
     ranks, cores = min(map(default_ranks, cpus)), min(cores_of(cpu).count for cpu in cpus)
     threads, why = threads_of_rank(cores, ranks, workers)
     return Layout(ranks, threads, workers, why, max(1, cores // ranks))
 
 
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:
-    """Layout, backend and the reason for it, of a run on these hosts with default options."""
+    """Layout, backend and its reason for a run on these hosts with default options."""
     found = common_layout(cpus, 0)
     backend, reason = automatic_backend(has_ccl, len(cpus), found.ppn * len(cpus), found.cores_per_rank)
     return (common_layout(cpus, 1) if backend == "ccl" else found), backend, reason
 
 
 def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank: int) -> tuple[Backend, str]:
-    """The backend of `--backend auto`, and the reason for it. `cores_per_rank` is 0 for more ranks than cores.
+    """The backend of `--backend auto`, and its reason. `cores_per_rank`: 0 if there are more ranks than cores.
 
     The rule for few cores was measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores: 64
     MB over ccl and gloo in 128 and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms (3

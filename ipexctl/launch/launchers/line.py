@@ -1,8 +1,8 @@
 """Finds the launcher in a command. Pure.
 
-The words are as the user's shell split them: `mpirun -f hostfile -n 16 accelerate launch x.py`. A complete line in one
-word (quoted, with its backslashes) is split here, if it has nothing that only a shell understands. A launcher never
-starts in a rank; one after another program or in a shell script is refused.
+The user's shell has split the words: `mpirun -f hostfile -n 16 accelerate launch x.py`. A line that comes as one quoted
+word is split here, unless only a shell can read it. A launcher must never start inside a rank, so a launcher after
+another program or in a shell script is refused.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
-"""The beginning of a file that a shell executes: also one without a first line that names a program."""
+"""Start of a file that a shell executes, with or without a `#!` line."""
 _HERE_DOCUMENT: Final = re.compile(
     r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?=[^\n]*\n)[\s\S]*?^\t*(?P=end)$", re.MULTILINE
 )
-"""Text for a program, such as the help of a script."""
+"""A here-document, such as a script's usage text. No launcher is searched in it."""
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?:(?<=[\s;&|()<>])|\A)#[^\n]*""", re.DOTALL)
 _ONLY_FOR_SHELL: Final = re.compile(r"[;&|()<>\n$`~*?{#]")
 
@@ -90,7 +90,7 @@ def own_line(words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The words, if they begin with a launcher. Raises a UserError if one follows another program."""
+    """The words if they begin with a launcher. Raises a UserError if a launcher follows another program."""
     if not words or launcher_at(words, 0) is not None:
         return words or None
     if PurePosixPath(words[0]).name in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[0]):
@@ -107,7 +107,7 @@ def _plain(words: tuple[str, ...]) -> tuple[str, ...] | None:
 
 
 def _of_script(script: str) -> tuple[str, ...] | None:
-    """The launcher's line, if a shell script is nothing else. Raises a UserError if it is more."""
+    """The launcher's line of a shell script that has no other. Raises a UserError if it has more."""
     if not (launcher := _launcher_in(script)):
         return None
     joined = _joined(script)
@@ -132,7 +132,7 @@ def _joined(script: str) -> str:
 
 
 def _launcher_in(script: str) -> str:
-    """The first word of a command in a script that starts a launcher; or empty."""
+    """Name of the first launcher that a command of the script starts; or empty."""
     for command in re.split(r"[;&|()<>\n]", _QUOTED_OR_COMMENT.sub("_", _joined(script))):
         words = tuple(command.split())
         with_launcher = True

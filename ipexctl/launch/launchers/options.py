@@ -1,7 +1,7 @@
-"""Reads the options of a launcher's line, from left to right. Pure.
+"""Reads the options of a launcher's line from left to right. Pure.
 
-The first value of an option counts, because the outer launcher starts the ranks. Nothing is guessed: an option or a
-value that is not taken over is refused, with a caret under it.
+If an option comes twice, its first value counts, because the outer launcher starts the ranks. Nothing is guessed: any
+option or value that ipexctl does not know is refused, with a caret under it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ipexctl.text import is_variable_name
 
 SHELL: Final = "the shell"
 _OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that guides export before the launcher: they count if the user's shell has them."""
+"""Variables that guides export before the launcher. ipexctl takes them from the user's shell."""
 _RESTARTS: Final = 3
 _PYTHON_FLAGS: Final = ("-u", "-B")
-"""Flags that change nothing for a script in a rank. With others (-I) the rank runs Python as typed."""
+"""Flags of Python that change nothing in a rank. With any other (-I) the rank runs Python as typed."""
 
 
 class TakenValue(NamedTuple):
-    """A value of the line for an option of ipexctl."""
+    """Value of the line for one of ipexctl's options."""
 
     value: Any
     source: str
@@ -39,25 +39,25 @@ class TakenValue(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PastedLine:
     names: tuple[str, ...]
-    """Its launchers, from the outer to the inner one."""
+    """Launchers of the line, the outer one first."""
     kind: CommandKind
     argv: tuple[str, ...]
     values: Mapping[str, TakenValue]
-    """By the field of the option, or by `$NAME` for a variable."""
+    """Keys: the field name of ipexctl's option, or `$NAME` for a variable."""
     accelerate: Mapping[str, str] | None
-    """Options of accelerate; None if it is not one of the launchers."""
+    """Options of accelerate; None if the line does not start accelerate."""
     typed: Mapping[str, Sequence[str]]
     """The options for `accelerate`, the `ignored` ones, and `ipex_key`, as typed."""
     packages: tuple[str, ...] = ()
-    """Of `uv run --with`."""
+    """Packages of `uv run --with`."""
     environment: str = ""
-    """What to type for the environment that the line chooses: hosts have none of the control machine's."""
+    """What to type for the environment that the line chooses, because the hosts don't have it; or empty."""
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
-    """None without a launcher. Raises a UserError for a launcher or an option that is not taken over.
+    """None if the words have no launcher. Raises a UserError for a launcher or option that ipexctl does not know.
 
-    `is_script`: the first word should be a Python script, so Python itself is left out like a launcher.
+    `is_script`: a Python script is expected, so a leading `python` is dropped as launchers are.
     """
     found = own_line(words)
     if found is None and not (is_script and words and is_python(words[0])):
@@ -67,7 +67,7 @@ def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bo
 
 
 def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKind, tuple[str, ...], str | None]:
-    """What the launcher was to start: a Python script or module with the path of its Python, or another command."""
+    """What the launcher would start: a Python script or module with the path of its Python, or another command."""
     if row is not None and row.environment and words[0].endswith(".py"):
         return "script", words, None
     if not is_python(words[0]):
@@ -273,7 +273,7 @@ class _Reader:
             self._set("local_rank", row.local_rank, f"{row.local_rank} for each rank")
 
     def _copies(self, launcher: str) -> None:
-        """Without `--nnodes`, ipexrun and run_cpu start independent copies: one, unless an option says how many."""
+        """Without `--nnodes`, ipexrun and run_cpu start independent copies: one, unless an option gives a number."""
         if not {"nodes", "ppn"} & self._targets.keys():
             if "omp" in self._targets and "n" not in self._targets:
                 what = f"{launcher}, without --ninstances, does not say how many copies start"

@@ -1,8 +1,8 @@
-"""The table of launchers: a row for each, with its names and the options that are taken over. Data only.
+"""The table of launchers: a row for each, with its names and the options that ipexctl translates. Data only.
 
-An option has names without leading dashes, with `_` for `-`, and a target: the field of the ipexctl option that it
-becomes, or a word that `options` knows (`variable`, `ignored` …). Only what guides and most users type is here;
-`options` refuses every other option, because the number of its values is unknown.
+Names of options have no leading dashes, and `_` for `-`. The target of an option is the field of ipexctl's option, or a
+word that `options` knows (`variable`, `ignored` …). The table has what guides and most users type. `options` refuses
+the rest, because it can't know whether a value follows.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from ipexctl.spec import Allocator, OpenMp
 
 NUMBERS: Final = ("n", "ppn", "nodes", "omp", "ccl_workers", "master_port", "max_restarts")
 FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}
-"""Targets of options without a value that set one of ipexctl."""
+"""Target of an option without a value → ipexctl's option and the value it gets."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
 ACCELERATE: Final = {
     "main_process_ip": "main_ip", "main_process_port": "main_port", "mixed_precision": "mixed_precision",
     "mpirun_ccl": "ccl_workers", "mpirun_hostfile": "hostfile", "num_machines": "machines",
     "num_processes": "processes", "ipex": "ipex", "ipex_enabled": "ipex_enabled",
 }  # fmt: skip
-"""Options of accelerate that its file has too, and their fields in `AccelerateConfig`."""
+"""Option of accelerate that its config file has too → field of `AccelerateConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherRow:
     name: str
     commands: tuple[tuple[str, ...], ...]
-    """Its names, with a subcommand or as `-m MODULE` of Python."""
+    """Words that start it, with a subcommand or as `-m MODULE`."""
     options: Mapping[str, tuple[str, bool]] = field(default_factory=dict, hash=False)
-    """Name → its target, and True if a value follows."""
+    """Option → target, and True if a value follows."""
     meanings: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What to type instead of options that are not taken over."""
+    """Option that is refused → what to type instead."""
     runs_commands: bool = False
     module: str = ""
-    """The module that it runs, instead of one on the line."""
+    """Module that it runs; empty if the line names one."""
     has_options_anywhere: bool = False
-    """Launcher options and module options are mixed."""
+    """True if options of launcher and module are mixed."""
     runs_itself: bool = False
-    """Each rank runs it, without the options that start ranks."""
+    """True if each rank runs it, without the options that start ranks."""
     of_fabric: bool = False
-    """It tells Lightning's Fabric what it starts by its own variables."""
+    """True if it sets the variables that tell Lightning's Fabric what it starts."""
     of_accelerate: bool = False
-    """It reads accelerate's configuration. It may follow mpirun, whose ranks it does not multiply."""
+    """True if it reads accelerate's config file. It may follow mpirun: it then starts no more ranks."""
     local_rank: str = ""
     starts_copies: bool = False
-    """It starts independent copies, unless an option makes it distributed."""
+    """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""
-    """What to type instead of a launcher that is not taken apart."""
+    """What to type instead, for a launcher that ipexctl can't translate."""
     environment: str = ""
-    """If it only chooses an environment of the machine and starts no ranks: what to type for that environment."""
+    """What to type, for a program that only chooses a local environment and starts no ranks."""
 
 
 def _named(names: str) -> tuple[tuple[str, ...], ...]:
@@ -59,7 +59,7 @@ def _named(names: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _options(values: str, flags: str = "") -> dict[str, tuple[str, bool]]:
-    """From lines of `TARGET: NAME…`: options with a value, and without."""
+    """Parse texts of `TARGET: NAME…; …`: `values` are options with a value, `flags` without."""
     return {
         name: (target.strip(), has_value)
         for text, has_value in ((values, True), (flags, False))
@@ -216,4 +216,4 @@ LAUNCHERS: Final = (
         "of Slurm it takes the hosts of the allocation; ipexctl export slurm writes a job script",
     ),
 )
-"""The last ones are not taken apart, and never start in a rank."""
+"""The last rows can't be translated, and never start in a rank."""

@@ -1,7 +1,7 @@
-"""Makes options of ipexctl from those of a pasted line; reads accelerate's file and a shell script.
+"""Merges a pasted launcher line into ipexctl's options. Reads accelerate's config file and the line's shell script.
 
-An option typed in the call wins over the line, an outer launcher over an inner one (its ranks start), and the line over
-a file of defaults. The call checks the limits of all options, by their declarations.
+An option of ipexctl wins over the line, and the line over a file of defaults. Of two launchers the outer one wins,
+because it starts the ranks. Limits of values are checked later, by the option declarations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAME: Final = (
     *(_RANKS, _HOSTS, ("accelerate_config", "config_file")),
     *(("omp", "$OMP_NUM_THREADS"), ("ccl_workers", "$CCL_WORKER_COUNT")),
 )
-"""Options and variables that say the same: one in the call replaces all of the line's."""
+"""Options and variables that decide the same. One on the command line replaces all of the pasted line's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class UnwrappedCall:
     spec: RunSpec
     config: AccelerateConfig | None = None
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
-    """What the line sets and the call does not, by the field of the option, or by `$NAME` for a variable."""
+    """Values that the line sets and the command line does not. Keys: the option's field name, or `$NAME`."""
     note: str = ""
 
     @property
     def hosts(self) -> dict[str, Any]:
-        """The hostfile, or else the hosts, that the line names."""
+        """Hostfile or hosts that the line names."""
         if "hostfile" in self.values:
             return {"hostfile": Path(self.values["hostfile"].value)}
         return {"hosts": self.values["hosts"].value} if "hosts" in self.values else {}
 
     def note_on(self, hosts: int) -> str:
-        """The note, and the ranks of a line that was written for one host."""
+        """The note. For a line that was written for one host, with the number of ranks that start."""
         ppn = self.values.get("ppn")
         if ppn is None or hosts < 2 or "nodes" in self.values or not self.values.keys().isdisjoint(_HOSTS):
             return self.note
@@ -60,7 +60,7 @@ class UnwrappedCall:
         return f"{self.note}; {ranks}"
 
     def used_hosts(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-        """The first hosts, if the line has a number of nodes. Raises a UserError if there are fewer."""
+        """The first N hosts if the line asks for N nodes. Raises a UserError if there are fewer."""
         nodes, source = self.values.get("nodes", (len(hosts), ""))
         if nodes > len(hosts):
             raise UserError(
@@ -77,9 +77,9 @@ def unwrap(
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
 ) -> UnwrappedCall | None:
-    """`mpirun … X`, `accelerate launch … X` become X with their options; None without another launcher.
+    """Turn `mpirun … X` or `accelerate launch … X` into X and its options; None without a launcher.
 
-    `given`: fields of the options that the call names. If the call names a script, `python X` becomes X, too.
+    `given`: fields of the options on the command line. If it names a script, `python X` becomes X, too.
     """
     line = read_line(spec.argv, environ, is_script=spec.kind == "script")
     if line is None:
@@ -106,7 +106,7 @@ def unwrap(
 
 
 def _check_script(words: Sequence[str]) -> None:
-    """Refuse a shell script on this machine that starts a launcher: `./run.sh`, `bash run.sh`."""
+    """Refuse a local shell script that starts a launcher: `./run.sh`, `bash run.sh`."""
     path = next(iter(words[1:2] if is_shell(words[0]) else words), "")
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a long word
         return
@@ -150,10 +150,8 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
             *line.typed["accelerate"],
             *(f"--with {shlex.quote(package)}" for package in line.packages),
         ],
-        "from the shell of the call": [
-            name.upper().lstrip("$") for name, taken in wins.items() if taken.source == SHELL
-        ],
-        "replaced by options of the call": [
+        "from this shell": [name.upper().lstrip("$") for name, taken in wins.items() if taken.source == SHELL],
+        "replaced by options on the command line": [
             name[1:] if name.startswith("$") else taken.source
             for name, taken in line.values.items()
             if name not in wins
