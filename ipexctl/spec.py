@@ -100,6 +100,14 @@ class RankOptions:
         lost_in=_EVERY_EXPORT,
         consequence="gradients go between hosts as they are",
     )
+    fp32_math: Literal["fp32", "bf16"] = declare(
+        "--fp32-math",
+        "Multiply fp32 matrices as they are, or with inputs rounded to bf16, for AMX (default: {default}).",
+        "fp32",
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="fp32 matrices are multiplied as they are",
+    )
     mpi: str = declare(
         "--mpi NAME|PATH",
         "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: {default}).",
@@ -270,6 +278,7 @@ if TYPE_CHECKING:
         backend: Literal["auto", "ccl", "gloo", "mpi", "none"]
         allreduce: Literal["auto", "shared", "backend"]
         wire: Literal["fp32", "bf16", "int8"]
+        fp32_math: Literal["fp32", "bf16"]
         mpi: str
         master_port: int | None
         time_limit: float | None

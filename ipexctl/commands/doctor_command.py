@@ -240,7 +240,6 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
 def _settings(advice: Recommendation) -> list[str]:
     rows = [
         ("stack", " or ".join(advice.candidates), "stack"),
-        ("precision", advice.dtype, "dtype"),
         ("ranks per host", advice.ppn, "ppn"),
         ("OMP_NUM_THREADS", advice.omp_num_threads, "omp_num_threads"),
         ("CCL_WORKER_COUNT", advice.ccl_worker_count, "ccl_worker_count"),

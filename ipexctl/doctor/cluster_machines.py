@@ -10,7 +10,7 @@ from typing import Final
 
 from ipexctl.doctor.finding import ClusterContext, ClusterRule, Finding, few, groups, odd_ones, size, span, usable_cores
 from ipexctl.facts.cpu import TIERS, X86
-from ipexctl.launch.topology import dtype, numa_nodes
+from ipexctl.launch.topology import numa_nodes
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05
@@ -84,8 +84,8 @@ def tiers(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_tiers",
         "warn",
-        f"{weakest}, but {best} elsewhere: every rank waits for these, and all train in {dtype(ordered)}. The others "
-        f"alone do more if each of them is at least {needed:.0f}% faster in {dtype(ordered[1:])}",
+        f"{weakest}, but {best} elsewhere: every rank waits for these. The others alone do more if each of them is at "
+        f"least {needed:.0f}% faster",
         f"measure it: ipexctl doctor --smoke; then {_LEAVE_OUT}",
         tuple(found[weakest]),
     )

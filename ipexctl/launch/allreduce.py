@@ -17,11 +17,20 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
 from ipexctl.launch.request import LaunchRequest
-from ipexctl.node.common.plan import ALLREDUCE, AS_THEY_ARE, WIRE, AllReduceReason, Backend, Choice, Setting, WireReason
+from ipexctl.node.common.plan import (
+    ALLREDUCE,
+    AS_THEY_ARE,
+    WIRE,
+    AllReduceReason,
+    Backend,
+    Choice,
+    ChoiceReason,
+    Setting,
+)
 
 OLDEST_TORCH: Final = (2, 1)
 """The oldest torch on which the code in `inrank/` is tested."""
-_SHIM: Final = "IPEXCTL_SHIM"
+SHIM: Final = "IPEXCTL_SHIM"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
 BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
@@ -72,9 +81,9 @@ def _obstacle(
         return "one-rank-a-host", ()
     if len({node.count for node in nodes}) > 1:
         return "unequal-hosts", ()
-    if requested_variables(request).get(_SHIM) == "off":
+    if requested_variables(request).get(SHIM) == "off":
         return "hooks-off", ()
-    version = _torch_version(request)
+    version = torch_version(request)
     if version is None:
         return "torch-unknown", ()
     if version < OLDEST_TORCH:
@@ -83,7 +92,7 @@ def _obstacle(
     return ("other-processor", others) if others else (None, ())
 
 
-def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
+def torch_version(request: LaunchRequest) -> tuple[int, int] | None:
     found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", request.found.env.packages.get("torch", ""))
     return (int(found[1]), int(found[2])) if found else None
 
@@ -140,9 +149,9 @@ def _reason_text(context: LaunchContext) -> str:
     return _text_of(context, context.allreduce.reason, context.allreduce.hosts, "shared memory")
 
 
-def _text_of(context: LaunchContext, reason: WireReason, at_fault: Sequence[str], way: str) -> str:
+def _text_of(context: LaunchContext, reason: ChoiceReason, at_fault: Sequence[str], way: str) -> str:
     request, hosts, needed = context.request, fold(at_fault), "{}.{}".format(*OLDEST_TORCH)
-    texts: dict[WireReason, str] = {
+    texts: dict[ChoiceReason, str] = {
         "one-host": "all ranks are on one host",
         "backend-asked": "--allreduce backend leaves gradients to gloo",
         "possible": "ranks share a host, and each has a core",
@@ -150,7 +159,7 @@ def _text_of(context: LaunchContext, reason: WireReason, at_fault: Sequence[str]
         "other-backend": f"{way} is for gloo alone",
         "one-rank-a-host": "no host has two ranks, so none can share memory with another",
         "unequal-hosts": "the hosts have different numbers of ranks",
-        "hooks-off": f"{_SHIM}=off keeps the hooks of ipexctl out of the ranks",
+        "hooks-off": f"{SHIM}=off keeps the hooks of ipexctl out of the ranks",
         "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
         "torch-too-old": f"torch is {request.found.env.packages.get('torch')}, and {way} needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared uses it anyway",
@@ -159,10 +168,10 @@ def _text_of(context: LaunchContext, reason: WireReason, at_fault: Sequence[str]
     return texts[reason]
 
 
-def _fix(reason: WireReason) -> str:
-    fixes: dict[WireReason, str] = {
+def _fix(reason: ChoiceReason) -> str:
+    fixes: dict[ChoiceReason, str] = {
         "other-backend": "; --backend gloo",
-        "hooks-off": f"; leave {_SHIM} out",
+        "hooks-off": f"; leave {SHIM} out",
         "torch-too-old": "; ipexctl install brings a newer one",
     }
     return fixes.get(reason, "")

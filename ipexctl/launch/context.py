@@ -47,6 +47,7 @@ class LaunchContext:
     """True if the user's variables make Intel MPI bind the ranks to cores."""
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
+    fp32_math: Choice = AS_THEY_ARE
 
     @property
     def alone(self) -> bool:

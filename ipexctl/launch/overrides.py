@@ -15,13 +15,17 @@ from ipexctl.errors import Refusal
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
-from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, Backend, Setting
+from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, Backend, Setting
 from ipexctl.option_declaration import declared
 from ipexctl.spec import CCL_WORKERS, Export, RunSpec
 from ipexctl.starters import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
-_OF_PLANS: Final = {ALLREDUCE: "--allreduce shared or backend", WIRE: "--wire bf16 or int8"}
+_OF_PLANS: Final = {
+    ALLREDUCE: "--allreduce shared or backend",
+    WIRE: "--wire bf16 or int8",
+    FP32_MATH: "--fp32-math bf16",
+}
 _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 

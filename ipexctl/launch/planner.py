@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import find_leaders
-from ipexctl.launch import allreduce, comm_env, hub, memory, mpi_commands, python_env, threads
+from ipexctl.launch import allreduce, comm_env, fp32_math, hub, memory, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
@@ -60,7 +60,17 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
     adding = allreduce.choose_allreduce(request, nodes, backend)
     wire = allreduce.choose_wire(request, nodes, backend, adding)
     context = LaunchContext(
-        request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding, wire
+        request,
+        nodes,
+        backend,
+        backend_reason,
+        launcher.flavor,
+        workers,
+        wanted,
+        by_mpi,
+        adding,
+        wire,
+        fp32_math.choose(request, nodes),
     )
     if (refusal := _check_names(context) or memory.refusal(context) or hub.refusal(context)) is not None:
         return refusal
@@ -104,6 +114,7 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
         choices=plan_choices(context, distribution, launcher),
         allreduce=context.allreduce,
         wire=context.wire,
+        fp32_math=context.fp32_math,
         other_runs=_other_runs(request, hosts),
     )
 
@@ -176,7 +187,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    modules = (python_env, threads, comm_env, allreduce, hub)
+    modules = (python_env, threads, comm_env, allreduce, fp32_math, hub)
     planned = [setting for module in modules for setting in module.settings(context)]
     request = context.request
     settings = apply_overrides(planned, request.given, request.spec.exports)

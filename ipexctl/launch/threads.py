@@ -15,7 +15,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 from ipexctl.node.common.plan import Setting
 
-_IPEX: Final = "intel-extension-for-pytorch"
+IPEX: Final = "intel-extension-for-pytorch"
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
@@ -169,6 +169,6 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
         "avx512_bf16": ("avx512_bf16", "AVX512_CORE_BF16"),
     }[lowest]
     reason = f"the CPUs differ: all ranks use the instructions of {weakest}, else they round differently"
-    if lowest == "avx2" or _IPEX in context.request.found.env.packages:
+    if lowest == "avx2" or IPEX in context.request.found.env.packages:
         yield Setting("ATEN_CPU_CAPABILITY", aten, reason)
     yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's name for it)")

@@ -71,8 +71,7 @@ def _sections(plan: Plan, width: int) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _summary(plan: Plan) -> str:
-    method = f"{plan.connection}, {started_by(plan.flavor)}"
-    return f"{plan.size} {method}; {plan.dtype_hint} suits these CPUs"
+    return f"{plan.size} {plan.connection}, {started_by(plan.flavor)}"
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:

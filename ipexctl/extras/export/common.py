@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
+from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable, variable_in_sh
@@ -56,9 +56,9 @@ class Exported:
 def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
     """Settings that are the same for all ranks on all hosts, without rank variables and secrets.
 
-    Also without the variables for adding gradients up with our files, which are in a run's directory.
+    Also without the variables for our hooks, whose files are in a run's directory.
     """
-    excluded = {*_OF_RANK, ALLREDUCE, WIRE, *without}
+    excluded = {*_OF_RANK, ALLREDUCE, WIRE, FP32_MATH, *without}
     differing = differing_settings(plan)
     kept: dict[str, Setting] = {}
     for setting in plan.settings:

@@ -26,7 +26,8 @@ AllReduceReason = Literal[
     "unequal-hosts", "hooks-off", "torch-unknown", "torch-too-old", "other-processor", "more-ranks-than-cores",
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
-WireReason = Literal["default", "one-host", "backend-asked", AllReduceReason]
+ChoiceReason = Literal["default", "one-host", "backend-asked", "no-amx", AllReduceReason]
+"""`no-amx`: --fp32-math bf16 is on, and brings little on these hosts."""
 LauncherMode = Literal["mpirun", "direct"]
 
 SCHEMA = "ipexctl.run/1"
@@ -44,6 +45,8 @@ ALLREDUCE = "IPEXCTL_ALLREDUCE"
 """Tells a rank's hooks to sum gradients in shared memory; only a plan sets it."""
 WIRE = "IPEXCTL_WIRE"
 """The same for gradients sent between hosts in fewer bytes."""
+FP32_MATH = "IPEXCTL_FP32_MATH"
+"""The same for fp32 matrices multiplied with bf16 inputs."""
 
 
 class Setting(NamedTuple):
@@ -91,7 +94,7 @@ class HostPlan(NamedTuple):
 
 class Choice(NamedTuple):
     mode: str
-    reason: WireReason
+    reason: ChoiceReason
     hosts: tuple[str, ...] = ()
     """Hosts that the reason is about."""
 
@@ -99,7 +102,8 @@ class Choice(NamedTuple):
 AS_BACKEND = Choice("backend", "asked")
 """The backend sums gradients; the other mode is `shared`, in shared memory on each host."""
 AS_THEY_ARE = Choice("fp32", "default")
-"""Gradients go between hosts unchanged; the other modes are `bf16` and `int8`."""
+"""Gradients go between hosts unchanged; the other modes are `bf16` and `int8`. Of fp32 matrices: unrounded, or `bf16`.
+"""
 
 
 class LauncherChoice(NamedTuple):
@@ -223,6 +227,7 @@ class Plan(NamedTuple):
     """Reasons of choices made without the user, for --dry-run and -v."""
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
+    fp32_math: Choice = AS_THEY_ARE
     other_runs: tuple[OtherRun, ...] = ()
     """Live runs on the same hosts."""
     install: str = ""
@@ -481,5 +486,5 @@ def program_line(plan: Plan, program: str, host: str) -> str:
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = dict.fromkeys(
-    ("Backend", "WireReason", "LauncherMode"), partial(check_type, str)
+    ("Backend", "ChoiceReason", "LauncherMode"), partial(check_type, str)
 )

@@ -26,7 +26,7 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
-PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_METER")
+PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_FP32_MATH", "IPEXCTL_METER")
 """Variables that only a plan or the wrapper sets. From a login or another run, they ask for files that this run lacks.
 """
 _FULL = 1 << 20

@@ -6,6 +6,7 @@ costs a millisecond.
 SIGNAL              write all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
 $IPEXCTL_ALLREDUCE  `shared` or `auto`: the first DDP model imports `ipexctl_inrank` from the same directory
 $IPEXCTL_WIRE       how gradients go between hosts: likewise
+$IPEXCTL_FP32_MATH  `bf16`: `import torch` lets it multiply fp32 matrices with bf16 inputs
 $IPEXCTL_METER      path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
 $IPEXCTL_NOTES      `NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught exception
                     or a sys.exit with a code other than 0; children without the pipe write none
@@ -42,6 +43,9 @@ METERED = {
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }
 """Module → the function of `ipexctl_inrank.meter` to call once the module has run."""
+FP32_MATH = "IPEXCTL_FP32_MATH"
+OLDEST_ROUNDING = (2, 3)
+"""The oldest torch whose "medium" precision is also for CPUs (pytorch#116015)."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 """The run's directory of hooks, which has the package."""
@@ -49,7 +53,14 @@ DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 def begin() -> None:
     # The hook for gloo is registered first, so that it runs last.
-    for install in (install_gloo_wait, install_stack_dumps, install_notes, install_ddp, install_meter):
+    for install in (
+        install_gloo_wait,
+        install_stack_dumps,
+        install_notes,
+        install_ddp,
+        install_meter,
+        install_fp32_math,
+    ):
         try:
             install()
         except (
@@ -213,6 +224,48 @@ def start_meter(module: Any) -> None:
         watch(module)
     except Exception:  # noqa: BLE001  # the throughput is missing then, and nothing else
         return
+
+
+def install_fp32_math() -> None:
+    """Set it before the script's own code runs, which can then set something else."""
+    if os.environ.get(FP32_MATH):
+        call_after_import("torch", round_inputs)
+        call_after_import("intel_extension_for_pytorch", round_inputs_of_ipex)
+
+
+def round_inputs(torch: Any) -> None:
+    version = str(getattr(torch, "__version__", ""))
+    try:
+        major, minor = map(int, version.split(".")[:2])
+        if (major, minor) < OLDEST_ROUNDING:
+            tell_fp32_math(f"off: torch {version} has it for GPUs alone, 2.3 also for CPUs")
+            return
+        # For matmul also in torch 2.9: after `mkldnn.matmul.fp32_precision`, get_float32_matmul_precision() raises.
+        torch.set_float32_matmul_precision("medium")
+        if (major, minor) >= (2, 9):
+            torch.backends.mkldnn.conv.fp32_precision = torch.backends.mkldnn.rnn.fp32_precision = "bf16"
+    except Exception as error:  # noqa: BLE001  # the script trains without it
+        tell_fp32_math(f"off: {describe(error)}")
+    else:
+        tell_fp32_math("on")
+
+
+def round_inputs_of_ipex(ipex: Any) -> None:
+    """IPEX multiplies with kernels of its own."""
+    try:
+        ipex.set_fp32_math_mode(ipex.FP32MathMode.BF32, device="cpu")
+    except Exception as error:  # noqa: BLE001  # the script trains without it
+        tell_fp32_math(f"off: {describe(error)}")
+    else:
+        tell_fp32_math("on")
+
+
+def tell_fp32_math(state: str) -> None:
+    """`on` only once, and not in children of rank 0."""
+    if os.environ.get("RANK") == "0" and os.environ.get(FP32_MATH) == "bf16":
+        if state == "on":
+            os.environ[FP32_MATH] = "told"
+        print(f"ipexctl: --fp32-math bf16 is {state}", file=sys.stderr)  # noqa: T201
 
 
 def call_after_import(name: str, action: Any) -> None:

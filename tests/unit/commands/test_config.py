@@ -38,6 +38,7 @@ HARMLESS = frozenset(
         "accelerate_config",
         "all_hosts",
         "allreduce",
+        "fp32_math",
         "wire",
         "no_requirements",
         "diff",
