@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, declare
 from ipexctl.sync_options import PROJECT, SyncOptions
@@ -340,6 +340,19 @@ class AccelerateConfig:
     dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`backend`, `mode`, `use_fullgraph` …"""
     notes: tuple[str, ...] = ()
+
+
+class TypedCall(NamedTuple):
+    """The words of a call of `ipexctl run`, for `ipexctl run --resume`."""
+
+    options: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """The words after the options: the script and its arguments."""
+    directory: str = ""
+    """Empty if no `ipexctl run` began the run."""
+
+
+NOT_TYPED: Final = TypedCall()
 
 
 @dataclass(frozen=True, slots=True)

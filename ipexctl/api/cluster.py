@@ -476,7 +476,7 @@ class _WatchedStart(RunWatcher):
 
     def on_started(self, run: StartedRun) -> None:
         run.launch.leave()
-        self._cluster._tell(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
+        self._cluster._tell(f"{run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
 
     def follow(self, run: StartedRun) -> int:
         """Called only if the call was interrupted."""

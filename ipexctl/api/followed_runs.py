@@ -28,10 +28,10 @@ from ipexctl.run.wait import WaitResult, wait_for_runs
 def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
     """The record of a run that has hosts and ranks. With `waits`, wait for a submitted run that has not started or
     waits to restart; otherwise, and if it never started, raise a `CallError` with the reason."""
-    if not record.starter.waits or (record.world_size and not waits):
+    if not record.starter.waits or (record.plan.world_size and not waits):
         return record
 
-    state, queue = "queued" if not record.world_size else "", queue_of(record)
+    state, queue = "queued" if not record.plan.world_size else "", queue_of(record)
     assert queue is not None
 
     def note_state(known: KnownRun) -> None:
@@ -40,7 +40,7 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
 
     with node0_of(record, caller) as pool:
         try:
-            if record.world_size:
+            if record.plan.world_size:
                 known = look(pool.session(record.node0), record, pool.cancel)
                 if known.has_begun:
                     return known.record
@@ -55,7 +55,7 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
             fix = f"ipexctl attach {record.id}, ipexctl stop {record.id}"
             raise CallError(f"run {record.id} {what}", fix=fix) from None
         except HostError:
-            if record.world_size:  # the caller may have a local copy to use instead
+            if record.plan.world_size:  # the caller may have a local copy to use instead
                 return record
             raise
     if known.has_begun:

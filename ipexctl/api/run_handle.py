@@ -175,7 +175,7 @@ class Run:
         def read(watcher: CallWatcher) -> followed_runs.LogsResult:
             record = self._begun(watcher)
             ranks = None if rank is None else [rank]
-            parse_ranks("all" if rank is None else str(rank)).within(record.world_size)
+            parse_ranks("all" if rank is None else str(rank)).within(record.plan.world_size)
             streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
             return followed_runs.logs(record, watcher, LineChoice(ranks, streams, tail, grep, exact=True), add)
 

@@ -47,7 +47,7 @@ def attach_command(
     check_summary(summary)
     record = begun(record, output, waits=True)
     began = time.monotonic()
-    chosen = parse_ranks(ranks).within(record.world_size)
+    chosen = parse_ranks(ranks).within(record.plan.world_size)
     events = None
     if view.events:
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)

@@ -71,8 +71,9 @@ def _paths_of(run: str, typed: str) -> list[str]:
 
 def environments() -> list[str]:
     from ipexctl.node.common.files import read_json
+    from ipexctl.node.common.plan import PLAN_FILE
 
-    found = [read_json(path).get("env") for path in _records()]
+    found = [read_json(path.with_suffix("") / PLAN_FILE).get("env") for path in _records()]
     return list(
         dict.fromkeys([DEFAULT_ENV, *(name for name in found if isinstance(name, str) and name and "/" not in name)])
     )

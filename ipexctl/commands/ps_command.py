@@ -99,13 +99,13 @@ def _run(run: KnownRun) -> dict[str, Any]:
     return {
         "id": record.id,
         "state": run.state,
-        "script": record.script,
+        "script": record.plan.script,
         "tag": _tag(record),
-        "env": record.env,
+        "env": record.plan.environment,
         "node0": record.node0.name,
         "hosts": list(record.hosts),
         "home": record.home,
-        "world_size": record.world_size,
+        "world_size": record.plan.world_size,
         "started": (status.started if status else None) or record.started,
         "ended": status.ended if status else None,
         "exit_code": status.exit_code if status else None,
@@ -142,7 +142,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
 
 
 def _tag(record: RunRecord) -> str | None:
-    tag = record.asked.get("tag")
+    tag = record.plan.asked.get("tag")
     return tag if isinstance(tag, str) else None
 
 
@@ -181,7 +181,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     if run.pruned:
         ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
-    ranks, hosts, moved = record.world_size, record.hosts, ""
+    ranks, hosts, moved = record.plan.world_size, record.hosts, ""
     if status is not None and status.has_moved:
         ranks, hosts = status.world_size, status.hosts
         moved = f"restart {status.attempt}{moved_text(status)}" if is_running else ""
@@ -189,7 +189,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "run": record.id,
         "state": run.state,
         "tag": printable(_tag(record) or ""),
-        "script": record.script,
+        "script": record.plan.script,
         "ranks": str(ranks),
         "hosts": folded_hosts(hosts),
         "started": format_clock(started, day) if started else "?",

@@ -18,7 +18,8 @@ from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_modul
 from ipexctl.commands.shared_options import Output, option
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.start.call import RunCall, TypedCall
+from ipexctl.run.start.call import RunCall
+from ipexctl.spec import TypedCall
 from ipexctl.text import printable
 
 RESUME: Final = option(
@@ -54,7 +55,7 @@ class ResumingCommand(ScriptCommand):
             run = next(option[-1] for name, option in reversed(named) if name == "resume_run")
             record = RunRegistry().find(run.removeprefix("--resume="))
             refuse_typed(record, _directory(), "module" in given or bool(words), given)
-            recorded, words = self.split([*record.typed_options, *record.typed_words])
+            recorded, words = self.split([*record.typed.options, *record.typed.words])
             options = merged([(_name_of(option, names), option) for option in recorded], named)
         args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
         own = [option for option in options if _name_of(option, names) != "resume_run"]
@@ -83,16 +84,15 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
     if has_script:
         raise UserError("--resume has the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
     refuse_job(record)
-    if not record.typed_in:
+    if not record.typed.directory:
         raise UserError(
-            f"the record of run {run} lacks the words of its call: it is of a playbook, Python, `submit` or "
-            "ipexctl 0.3",
+            f"the record of run {run} lacks the words of its call: it is of a playbook, Python or `submit`",
             fix=f"begin it again as it was begun, on the hosts that are left{away and f':{away}'}",
         )
-    if directory != record.typed_in:
+    if directory != record.typed.directory:
         raise UserError(
-            f"run {run} was started in {printable(record.typed_in)}; --resume works only there",
-            fix=f"cd {shlex.quote(record.typed_in)} && ipexctl run --resume {run}",
+            f"run {run} was started in {printable(record.typed.directory)}; --resume works only there",
+            fix=f"cd {shlex.quote(record.typed.directory)} && ipexctl run --resume {run}",
         )
 
 

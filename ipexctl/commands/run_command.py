@@ -136,7 +136,7 @@ def run_command(
         raise shown.without_follow(result)
     record, code = result.record, result.exit_code
     written = [
-        summary is None or write_summary_of_run(summary, record, code, outcome.seconds, result.plan.other_runs),
+        summary is None or write_summary_of_run(summary, record, code, outcome.seconds, record.plan.other_runs),
         page is None or page.write(record, output),
     ]
     raise typer.Exit(code or (0 if all(written) else 1))
@@ -227,23 +227,21 @@ class RunOfCall(RunWatcher):
         assert self._pool is not None
         self._session = self._pool.detach(run.record.node0) if is_followed else None
         self._pool.close()
-        for note in run.plan.choices if self._output.verbose else ():
+        for note in run.record.plan.choices if self._output.verbose else ():
             self.on_note(note)
         if self._notes > self.MOST_NOTES and not self._output.verbose:
             self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
 
     def follow(self, run: StartedRun) -> int:
         from ipexctl.commands.watch import watch_run  # while the ranks start
-        from ipexctl.run.start.begin import plan_text
 
-        self._output.print_note(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
+        self._output.print_note(f"{run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
         return watch_run(
             run.record,
             self._view,
             self._call.ranks,
             self._output,
             started=(self._session, run.launch.follow) if self._session is not None else None,
-            plan=plan_text(run.plan),
             interrupt=self._interrupt,
             events=self._outcome.events,
         )

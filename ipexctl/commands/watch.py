@@ -44,21 +44,20 @@ def watch_run(
     output: Output,
     *,
     started: tuple[Session, FollowCall] | None = None,
-    plan: str = "",
     interrupt: Interrupt | None = None,
     events: EventsView | None = None,
     detaching: Collection[int] = (signal.SIGHUP,),
 ) -> int:
     """Show the run until it ends or the user detaches; return the call's exit code.
 
-    `started`: the session to node0 that started the run, closed here, and its first call. `plan`: text of plan.json.
+    `started`: the session to node0 that started the run, closed here, and its first call.
     `interrupt`: a signal that already arrived. `events`: the view of `--events`, which also shows a start. `detaching`:
     signals that only detach; others stop the run.
     """
     if events is not None:
         events.record = record
     with CallWatcher(Cancel(), on_warning=print_message).connector(record) as connector:
-        watching = _Watching(record, connector, view, ranks, output, started, plan, events, detaching)
+        watching = _Watching(record, connector, view, ranks, output, started, events, detaching)
         reason = fix = ""
         try:
             code = watching.run(interrupt)
@@ -84,8 +83,8 @@ def open_view(
         return PlainRun(cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
     from ipexctl.ui.run.live_view import LiveRun  # rich's layout is slow to import
 
-    nodes = len(record.hosts) or 1
-    first = RunStatus(record.id, "starting", record.script, record.env, nodes, record.world_size, record.started)
+    plan, nodes = record.plan, len(record.hosts) or 1
+    first = RunStatus(record.id, "starting", plan.script, plan.environment, nodes, plan.world_size, record.started)
     return LiveRun(first, stop, cancel.throw, ranks=ranks, no_color=output.no_color)
 
 
@@ -100,7 +99,6 @@ class _Watching:
         ranks: RankSet,
         output: Output,
         started: tuple[Session, FollowCall] | None,
-        plan: str,
         events: EventsView | None,
         detaching: Collection[int],
     ) -> None:
@@ -129,7 +127,7 @@ class _Watching:
             self._on_event,
             self._cancel,
             # The copy has all ranks, even hidden ones: fetching them afterwards would delay the end.
-            copy=LocalCopy(self._run_dir, plan),
+            copy=LocalCopy(self._run_dir),
             first_call=started[1] if started is not None else None,
             figures=self._view.figures_interval,
             reconnect=view.reconnect,

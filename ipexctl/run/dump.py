@@ -227,7 +227,7 @@ def dump(
     timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
     """Request the stacks from node0; returns the status of a run that is over or waits. Raises a HostError."""
-    receiver, found = DumpReceiver(record.world_size), None
+    receiver, found = DumpReceiver(record.plan.world_size), None
 
     def on_frame(frame: Frame) -> None:
         nonlocal found

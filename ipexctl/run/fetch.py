@@ -55,14 +55,15 @@ def order_of_run(
     record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
 ) -> FetchRequest:
     """Request files of a run: from node0, a rank's host, or a named host. Pure."""
+    hosts = record.plan.rank_hosts
     if rank is not None:
-        if not 0 <= rank < record.world_size:
-            raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {record.world_size - 1}")
-        if not record.ranks:
+        if not hosts:
             raise UserError(
                 f"the host of rank {rank} of {record.id} is unknown on the control machine", fix="name it: --from HOST"
             )
-        host = record.ranks[rank]
+        if not 0 <= rank < len(hosts):
+            raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {len(hosts) - 1}")
+        host = hosts[rank]
     chosen = record.node0
     if host is not None and host != record.node0.name:
         found = next((part for part in (*record.nodes, *others) if host in (part.name, part.address)), None)
@@ -74,19 +75,19 @@ def order_of_run(
     run: RunFiles = {
         "home": record.home,
         "id": record.id,
-        "cwd": record.cwd or None,
+        "cwd": record.plan.cwd or None,
         "since": record.started,
         "has_record": chosen == record.node0,
         "dest": dest,
     }
-    other_hosts = tuple(name for name in record.stores if name != chosen.name) if host is None else ()
+    other_hosts = tuple(name for name in record.leaders if name != chosen.name) if host is None else ()
     return FetchRequest(chosen, {"path": path, "run": run}, dest, record.home, record.python, other_hosts)
 
 
 def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
     """Request a path of a run, or its results, from each host with its own home, into DEST/HOST. Pure."""
     requests = []
-    for name in record.stores or (record.node0.name,):
+    for name in record.leaders:
         target = os.path.join(dest, name, "")
         request = order_of_run(record, path, target, rank=None, host=name, others=())
         if results:

@@ -302,7 +302,7 @@ class Follower:
     def _world_size(self) -> int:
         """A job that begins again may have nodes for more ranks."""
         begins_again = self._record.starter.waits and self.status is not None and self.status.attempt
-        return max(self._record.world_size, self.status.world_size if begins_again and self.status else 0)
+        return max(self._record.plan.world_size, self.status.world_size if begins_again and self.status else 0)
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
         self.document = document

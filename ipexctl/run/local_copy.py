@@ -6,7 +6,7 @@ RUNS/ID/output.times                when node0 received which output
 RUNS/ID/output.notes                which lines of it are ipexctl's
 RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
 RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
-RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
+RUNS/ID/plan.json                   the plan, which the registry writes and removes with the record
 RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
 The files are as on node0; `logs`, `why` and `ps` read them in their place. Every byte is written at its own offset, so
@@ -24,8 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ipexctl.node.common.files import make_private_directory, read_json, write_atomically, write_json_atomically
+from ipexctl.node.common.files import (
+    disk_usage,
+    make_private_directory,
+    read_json,
+    write_atomically,
+    write_json_atomically,
+)
 from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart, WindowsFile
+from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.run.output_notes import NotesWriter
 from ipexctl.node.run.output_times import TimesWriter
@@ -38,9 +45,8 @@ _MAX_OPEN_FILES: Final = 256
 class LocalCopy:
     """A copy that is being written. After an error it writes no more; the error is in `error`."""
 
-    def __init__(self, directory: Path, plan: str = "") -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._plan = plan
         self.error: OSError | None = None
         self._open: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
@@ -145,9 +151,6 @@ class LocalCopy:
             return
         try:
             make_private_directory(self.directory)
-            if self._plan:
-                write_atomically(self.directory / "plan.json", self._plan.encode(), durable=False)
-                self._plan = ""
             write_json_atomically(self.directory / "status.json", document, durable=False)
         except OSError as error:
             self._give_up(error)
@@ -195,5 +198,15 @@ def read_final_status(directory: Path) -> RunStatus | None:
 
 
 def remove_copy(runs: Path, run: str) -> None:
-    shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
-    shutil.rmtree(runs / run, ignore_errors=True)
+    """All but the plan."""
+    with contextlib.suppress(OSError):
+        paths = [path for path in (runs / run).iterdir() if path.name != PLAN_FILE]
+        # The status last: a copy without one is nobody's to remove.
+        for path in sorted(paths, key=lambda path: path.name == "status.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def copy_size(directory: Path) -> int:
+    """Without the plan."""
+    plan = directory / PLAN_FILE
+    return disk_usage(directory) - (plan.stat().st_blocks * 512 if plan.exists() else 0)

@@ -29,7 +29,7 @@ def options_of(
 ) -> ConnectOptions:
     policy: Any = record.host_keys
     options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.starter)
-    return options._replace(job=record.job, shared=record.rundir) if record.job else options
+    return options._replace(job=record.plan.job, shared=record.rundir) if record.plan.job else options
 
 
 def call_on_node0(

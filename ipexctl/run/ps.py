@@ -45,7 +45,7 @@ class KnownRun:
     @property
     def has_begun(self) -> bool:
         """For a submitted run: True if it has hosts and ranks, and does not wait to begin again."""
-        return self.record.world_size > 0 and self.state != "queued"
+        return self.record.plan.world_size > 0 and self.state != "queued"
 
 
 def query_runs(

@@ -1,8 +1,9 @@
 """The registry of runs on the control machine: how to reach each run's node0, so that `logs` or `stop` need no options.
 
-One file per run, mode 0600, in the user's state directory, written before the first rank lives. Node0 keeps the status,
-so a record never says whether a run is alive. A damaged file concerns only that run. Also here: markers of runs that a
-call is starting, so that a killed call does not keep its lease on a synced tree.
+Two files per run, mode 0600, in the user's state directory, written before the first rank lives: ID.json, and the plan
+in ID/plan.json. Node0 keeps the status, so a record never says whether a run is alive. A damaged file concerns only
+that run. Also here: markers of runs that a call is starting, so that a killed call does not keep its lease on a synced
+tree.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import secrets
 import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.call_options import CallOptions
+from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError, place_fix
 from ipexctl.hosts.batch_systems import job_number
 from ipexctl.hosts.host import Host
@@ -26,8 +28,11 @@ from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.json_parser import as_object, read_json_file
 from ipexctl.node.common.json_records import check_type, decode
+from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_declaration import CONNECT_SECONDS
+from ipexctl.run.records_0_4 import for_0_4, from_0_4
+from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.starters import starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
@@ -39,53 +44,56 @@ SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunRecord:
+    """What the control machine knows of a run: its id, how to reach node0, and the plan."""
+
     id: str
     node0: Host
+    """Of a submitted run: the login node, whose home has the files of the run."""
     home: str
     python: str
-    script: str = ""
-    env: str = ""
+    source: Plan | Path
+    """The plan, or its file. The plan of a submitted run has hosts and ranks once the run has begun, and no more."""
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock."""
-    world_size: int = 0
-    hosts: tuple[str, ...] = ()
+    nodes: tuple[Host, ...] = ()
+    """How to reach each host."""
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
-    stores: tuple[str, ...] = ()
-    """Names of hosts, one for each home with files of the run."""
-    nodes: tuple[Host, ...] = ()
-    """How to reach each host; empty in records of older versions."""
-    ranks: tuple[str, ...] = ()
-    cwd: str = ""
-    again: str = ""
-    """The options that chose its hosts, for commands to type next."""
-    again_run: str = ""
-    """The options of `run` that chose its environment."""
     transport: str = "ssh"
-    """Name of its starter. If that waits, node0 is the login node, whose home has the files of the run; hosts and ranks
-    are known here once the run has begun."""
-    job: str = ""
-    """Number of the scheduler's job in which it runs; empty outside one."""
+    """Name of its starter."""
     project: str = ""
-    typed_options: tuple[str, ...] = ()
-    """The words of its `ipexctl run` up to the script, for --resume."""
-    typed_words: tuple[str, ...] = ()
-    """The words after them: the script and its arguments."""
-    typed_in: str = ""
-    """Directory of that call; empty if no `ipexctl run` began it, or an older version did."""
-    first_world_size: int = 0
-    """Ranks of the first run, if this run resumes another one; else 0."""
+    options: CallOptions = NO_OPTIONS
+    """The options that chose its hosts and environment, for commands to type next."""
+    typed: TypedCall = NOT_TYPED
     resumed: tuple[str, ...] = ()
     """The runs that it resumes, the first one first."""
-    asked: Json = field(default_factory=dict, hash=False)
-    """Option → value, as in plan.json."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Without hosts if its file is gone or damaged: that does not hide the run."""
+        if not isinstance(self.source, Path):
+            return self.source
+        try:
+            return read_outline(read_json_file(self.source))
+        except (OSError, ValueError):
+            return Plan(self.id, self.home, self.node0.name, {})
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts with files of the run; empty until a submitted run has begun."""
+        return self.plan.names if self.plan.hosts else ()
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """One host for each home with files of the run."""
+        return (self.node0.name,) if self.starter.waits or not self.plan.hosts else self.plan.leaders
 
     @property
     def call_options(self) -> CallOptions:
         # A submitted run's options are for the login node, where nothing of it is to be started.
-        return CallOptions("" if self.starter.waits else self.again, self.again_run)
+        return CallOptions("" if self.starter.waits else self.options.hosts, self.options.run)
 
     @property
     def starter(self) -> Starter:
@@ -98,7 +106,8 @@ class RunRecord:
     @property
     def resume_command(self) -> str:
         """The command that resumes it on the remaining hosts; empty if there is none."""
-        return f"ipexctl run --resume {self.id}" if self.typed_in and not self.job and len(self.hosts) > 1 else ""
+        can_resume = self.typed.directory and not self.plan.job and len(self.hosts) > 1
+        return f"ipexctl run --resume {self.id}" if can_resume else ""
 
 
 def stem_of(script: str) -> str:
@@ -157,6 +166,11 @@ class RunRegistry:
     def save(self, record: RunRecord) -> None:
         try:
             make_private_directory(self.directory)
+            if isinstance(record.source, Plan):
+                make_private_directory(self.directory / record.id)
+                write_atomically(
+                    self.directory / record.id / PLAN_FILE, plan_text(record.source).encode(), durable=False
+                )
             text = json.dumps(_to_json(record), indent=1)
             write_atomically(self.directory / f"{record.id}.json", text.encode(), durable=False)
         except OSError as error:
@@ -218,8 +232,14 @@ class RunRegistry:
         return record.node0 if isinstance(record, RunRecord) and record.id == run else None
 
     def remove(self, run: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self.directory / f"{run}.json").unlink()
+        _remove_files(self.directory, run)
+
+
+def _remove_files(directory: Path, run: str) -> None:
+    (directory / f"{run}.json").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (directory / run / PLAN_FILE).unlink(missing_ok=True)
+        (directory / run).rmdir()  # unless there is a copy of its output
 
 
 def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
@@ -238,10 +258,11 @@ _HOST_FIELDS: Final = ("name", "address", "user", "port", "internal")
 _HOST_PATHS: Final = ("identity", "known_hosts", "ssh_config")
 
 
-def _to_json(record: RunRecord) -> dict[str, Any]:
-    values = {each.name: getattr(record, each.name) for each in fields(record)}
+def _to_json(record: RunRecord) -> Json:
+    values = {each.name: getattr(record, each.name) for each in fields(record) if each.name != "source"}
     nodes = [_host_to_json(host) for host in record.nodes]
-    return {"schema": SCHEMA, **values, "node0": _host_to_json(record.node0), "nodes": nodes}
+    values |= {"node0": _host_to_json(record.node0), "nodes": nodes, "options": asdict(record.options)}
+    return {"schema": SCHEMA, **for_0_4(record), **values, "typed": record.typed._asdict()}
 
 
 def _host_to_json(host: Host) -> dict[str, Any]:
@@ -277,7 +298,9 @@ def _read_record(path: Path) -> RunRecord | DamagedRecord:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {data.get('schema')!r}, not {SCHEMA!r}")
-        return decode(RunRecord, data, "the record")
+        plan = path.with_suffix("") / PLAN_FILE
+        is_ours = "options" in data and plan.exists()
+        return decode(RunRecord, data, "the record", {"source": plan, **({} if is_ours else from_0_4(data))})
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError as error:
@@ -355,7 +378,7 @@ def abandoned_runs(directory: Path) -> tuple[str, ...]:
                 path.unlink()
             else:
                 found.append(run)
-                (directory / f"{run}.json").unlink(missing_ok=True)
+                _remove_files(directory, run)
     return tuple(found)
 
 

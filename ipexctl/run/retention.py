@@ -18,7 +18,6 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.files import disk_usage
 from ipexctl.node.run.replies import PrunedRun, PruneReply
 from ipexctl.node.run.retention import PruneRunsRequest
 from ipexctl.option_declaration import FORKS
@@ -27,7 +26,7 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.remote.session import Session
-from ipexctl.run.local_copy import read_final_status, remove_copy
+from ipexctl.run.local_copy import copy_size, read_final_status, remove_copy
 from ipexctl.run.registry import RunRecord, RunRegistry
 
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
@@ -94,7 +93,7 @@ def prune_nodes(
     """Prune on each run's node0, and on one host of each other home that a run used."""
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
-        for host in (record.node0, *(node for node in record.nodes if node.name in record.stores)):
+        for host in (record.node0, *(node for node in record.nodes if node.name in record.leaders)):
             nodes[host.address, host.port, record.home] = (record, host)
 
     def work(key: tuple[str, int | None, str]) -> PruneResult:
@@ -133,7 +132,7 @@ def prune_local(
 ) -> list[PrunedRun]:
     """Prune copies and records of ended runs on the control machine: of `over`, and by the copy's status."""
     now, records = time.time(), register.all()
-    sizes = {record.id: disk_usage(register.directory / record.id) for record in records}
+    sizes = {record.id: copy_size(register.directory / record.id) for record in records}
     total, gone = sum(sizes.values()), []
     for record in records[: max(0, len(records) - keep.newest)]:
         if record.id not in over and read_final_status(register.directory / record.id) is None:

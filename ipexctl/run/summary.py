@@ -16,7 +16,7 @@ def summary_fields(
     return summary.summary_fields(
         record.id if record is not None else None,
         status,
-        world_size=record.world_size if record is not None else 0,
+        world_size=record.plan.world_size if record is not None else 0,
         hosts=record.hosts if record is not None else (),
         exit_code=exit_code,
         seconds=seconds,

@@ -17,7 +17,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.call import TypedCall
+from ipexctl.spec import TypedCall
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.project import Project
 from ipexctl.sync.root import owner_here, real_path, tree_name
@@ -81,11 +81,12 @@ def _include_pattern(path: str) -> str:
 def line_that_sends(record: RunRecord, path: str) -> str:
     """The line to type for a file that a rank missed; empty if the control machine lacks it, or a sync sends it."""
     root = real_path(record.project)
-    missed = posixpath.normpath(posixpath.join(record.cwd, path))
+    missed = posixpath.normpath(posixpath.join(record.plan.cwd, path))
     tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project
     name = missed.partition(tree)[2].partition("/")[2]
     with suppress(UserError, OSError):
         if name and (root / name).is_file() and all(found.path != name for found in scan_project(root).found):
             option = f"--include {shlex.quote(_include_pattern(name))}"
-            return f"ipexctl run --resume {record.id} {option}" if record.typed_in and not record.job else option
+            can_resume = record.typed.directory and not record.plan.job
+            return f"ipexctl run --resume {record.id} {option}" if can_resume else option
     return ""

@@ -89,7 +89,7 @@ class RunWait:
             return self._unfinished(error)
 
     def _follow(self) -> RunStatus | None:
-        if (queue := queue_of(self._record)) is not None and not self._record.world_size:
+        if (queue := queue_of(self._record)) is not None and not self._record.plan.world_size:
             from ipexctl.run.queue_wait import wait_for_start  # few runs are submitted
 
             known = wait_for_start(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +60,7 @@ def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeou
         received += len(payload)
         if kind != WINDOWS or received > _MAX_RECEIVED:
             raise FrameError("a frame that was not requested")
-        files.append(check_windows(record.world_size, payload))
+        files.append(check_windows(record.plan.world_size, payload))
 
     request: RunReference = {"home": record.home, "id": record.id}
     call_on_node0(
@@ -108,10 +109,11 @@ def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
     """The most that one rank took in the newest run of that script that was followed from this machine."""
     registry = RunRegistry()
     records, _ = registry.read_records(f"{stem_of(script)}-*")
-    same = [each for each in records if each.project == str(project) and f"{each.script} ".startswith(f"{script} ")]
-    for record in reversed(same[-_LOOKED_AT:]):
+    of_project = (each for each in reversed(records) if each.project == str(project))
+    same = (each for each in of_project if f"{each.plan.script} ".startswith(f"{script} "))
+    for record in islice(same, _LOOKED_AT):
         ranks = read_copied_windows(registry.directory / record.id).ranks.values()
         sizes = [rates.rss for rank in ranks for rates in rank.windows if rates is not None and rates.rss]
         if sizes:
-            return EarlierMemory(int(max(sizes)), record.id, max(Counter(record.ranks).values(), default=0))
+            return EarlierMemory(int(max(sizes)), record.id, max(Counter(record.plan.rank_hosts).values(), default=0))
     return None

@@ -17,9 +17,10 @@ from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
 from lab_helpers import ask
 from message_data import missing
+from record_helpers import run_record
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -42,7 +43,7 @@ class FetchRun:
         self.env = {"XDG_STATE_HOME": str(base / "state")}
         self.hosts = tuple(read_hosts_file(lab.hostfile))
         home = lab.hosts[0].home
-        self.record = RunRecord(
+        self.record = run_record(
             "train-1120-120000-abcd",
             self.hosts[0],
             f"{home}/.ipexctl",

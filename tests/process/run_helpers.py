@@ -24,6 +24,7 @@ from ipexctl.remote.node_call import script_text
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import HOOKS
 from plan_helpers import small_plan
+from record_helpers import run_record
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 HERE = Host("localhost", "localhost")
@@ -78,7 +79,7 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """As the control machine has it, which is this one."""
-        return RunRecord(
+        return run_record(
             self.id, HERE, str(self.home), sys.executable, "count.py", world_size=self.size, started=time.time()
         )
 

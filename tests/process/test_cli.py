@@ -22,8 +22,9 @@ from forked_calls import forked_call
 from ipexctl.commands.app import commands, groups, load_command
 from ipexctl.commands.launch_options import PANELS, ScriptCommand
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
 from message_data import missing
+from record_helpers import run_record
 
 
 def call(*args: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -197,7 +198,7 @@ def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, 
     registry = RunRegistry(tmp_path / "ipexctl/runs")
     for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):
         here = Host(name="localhost", address="localhost")
-        registry.save(RunRecord(run, here, str(tmp_path / "home"), sys.executable, started=float(number)))
+        registry.save(run_record(run, here, str(tmp_path / "home"), sys.executable, started=float(number)))
     done = call(command, env={"XDG_STATE_HOME": str(tmp_path)})
     assert "Usage:" not in done.stdout + done.stderr
     asks = command in ("stop", "attach")
@@ -214,7 +215,7 @@ def test_the_last_run_of_another_project_is_named_first(command: str, tmp_path: 
     for name in ("ours", "theirs"):
         (tmp_path / name / "pyproject.toml").touch()
     here, project = Host(name="localhost", address="localhost"), str(tmp_path / "theirs")
-    record = RunRecord("b-1120-110000-bbbb", here, str(tmp_path / "home"), sys.executable, project=project)
+    record = run_record("b-1120-110000-bbbb", here, str(tmp_path / "home"), sys.executable, project=project)
     RunRegistry(tmp_path / "ipexctl/runs").save(record)
     words = {"fetch": ("last:checkpoints", "there"), "report": ("last", "-o", "page.html")}.get(command, ("last",))
     env = {"XDG_STATE_HOME": str(tmp_path)}

@@ -29,6 +29,7 @@ from ipexctl.run.ps import forgettable, query_runs
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.retention import RetentionLimits, background_prune, prune_local, prune_nodes
 from message_data import missing
+from record_helpers import run_record
 
 pytest_plugins = ["run_fixtures"]
 
@@ -305,7 +306,7 @@ def test_every_home_of_the_runs_is_pruned_once(tmp_path: Path) -> None:
         homes.append(Runs(tmp_path / name))
         for number in range(12):
             homes[-1].make(f"r{number}", 99)
-    records = [RunRecord(f"r{n}", HERE, str(home.home), sys.executable) for home in homes for n in range(3)]
+    records = [run_record(f"r{n}", HERE, str(home.home), sys.executable) for home in homes for n in range(3)]
     opened = []
 
     def open_session(record: RunRecord, host: Host) -> LocalSession:
@@ -319,7 +320,7 @@ def test_every_home_of_the_runs_is_pruned_once(tmp_path: Path) -> None:
 
 def test_hosts_with_one_address_are_distinguished_by_port(tmp_path: Path) -> None:
     ways = [replace(HERE, name=f"node{port}", port=port) for port in (2201, 2202)]
-    record = RunRecord("r1", ways[0], str(tmp_path), sys.executable, stores=("node2202",), nodes=tuple(ways))
+    record = run_record("r1", ways[0], str(tmp_path), sys.executable, stores=("node2202",), nodes=tuple(ways))
     opened = []
 
     def open_session(_: RunRecord, host: Host) -> LocalSession:
@@ -336,7 +337,7 @@ def test_only_local_copies_of_ended_runs_are_pruned(tmp_path: Path) -> None:
     for number, (days, state) in enumerate(
         [(100, "ok"), (100, "running"), (100, None), (40, "ok"), (40, "running"), (20, "failed")]
     ):
-        register.save(RunRecord(f"r{number}", HERE, "/h", "p", started=now - days * DAY))
+        register.save(run_record(f"r{number}", HERE, "/h", "p", started=now - days * DAY))
         if state:
             (tmp_path / f"r{number}/ranks").mkdir(parents=True)
             (tmp_path / f"r{number}/ranks/0000.out").write_bytes(b"x" * 100_000)
@@ -356,7 +357,7 @@ def test_only_local_copies_of_ended_runs_are_pruned(tmp_path: Path) -> None:
 def test_records_of_runs_missing_on_node0_are_forgotten_later(runs: Runs) -> None:
     now = time.time()
     records = [
-        RunRecord(name, HERE, str(runs.home), sys.executable, started=now - days * DAY)
+        run_record(name, HERE, str(runs.home), sys.executable, started=now - days * DAY)
         for name, days in (("gone-long", 70), ("gone", 40), ("there", 70), ("out-of-reach", 70))
     ]
     runs.make("there", 70)
@@ -374,7 +375,7 @@ def test_ps_prune_reports_pruned_runs_and_unreachable_hosts(tmp_path: Path) -> N
         for number in range(12):
             name = f"{home.name}-{number:02}"
             Runs(home, exist_ok=True).make(name, 40 + number)
-            register.save(RunRecord(name, host, str(home), sys.executable, started=time.time() - (40 + number) * DAY))
+            register.save(run_record(name, host, str(home), sys.executable, started=time.time() - (40 + number) * DAY))
 
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     dry = ipexctl("ps", "--prune", "--dry-run", env=env)

@@ -20,11 +20,11 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Session
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.run.why.why import cause_from_copy, why
 from message_data import missing
+from record_helpers import run_record
 
 
 def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> tuple[dict[str, Any], list[Chunk]]:
@@ -134,7 +134,7 @@ def out_of_reach() -> Session:
 def test_local_copy_is_used_if_node0_is_unreachable(tmp_path: Path) -> None:
     state = tmp_path / "state"
     directory(state, {"ranks/0001.err": b"Traceback (most recent call last):\nMemoryError\n"}, ended=13.0)
-    record = RunRecord("run1", HERE, "/nowhere", sys.executable, world_size=2)
+    record = run_record("run1", HERE, "/nowhere", sys.executable, world_size=2)
     answer = why(record, out_of_reach, state / "runs", Cancel())
     assert answer.exit_code == 0
     assert answer.diagnosis.cause is not None
@@ -147,7 +147,7 @@ def test_local_copy_is_used_if_node0_is_unreachable(tmp_path: Path) -> None:
 
 def test_unfinished_or_missing_copy_gives_state_unknown(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    record = RunRecord("run1", HERE, "/nowhere", sys.executable, script="train.py", started=1e9, world_size=2)
+    record = run_record("run1", HERE, "/nowhere", sys.executable, script="train.py", started=1e9, world_size=2)
     nothing = why(record, out_of_reach, state / "runs", Cancel())
     directory(state, {}, state="running")
     half = why(record, out_of_reach, state / "runs", Cancel())
@@ -155,11 +155,11 @@ def test_unfinished_or_missing_copy_gives_state_unknown(tmp_path: Path) -> None:
     assert nothing.diagnosis.state == half.diagnosis.state == "unknown"
     assert missing(nothing.diagnosis.notes[0], "train.py 2") == []
     assert any("running" in note for note in half.diagnosis.notes)
-    assert cause_from_copy(RunRecord("run2", HERE, "/nowhere", sys.executable), state / "runs") is None
+    assert cause_from_copy(run_record("run2", HERE, "/nowhere", sys.executable), state / "runs") is None
 
 
 def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:
-    record = RunRecord("run1", HERE, str(tmp_path / "home"), sys.executable)
+    record = run_record("run1", HERE, str(tmp_path / "home"), sys.executable)
     forgotten = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
     assert forgotten.exit_code == 1
     assert missing(forgotten.diagnosis.headline, "run1 localhost") == []
@@ -173,7 +173,7 @@ def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:
 def test_output_that_the_record_lacks_is_read_from_a_complete_copy(tmp_path: Path, state: str) -> None:
     row = {"rank": 1, "host": "b", "state": "failed", "exit_code": 1, "lost": 99}
     directory(tmp_path / "home", {"ranks/0001.err": b"loading\n"}, ranks=[row])
-    record = RunRecord("run1", HERE, str(tmp_path / "home"), sys.executable, world_size=2)
+    record = run_record("run1", HERE, str(tmp_path / "home"), sys.executable, world_size=2)
     runs = tmp_path / "state" / "runs"
 
     def diagnosis() -> Diagnosis:

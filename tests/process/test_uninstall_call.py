@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from forked_calls import forked_call
+from ipexctl.call_options import CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import own_identity
 from ipexctl.run.control_files import find_control_files
-from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending
+from ipexctl.run.registry import RunRegistry, mark_pending
 from message_data import missing
+from record_helpers import run_record
 from terminals import TerminalProgram
 
 BASHRC = "alias ll='ls -l'\n\nsource '{home}/.bash_completions/ipexctl.sh'\nexport A=1\n"
@@ -142,7 +144,7 @@ def test_uninstall_lists_files_and_asks_for_confirmation(account: dict[str, str]
 
 def test_records_of_runs_on_other_hosts_are_kept(account: dict[str, str]) -> None:
     for run, name, again in (("here", "localhost", ""), ("there", "node7", ""), ("far", "node8", " -H /lab/hosts")):
-        registry(account).save(RunRecord(run, Host(name, name), "/x", "python3", hosts=(name,), again=again))
+        registry(account).save(run_record(run, Host(name, name), "/x", "python3", options=CallOptions(again)))
     (left,) = (g for g in document(account, "--yes", "--with-results")["control"]["left"] if g["kind"] == "records")
     assert left["count"] == 2
     assert left["fix"].endswith(": ipexctl uninstall -H /lab/hosts; ipexctl uninstall --hosts node7")

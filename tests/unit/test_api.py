@@ -24,7 +24,7 @@ from ipexctl.stack.resolve.model import StackRequest
 HERE = Host("localhost", "localhost")
 CALL = RunCall((HERE,), RunSpec("script", ("train.py",)), ProjectLocation(Path("/p"), ".", ("train.py",)))
 RECORD: Any = SimpleNamespace(id="r")
-STARTED: Any = StartedRun(RECORD, RECORD, RECORD, ("a note",))
+STARTED: Any = StartedRun(RECORD, RECORD, ("a note",))
 
 
 class Recorded(api.RunWatcher):

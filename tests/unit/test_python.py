@@ -16,8 +16,8 @@ from import_graph import ROOT, statements
 from ipexctl.api.interruptible import interruptible
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.run.registry import RunRecord
 from linux_tests import THIS_MACHINE
+from record_helpers import run_record
 
 _TOUCHING = (
     "ipexctl.doctor.doctor_run",
@@ -37,7 +37,7 @@ _TOUCHING = (
 )
 """Modules that touch hosts."""
 UNTYPED: Any = ipexctl
-RECORD = RunRecord("run1", Host("here", "127.0.0.1"), "/nowhere", sys.executable)
+RECORD = run_record("run1", Host("here", "127.0.0.1"), "/nowhere", sys.executable)
 _FOLLOWING = {("ipexctl/commands/watch.py", "ipexctl.run.stop"), ("ipexctl/commands/watch.py", "ipexctl.run.why.why")}
 """`watch.py` decides what a signal means for a run: it stops it, and reads the cause from the copy."""
 

@@ -187,14 +187,14 @@ def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Seque
 def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) -> Iterator[Fact]:
     status = snapshot.status
     names = tuple(dict.fromkeys(row.host for row in status.ranks)) or record.hosts
-    ranks = counted(status.world_size or record.world_size, "rank")
-    yield Fact("Script", status.script or record.script)
+    ranks = counted(status.world_size or record.plan.world_size, "rank")
+    yield Fact("Script", status.script or record.plan.script)
     yield Fact("Hosts", f"{ranks} on {counted(len(names), 'host')}: {fold(names)}")
     if started := status.started or record.started:
         yield Fact("Started", format_clock(started, "%Y-%m-%d %H:%M:%S"))
     if status.exit_code is not None:
         yield Fact("Exit code", str(status.exit_code))
-    if environment := status.env or record.env:
+    if environment := status.env or record.plan.environment:
         yield Fact("Environment", environment)
     for label, key in (("Stack", "stack"), ("Backend", "backend"), ("Started by", "flavor")):
         if isinstance(value := plan.get(key), str) and value:

@@ -113,9 +113,9 @@ def report_of(
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
-    facts = [Fact("Script", record.script)]
+    facts = [Fact("Script", record.plan.script)]
     if record.hosts:
-        ranks = counted(record.world_size, "rank")
+        ranks = counted(record.plan.world_size, "rank")
         facts.append(Fact("Hosts", f"{ranks} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}"))
     if record.started:
         facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
@@ -135,8 +135,9 @@ def compared(page: ReportPage, other: ReportPage) -> ReportPage:
 
 
 def _plan(snapshot: RunSnapshot, copy: Path) -> Mapping[str, Any]:
-    """The plan from the copy, else the fields that node0 sends for a diagnosis."""
-    return read_json(copy / "plan.json") or snapshot.context.plan
+    """From this machine, else the fields that node0 sends: of a submitted run the plan here has little."""
+    copied = read_json(copy / "plan.json")
+    return copied if copied.get("settings") else snapshot.context.plan
 
 
 _FIX: Final = "name a new file in a directory that you can write to, such as report.html"

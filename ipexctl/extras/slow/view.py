@@ -65,9 +65,10 @@ _SPINS: Final = (
 
 def as_json(result: SlowResult) -> dict[str, Any]:
     record, verdict = result.record, result.verdict
+    plan = record.plan
     return {
         "schema": SCHEMA,
-        "run": {"id": record.id, "script": record.script, "state": result.state, "world_size": record.world_size},
+        "run": {"id": record.id, "script": plan.script, "state": result.state, "world_size": plan.world_size},
         "findings": [_finding_json(found, record, is_over=result.state in FINAL) for found in verdict.findings],
         "links": [_link_json(link, record) for link in verdict.links],
         "windows": verdict.windows,

@@ -119,7 +119,7 @@ def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
     record, state, reason, fix, job = result.record, "unknown", "", "", ""
     try:
         known = look(pool.session(record.node0), record, pool.cancel)
-        record, state, job = known.record, known.state, known.record.job
+        record, state, job = known.record, known.state, known.record.plan.job
         if known.status is not None and not known.has_begun:
             explained = explain(record, known.status)
             reason, fix = explained.reason, explained.fix

@@ -12,6 +12,7 @@ from typing import Final
 from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_job_end, describe_run_end
+from ipexctl.node.common.plan import with_ranks
 from ipexctl.node.common.records import GONE, QueueJob, RunStatus
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
@@ -81,12 +82,12 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
             f"{nodes} does not have {record.home} of {login}",
             "install and submit with --home and a directory that they share",
         ),
-        NO_PROJECT: (f"its directory {record.cwd} is not on {node}", ""),
+        NO_PROJECT: (f"its directory {record.plan.cwd} is not on {node}", ""),
         NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install makes the environment again"),
     }
     why, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
     if why:
-        return Explained(f"it did not begin: {why}", CallOptions(record.again).apply(fix))
+        return Explained(f"it did not begin: {why}", CallOptions(record.options.hosts).apply(fix))
     if status.state == "lost":
         return Explained(
             f"its end is not known: Slurm no longer knows job {job.id}, and its script left none",
@@ -149,10 +150,11 @@ def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
         size, hosts, ranks = placed.integer("world_size"), placed.texts("hosts"), placed.texts("ranks")
     except HostError:
         return record
-    if not 0 < size <= _MOST_RANKS or len(hosts) > _MOST_RANKS or len(ranks) not in (0, size):
+    if not 0 < size == len(ranks) <= _MOST_RANKS or not 0 < len(hosts) <= _MOST_RANKS:
         return record
     nodes = (record.node0, *(replace(record.node0, name=name) for name in hosts if name != record.node0.name))
-    return replace(record, world_size=size, hosts=hosts, ranks=ranks, nodes=nodes, job=job or record.job)
+    plan = with_ranks(record.plan, hosts, ranks)
+    return replace(record, source=plan._replace(job=job or plan.job), nodes=nodes)
 
 
 class SlurmQueue(MpirunOverSsh):
@@ -167,8 +169,8 @@ class SlurmQueue(MpirunOverSsh):
         if document.get("placed"):
             job = status.slurm.id if status.slurm is not None else ""
             record = with_place(record, document.record("placed"), job)
-        elif status.slurm is not None and not record.job:
-            record = replace(record, job=status.slurm.id)
+        elif status.slurm is not None and not record.plan.job:
+            record = replace(record, source=record.plan._replace(job=status.slurm.id))
         if not (status.world_size or document.get("pruned")):
             waiting = status.slurm if status.state == "queued" else None
             reason = explain(record, status).reason if waiting is None else reason_of_wait(waiting)

@@ -33,6 +33,7 @@ from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_t
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
+from ipexctl.node.common.plan import Plan
 from ipexctl.remote.command import Command
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import explain_stderr
@@ -47,7 +48,7 @@ from ipexctl.run.start.project import ProjectLocation, files_in_other_generation
 from ipexctl.run.start.records import new_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
-from ipexctl.spec import RunSpec
+from ipexctl.spec import RunSpec, asked_of
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync
@@ -171,16 +172,14 @@ class Submission:
                 if reading is not None:
                     reading.result()
                 tree, _ = upload_project(query, self.spec, self.project, context, self.on_step)
-                if self.spec.sync and (
-                    text := files_in_other_generations(tree, self.project.subdirectory, registry.all())
-                ):
+                if self.spec.sync and (text := files_in_other_generations(tree, self.project, registry.all())):
                     self.note(text)
                 if not has_package:
                     self._send_package(context.home)
                 script = self._script(run, context, tree, secrets.token_hex(16))
                 connect = self.pool.connector.options
-                record = new_record(run, context, self.spec, self.project, self.login_options, connect)
-                record = replace(record, cwd=script.workdir, transport=QUEUE.name)
+                record = new_record(context, self._plan(script, context), self.project, self.login_options, connect)
+                record = replace(record, transport=QUEUE.name)
                 registry.save(record)
                 undo.callback(registry.remove, run)
                 undo.callback(lambda: unreached.update(self._clean(f"rm -rf {shlex.quote(script.rundir)}")))
@@ -270,7 +269,7 @@ class Submission:
     def _is_home_shared(self, home: str) -> bool:
         """True if a job has found this home on its nodes before."""
         return any(
-            record.starter.waits and record.world_size and (record.node0, record.home) == (self.login, home)
+            record.starter.waits and (record.node0, record.home) == (self.login, home) and record.plan.world_size
             for record in RunRegistry().all()
         )
 
@@ -299,9 +298,22 @@ class Submission:
             nonce=nonce,
         )
 
+    def _plan(self, script: BatchScript, context: Gathered) -> Plan:
+        """Without hosts and what follows from them: the job makes that plan."""
+        return Plan(
+            script.run,
+            context.home,
+            self.login.name,
+            asked_of(self.spec),
+            python=context.env.python,
+            env=context.env.name,
+            cwd=script.workdir,
+            job=context.job,
+        )
+
     def _submit(self, script: BatchScript, record: RunRecord) -> None:
         """Write the run's directory and call sbatch, in one round trip."""
-        request = {"script": record.script, "submitted": record.started, "python": record.python}
+        request = {"script": record.plan.script, "submitted": record.started, "python": record.python}
         texts = {
             "job.sh": script.text(),
             "nonce": f"{script.nonce}\n",

@@ -9,6 +9,7 @@ The supervisor has no planner: `for_hosts` is the plan of an attempt on fewer ho
 
 from __future__ import annotations
 
+import json
 import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
@@ -18,8 +19,8 @@ from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-Backend = Literal["ccl", "gloo", "mpi", "none"]
-"""`none`: independent copies of the command, without rank variables and rendezvous."""
+Backend = Literal["ccl", "gloo", "mpi", "none", ""]
+"""`none`: independent copies of the command, without rank variables and rendezvous. Empty: not known here."""
 
 AllReduceReason = Literal[
     "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host",
@@ -31,6 +32,7 @@ ChoiceReason = Literal["default", "one-host", "backend-asked", "no-amx", AllRedu
 LauncherMode = Literal["mpirun", "direct"]
 
 SCHEMA = "ipexctl.run/1"
+PLAN_FILE = "plan.json"
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Set by the rank wrapper for each rank; nothing else may set them."""
 ELASTIC_NAMES = (
@@ -175,38 +177,38 @@ class Plan(NamedTuple):
     """The supervisor's host, possibly without ranks."""
     asked: Json
     """Option → value, as typed or by default."""
-    flavor: str
+    flavor: str = ""
     """A `LaunchFlavor`: what starts the ranks."""
-    launcher: LauncherChoice
-    argv: tuple[str, ...]
+    launcher: LauncherChoice = LauncherChoice("mpirun", "", "")
+    argv: tuple[str, ...] = ()
     """The mpirun line; without mpirun, the rank wrapper's."""
-    launcher_env: tuple[Setting, ...]
+    launcher_env: tuple[Setting, ...] = ()
     """mpirun's own variables; the ranks' are in the job file."""
-    hosts: tuple[HostPlan, ...]
+    hosts: tuple[HostPlan, ...] = ()
     """Hosts with ranks, in the order of the hostfile."""
-    settings: tuple[Setting, ...]
+    settings: tuple[Setting, ...] = ()
     """Also those of `spares`."""
-    master_addr: str
-    master_port: int | None
+    master_addr: str = ""
+    master_port: int | None = None
     """None: node0 chooses a free port when the run starts."""
-    backend: Backend
-    backend_reason: str
+    backend: Backend = ""
+    backend_reason: str = ""
     """Empty if the call names the backend."""
-    dtype_hint: str
-    python: str
-    env: str | None
-    stack: str | None
+    dtype_hint: str = ""
+    python: str = ""
+    env: str | None = None
+    stack: str | None = None
     """Stack of the environment; None for a user's environment, or with several `candidates`."""
-    candidates: tuple[str, ...]
+    candidates: tuple[str, ...] = ()
     """Stacks among which the indexes decide at install; the plan is for the last."""
-    command: tuple[str, ...]
-    cwd: str
+    command: tuple[str, ...] = ()
+    cwd: str = ""
     """The home until the project's tree on the hosts is known."""
-    files: tuple[LaunchFile, ...]
+    files: tuple[LaunchFile, ...] = ()
     """Includes the hostfile."""
-    has_starters: bool
+    has_starters: bool = False
     """True if ipexctl starts the ranks: the supervisor on node0, starters elsewhere."""
-    stores: Mapping[str, str]
+    stores: Mapping[str, str] = {}
     """Host → first host that shares its home."""
     spares: tuple[HostPlan, ...] = ()
     """Hosts that an attempt may have instead of others."""
@@ -280,7 +282,12 @@ class Plan(NamedTuple):
 
     @property
     def script(self) -> str:
-        return " ".join(self.asked["argv"])[:200]
+        return " ".join(self.asked.get("argv") or ())[:200]
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment, or its Python."""
+        return self.env or self.python
 
     @property
     def exchanged(self) -> str:
@@ -300,7 +307,12 @@ class Plan(NamedTuple):
     @property
     def ranks(self) -> tuple[RankPlan, ...]:
         """In rank order."""
-        return tuple(rank for host in self.hosts for rank in host.ranks)
+        return tuple(sorted(rank for host in self.hosts for rank in host.ranks))
+
+    @property
+    def rank_hosts(self) -> tuple[str, ...]:
+        """Host of each rank."""
+        return tuple(rank.host for rank in self.ranks)
 
     @property
     def adds_up(self) -> bool:
@@ -342,6 +354,11 @@ def to_json(plan: Plan) -> Json:
     }
 
 
+def plan_text(plan: Plan) -> str:
+    """The text of plan.json."""
+    return json.dumps(to_json(plan), indent=1)
+
+
 def read_plan(document: object, here: Collection[str] = ()) -> Plan:
     """Raises a ValueError. `here`: only the cores and settings of these hosts are needed, of thousands of ranks."""
     document = check_type(dict, document, "the plan")
@@ -365,6 +382,26 @@ def _host(document: Json, here: Collection[str]) -> HostPlan:
     numbers = [check_type(int, check_type(dict, rank, "a rank").get("rank"), "rank") for rank in ranks]
     host = decode(HostPlan, {**document, "ranks": []}, "a host")
     return host._replace(ranks=tuple(RankPlan(number, at, host.name, (), 0) for at, number in enumerate(numbers)))
+
+
+def read_outline(document: object) -> Plan:
+    """For the control machine, which shows many runs: hosts and the numbers of their ranks. Raises a ValueError."""
+    document = check_type(dict, document, "the plan")
+    return read_plan({**document, "settings": [], "launcher_env": [], "files": []}, here=("",))
+
+
+def with_ranks(plan: Plan, hosts: Sequence[str], ranks: Sequence[str]) -> Plan:
+    """The plan with hosts of which nothing else is known, the first of them node0. `ranks`: the host of each rank."""
+    numbers: dict[str, list[int]] = {name: [] for name in (*hosts, *ranks)}
+    for number, name in enumerate(ranks):
+        numbers[name].append(number)
+    known = [
+        HostPlan(name, name, name, tuple(RankPlan(number, at, name, (), 0) for at, number in enumerate(own)), None)
+        for name, own in numbers.items()
+    ]
+    chosen, others = (tuple(host for host in known if bool(host.ranks) is has) for has in (True, False))
+    stores = {name: plan.stores.get(name, hosts[0]) for name in numbers}
+    return plan._replace(node0=hosts[0], hosts=chosen, spares=others, stores=stores)
 
 
 def for_hosts(plan: Plan, names: Collection[str]) -> Plan:

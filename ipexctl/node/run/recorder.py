@@ -49,7 +49,7 @@ def first_status(plan: Plan, now: float) -> RunStatus:
         plan.id,
         "starting",
         plan.script,
-        plan.env or plan.python,
+        plan.environment,
         len(hosts),
         plan.world_size,
         started=now,

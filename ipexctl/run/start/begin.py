@@ -27,7 +27,7 @@ from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRME
 from ipexctl.node.common.frames import Frame
 from ipexctl.node.common.job import ConnectivityRecord, HostStarterRequest, Listen, StoreJob, jobs_of
 from ipexctl.node.common.liveness import RESERVED_FILE
-from ipexctl.node.common.plan import Plan, program_line, to_json
+from ipexctl.node.common.plan import Plan, plan_text, program_line, to_json
 from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.cancel import Cancel
@@ -61,11 +61,10 @@ class File:
 class Launch:
     """One start of a run. The first host is node0; hosts that share a store get its files once."""
 
-    def __init__(
-        self, record: RunRecord, plan: Plan, pool: SessionPool, retention: RetentionLimits | None = None
-    ) -> None:
-        """`plan` may have no directory yet. `retention`: the limits by which older runs are pruned; None keeps them."""
-        self._record, self._plan, self._pool, self._retention = record, plan, pool, retention
+    def __init__(self, record: RunRecord, pool: SessionPool, retention: RetentionLimits | None = None) -> None:
+        """The plan may have no directory yet. `retention`: limits by which older runs are pruned; None keeps them."""
+        self._record, self._plan, self._pool, self._retention = record, record.plan, pool, retention
+        plan = self._plan
         self._hosts = {host.name: host for host in record.nodes}
         self._node0, *self._others = (self._hosts[name] for name in plan.leaders)
         self._token = secrets.token_hex(32)
@@ -228,11 +227,6 @@ class Launch:
             return stop(session, self._record, wait=10, timeout=15).status.is_over
         except HostError:
             return False
-
-
-def plan_text(plan: Plan) -> str:
-    """The text of plan.json."""
-    return json.dumps(to_json(plan), indent=1)
 
 
 def bytecode_path(plan: Plan) -> str:

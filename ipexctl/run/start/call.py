@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.spec import RunSpec
+from ipexctl.spec import NOT_TYPED, RunSpec, TypedCall
 
 if TYPE_CHECKING:
     from ipexctl.run.start.project import ProjectLocation
-
-
-class TypedCall(NamedTuple):
-    """The words of a call of `ipexctl run`, for `ipexctl run --resume`."""
-
-    options: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    """The words after the options: the script and its arguments."""
-    directory: str = ""
-
-
-NOT_TYPED: Final = TypedCall()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from ipexctl.run.start.preflight.imports import check_script, install_by_run, in
 from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
-from ipexctl.run.start.records import logind_notes, nodes_of, run_record
+from ipexctl.run.start.records import logind_notes, new_record, nodes_of
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_note, script_notes
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
@@ -69,7 +69,6 @@ from ipexctl.sync.project_sync import ProjectSync
 @dataclass(frozen=True, slots=True)
 class StartedRun:
     record: RunRecord
-    plan: Plan
     launch: Launch
     notes: tuple[str, ...] = ()
     exit_code: int | None = None
@@ -207,9 +206,10 @@ def _start_once(
         _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
         preflight = _begin_preflight(start, context, plan, undo)
         _refuse_bad_project(reading)  # while no host has a file of the run
-        record = run_record(context, plan, call, pool.connector.options)
+        record = new_record(context, plan, project, call.options, pool.connector.options)
+        record = replace(record, typed=call.typed, resumed=call.resumed)
         undo.callback(registry.remove, run)
-        launch = Launch(record, plan, pool, retention)
+        launch = Launch(record, pool, retention)
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
@@ -221,16 +221,16 @@ def _start_once(
                 notes += unsent_note(project.script.name, project.script.files, reading.result(), call.typed)
             for text in notes:
                 start.on_note(text)
-            if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
+            if spec.sync and (text := files_in_other_generations(tree, project, registry.all())):
                 start.on_note(text)
             plan = _plan_in(tree, plan, project)
             refuse_lost_checkpoint(call, record.nodes, plan.cwd, context.home, pool, registry)
             if text := check_resumed(record.nodes, spec, plan, pool):
                 start.on_note(text)
-            record = replace(record, cwd=plan.cwd)
-            registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
             plan = plan._replace(commit=find_commit(project.root), before_start=before)
+            record = replace(record, source=plan)
+            registry.save(record)
             launch.upload_jobs(plan, {export.name: export.value for export in spec.exports if export.secret})
 
             connectivity = preflight.result()
@@ -244,7 +244,7 @@ def _start_once(
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
     notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
-    return StartedRun(record, plan, launch, notes)
+    return StartedRun(record, launch, notes)
 
 
 def _plan(

@@ -49,7 +49,7 @@ def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
     ranks = next(iter(counts.values()))
     least = spec.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
     whole = replace(spec, n=None, ppn=ranks, spares=0, min_hosts=least)
-    return replace(whole, backend=plan.backend, launcher=plan.launcher.mode)
+    return replace(whole, backend=plan.backend or "auto", launcher=plan.launcher.mode)
 
 
 def check_whole(spec: RunSpec, whole: Plan) -> Refusal | None:

@@ -184,18 +184,18 @@ def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--n
     )
 
 
-def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[RunRecord]) -> str:
+def files_in_other_generations(tree: str, location: ProjectLocation, records: Sequence[RunRecord]) -> str:
     """A note if the last run of this project wrote into a later generation of its tree. Pure."""
     first, number = _generation(tree)
-    for record in reversed(records):
-        suffix = "" if subdirectory == "." else f"/{subdirectory}"
-        record_tree, record_number = _generation(record.cwd.removesuffix(suffix))
+    suffix = "" if location.subdirectory == "." else f"/{location.subdirectory}"
+    for record in reversed([record for record in records if record.project == str(location.root)]):
+        record_tree, record_number = _generation(record.plan.cwd.removesuffix(suffix))
         if record_tree != first:
             continue
         if record_number <= number:
             return ""
         return (
-            f"this run starts in {tree}; the files that {record.id} wrote are in {record.cwd}: "
+            f"this run starts in {tree}; the files that {record.id} wrote are in {record.plan.cwd}: "
             f"ipexctl fetch {record.id}:. ./from-{record.id}/ brings them"
         )
     return ""

@@ -26,9 +26,9 @@ NO_ANSWER: Final = (Unreachable, TimedOut)
 
 
 def refuse_job(record: RunRecord) -> None:
-    if record.job:
+    if record.plan.job:
         raise UserError(
-            f"run {record.id} was in job {record.job} of the scheduler; the scheduler restarts jobs itself",
+            f"run {record.id} was in job {record.plan.job} of the scheduler; the scheduler restarts jobs itself",
             fix="ipexctl submit --requeue; or type its call again in a new job",
         )
 
@@ -70,7 +70,7 @@ def resumed_call(
             3,
         )
     spec = spec_for(call.spec, call.hosts, left, typed)
-    spec = replace(spec, first_world_size=record.first_world_size or record.world_size)
+    spec = replace(spec, first_world_size=record.plan.first_world_size)
     check_ranks(spec, left, call.ranks)
     return replace(
         call,

@@ -162,7 +162,7 @@ def _read_snapshot(
 ) -> RunSnapshot:
     output: list[Chunk] = []
     received = 0
-    receiver = DumpReceiver(record.world_size)
+    receiver = DumpReceiver(record.plan.world_size)
     newest_dump: Dump | None = None
 
     def on_frame(frame: Frame) -> None:
@@ -247,8 +247,8 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
     notes = []
     if record.started:
         began = format_clock(record.started, "%Y-%m-%d %H:%M:%S")
-        size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
-        notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
+        size = f"{record.plan.world_size} rank{'s' * (record.plan.world_size != 1)}"
+        notes.append(f"it was started at {began}: {record.plan.script}, {size} on {fold(record.hosts)}")
     if snapshot is not None:
         notes.append(f"at the last contact it was {snapshot.status.state}")
     if fix:

@@ -112,12 +112,12 @@ class EventsView:
         if record is not None:
             plan = {
                 "id": record.id,
-                "script": record.script,
-                "env": record.env,
+                "script": record.plan.script,
+                "env": record.plan.environment,
                 "node0": record.node0.name,
-                "world_size": record.world_size,
+                "world_size": record.plan.world_size,
                 "hosts": list(record.hosts),
-                "ranks": list(record.ranks),
+                "ranks": list(record.plan.rank_hosts),
             }
             self._print("plan", plan, record.started or None)
             self._print("start", {"attempt": 0}, record.started or None)
@@ -255,7 +255,7 @@ class EventsView:
     def _host(self, rank: int) -> str:
         if self._shown is not None and self._shown.has_moved:
             return next((row.host for row in self._shown.ranks if row.rank == rank), "")
-        hosts: Sequence[str] = self.record.ranks if self.record is not None else ()
+        hosts: Sequence[str] = self.record.plan.rank_hosts if self.record is not None else ()
         return hosts[rank] if rank < len(hosts) else ""
 
     def _print(self, kind: str, fields: Mapping[str, Any], at: float | None = None) -> None:

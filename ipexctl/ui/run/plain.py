@@ -144,7 +144,7 @@ class JsonLog(OutputPipes):
     def __init__(self, record: RunRecord, cancel: Cancel) -> None:
         super().__init__(cancel)
         self.reason = ""
-        self._hosts = record.ranks
+        self._hosts = record.plan.rank_hosts
         self.lines: dict[tuple[int, StreamName], tuple[PrefixedLines, float | None]] = {}
         self._separator = "\n    "
         self._write(f'{{\n  "schema": "ipexctl.logs/1",\n  "id": {json.dumps(record.id)},\n  "lines": [')

@@ -11,7 +11,8 @@ import pytest
 from test_cli import call, run_program
 
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
+from record_helpers import run_record
 
 HOSTFILE = "node[1-3]:2\nbig9\n"
 INVENTORY = "[cpu]\nrack1\nrack2\n[gpu]\nraven\n"
@@ -45,7 +46,7 @@ def tab(place: Path, *words: str, **more: str) -> list[str]:
 def save_runs(place: Path, *runs: tuple[str, str]) -> None:
     register = RunRegistry(place / "state/ipexctl/runs")
     for age, (run, env) in enumerate(reversed(runs)):
-        register.save(RunRecord(run, Host(name="node1", address="node1"), "/home/me/.ipexctl", "python3", env=env))
+        register.save(run_record(run, Host(name="node1", address="node1"), "/home/me/.ipexctl", "python3", env=env))
         os.utime(register.directory / f"{run}.json", (1e9 + age, 1e9 + age))
 
 
@@ -90,7 +91,7 @@ def project(place: Path) -> Path:
     (project / "check.py").touch()
     register = RunRegistry(place / "state/ipexctl/runs")
     host = Host(name="node1", address="node1")
-    register.save(RunRecord("train-1120-0001", host, "/home/me/.ipexctl", "python3", project=str(project)))
+    register.save(run_record("train-1120-0001", host, "/home/me/.ipexctl", "python3", project=str(project)))
     return project
 
 

@@ -19,10 +19,11 @@ from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.run import wait as jobs_wait
 from ipexctl.run.fetch import FetchRequest, PathOnHosts
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
+from record_helpers import run_record
 
 HOSTS = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
-RECORD = RunRecord("r-1", HOSTS[0], "/h", "python3", world_size=3, nodes=HOSTS, stores=("n0", "n1", "n2"))
+RECORD = run_record("r-1", HOSTS[0], "/h", "python3", world_size=3, nodes=HOSTS, stores=("n0", "n1", "n2"))
 
 
 @pytest.fixture(autouse=True)

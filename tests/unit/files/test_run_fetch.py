@@ -37,8 +37,8 @@ from ipexctl.run.fetch import (
     order_of_run,
     orders_of_all_hosts,
 )
-from ipexctl.run.registry import RunRecord
 from message_data import missing
+from record_helpers import run_record
 
 pytest_plugins = ["compiled_agent"]
 pytestmark = pytest.mark.usefixtures("compiled_agent")
@@ -403,7 +403,7 @@ def test_fetch_of_a_run_brings_its_record_and_new_files(tmp_path: Path) -> None:
     (cwd / ".ipexctl/state.json").write_text(json.dumps({"rows": rows}))
     (cwd / "ck").mkdir()
     (cwd / "ck/1.pt").write_bytes(b"weights")
-    record = RunRecord("train-1", HERE, str(home), "", cwd=str(cwd), started=time.time() - 100)
+    record = run_record("train-1", HERE, str(home), "", cwd=str(cwd), started=time.time() - 100)
     order = order_of_run(record, None, str(tmp_path / "out"), rank=None, host=None, others=())
     done = fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
     assert sorted(done.brought) == [
@@ -419,7 +419,7 @@ def test_fetch_of_a_run_brings_its_record_and_new_files(tmp_path: Path) -> None:
 def test_path_of_a_run_is_relative_to_the_cwd_of_its_plan(tmp_path: Path) -> None:
     write_file(tmp_path / "work/ck/1.pt", b"weights")
     write_file(tmp_path / "home/runs/old-1/plan.json", json.dumps({"cwd": str(tmp_path / "work")}).encode())
-    record = RunRecord("old-1", HERE, str(tmp_path / "home"), "")
+    record = run_record("old-1", HERE, str(tmp_path / "home"), "")
     order = order_of_run(record, "ck/", str(tmp_path / "out"), rank=None, host=None, others=())
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("1.pt",)
 
@@ -436,7 +436,7 @@ def test_files_older_than_the_run_are_fetched_by_path_and_reported(
     if has_status:
         write_file(tmp_path / "home/runs/r-1/status.json", json.dumps({"started": began}).encode())
     since = 1.0 if has_status else began  # the clock of node0 decides
-    record = RunRecord("r-1", HERE, str(tmp_path / "home"), "", cwd=str(tmp_path / "work"), started=since)
+    record = run_record("r-1", HERE, str(tmp_path / "home"), "", cwd=str(tmp_path / "work"), started=since)
 
     def done(path: str | None) -> FetchResult:
         order = order_of_run(record, path, str(tmp_path / "out"), rank=None, host=None, others=())
@@ -455,7 +455,7 @@ def test_files_older_than_the_run_are_fetched_by_path_and_reported(
 
 def test_node_of_a_rank_is_found_in_the_local_record() -> None:
     first, second = Host("a", "10.0.0.1"), Host("b", "10.0.0.2")
-    record = RunRecord(
+    record = run_record(
         "r-1", first, "/h", "python3", hosts=("a", "b"), world_size=4, nodes=(first, second), ranks=("a", "a", "b", "b")
     )
     assert order_of_run(record, "x", ".", rank=2, host=None, others=()).host == second
@@ -467,7 +467,7 @@ def test_other_hosts_of_a_run_are_named_with_the_command_for_all(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
-    record = RunRecord("r-1", hosts[0], "/h", "", world_size=3, nodes=hosts, stores=("n0", "n1", "n2"))
+    record = run_record("r-1", hosts[0], "/h", "", world_size=3, nodes=hosts, stores=("n0", "n1", "n2"))
     order = order_of_run(record, "my ck/", "./out", rank=None, host=None, others=())
     assert order.other_hosts == ("n1", "n2")
     show_other_hosts(order)
@@ -476,14 +476,14 @@ def test_other_hosts_of_a_run_are_named_with_the_command_for_all(
     assert "ipexctl fetch 'r-1:my ck/' ./out --all-hosts" in note
     show_other_hosts(order_of_run(record, None, ".", rank=None, host=None, others=()))
     assert "ipexctl fetch r-1 . --all-hosts" in capfd.readouterr().err
-    shared = replace(record, stores=("n0",))
+    shared = replace(record, source=record.plan._replace(stores=dict.fromkeys(record.hosts, "n0")))
     assert order_of_run(shared, "x", ".", rank=None, host=None, others=()).other_hosts == ()
     assert order_of_run(record, "x", ".", rank=None, host="n1", others=()).other_hosts == ()
 
 
 def notes_of_path(*having: str, unknown: tuple[str, ...] = (), reason: str = "", quiet: bool = False) -> None:
     hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(4))
-    record = RunRecord("r-1", hosts[0], "/h", "", nodes=hosts, stores=tuple(host.name for host in hosts))
+    record = run_record("r-1", hosts[0], "/h", "", nodes=hosts, stores=tuple(host.name for host in hosts))
     order = order_of_run(record, "my ck/", "./out", rank=None, host=None, others=())
     result = FetchResult(hosts[0], "failed" if reason else "changed", reason)
     show_hosts_with_path(order, result, PathOnHosts(having, unknown), quiet=quiet)
@@ -507,7 +507,7 @@ def test_results_in_a_home_whose_name_is_a_pattern_are_fetched(there: Path, out:
     for name in ("a[1]*", "a1x"):
         write_file(there / name / "results/r-1/metrics", name.encode())
     home = f"{there}/a[1]*"
-    record = RunRecord("r-1", HERE, home, "", nodes=(HERE,), stores=(HERE.name,))
+    record = run_record("r-1", HERE, home, "", nodes=(HERE,), stores=(HERE.name,))
     (order,) = orders_of_all_hosts(record, None, str(out), results=True)
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("metrics",)
     assert (out / HERE.name / "metrics").read_bytes() == b"a[1]*"
@@ -517,7 +517,7 @@ def test_results_in_a_home_whose_name_is_a_pattern_are_fetched(there: Path, out:
 
 def test_all_hosts_of_a_run_are_asked_once_a_store_and_each_has_its_directory() -> None:
     hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
-    record = RunRecord("r-1", hosts[0], "/h", "", world_size=3, nodes=hosts, stores=("n0", "n2"))
+    record = run_record("r-1", hosts[0], "/h", "", world_size=3, nodes=hosts, stores=("n0", "n2"))
     of_path = orders_of_all_hosts(record, "ck/", "./out/", results=False)
     assert [(order.host.name, order.dest, order.request["path"]) for order in of_path] == [
         ("n0", "./out/n0/", "ck/"),

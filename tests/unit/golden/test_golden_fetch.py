@@ -9,7 +9,7 @@ import pytest
 import test_run_fetch as fetching
 from golden_file import Case, golden_diff, refusal, without
 from test_mirror import LiveRun, nothing
-from test_run_record import RUN
+from test_run_record import BELOW, RUN
 
 from ipexctl.files.requested import FetchSource, parse_source
 from ipexctl.hosts.host import Host
@@ -17,13 +17,14 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.run.fetch import fetch, order_of_host, order_of_run
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
 from ipexctl.run.start.project import files_in_other_generations
+from record_helpers import run_record
 
 
 def sources() -> list[Case]:
     first, second = Host("a", "10.0.0.1"), Host("b", "10.0.0.2")
-    record = RunRecord("r-1", first, "/h", "python3", hosts=("a", "b"), world_size=2, nodes=(first, second))
+    record = run_record("r-1", first, "/h", "python3", hosts=("a", "b"), world_size=2, nodes=(first, second))
 
     def of_run(rank: int | None, host: str | None) -> None:
         order_of_run(record, "x", ".", rank=rank, host=host, others=())
@@ -44,8 +45,8 @@ def runs(tmp_path: Path) -> list[Case]:
     cases += [refusal("several runs", register.find, "tr"), refusal("no such run", register.find, "x")]
     (tmp_path / "runs" / "train-3.json").write_text("{")
     cases.append(refusal("a damaged record", register.find, "train-3", at=tmp_path))
-    beside = replace(RUN, id="train-2", cwd="/code/p-1.gen2/sub")
-    return [*cases, Case("left elsewhere", files_in_other_generations("/code/p-1", "sub", [RUN, beside]))]
+    beside = replace(RUN, id="train-2", source=RUN.plan._replace(cwd="/code/p-1.gen2/sub"))
+    return [*cases, Case("left elsewhere", files_in_other_generations("/code/p-1", BELOW, [RUN, beside]))]
 
 
 def files(tmp_path: Path) -> list[Case]:
@@ -63,7 +64,7 @@ def files(tmp_path: Path) -> list[Case]:
     (there / "pipe").symlink_to("/dev/null")
     done = fetching.run_fetch(there, ".", out)
     kept = sorted((*done.failed, *done.left_out), key=lambda each: each.name)
-    record = RunRecord("r-1", fetching.HERE, str(tmp_path / "home"), "", cwd=str(there))
+    record = run_record("r-1", fetching.HERE, str(tmp_path / "home"), "", cwd=str(there))
     fetching.write_file(tmp_path / "home/results/r-1/tb/events")
     order = order_of_run(record, "tb", "./out", rank=None, host=None, others=())
     with pytest.raises(HostError) as caught:

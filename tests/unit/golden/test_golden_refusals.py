@@ -35,7 +35,6 @@ from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
 from ipexctl.remote.cancel import Cancel
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.preflight.imports import project_module
 from ipexctl.run.start.project import locate_project
 from ipexctl.spec import RunSpec
@@ -43,9 +42,10 @@ from ipexctl.sync.project import read_project
 from ipexctl.sync.root import describe_root_problem, path_problem
 from ipexctl.sync.scan import check_size, scan_project
 from ipexctl.trust.host_steps import read_host_state
+from record_helpers import run_record
 
 UNTYPED: Any = ipexctl
-RECORD = RunRecord("run1", Host("here", "127.0.0.1"), "/nowhere", "python3")
+RECORD = run_record("run1", Host("here", "127.0.0.1"), "/nowhere", "python3")
 
 LABS: tuple[LabSpec, ...] = (
     LabSpec(hosts=0),

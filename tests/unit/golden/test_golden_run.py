@@ -46,7 +46,7 @@ from ipexctl.run.start.preflight.imports import (
 from ipexctl.run.start.request import StartError, check_ranks, check_request
 from ipexctl.run.start.resume import resumed_call
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import Export, RunSpec
+from ipexctl.spec import NOT_TYPED, Export, RunSpec, TypedCall
 
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"n": 0},
@@ -165,7 +165,13 @@ def not_resumed(*looks: Any, **spec: Any) -> Case:
 def calls() -> list[Case]:
     hosts = [Host(name, name) for name in ADDRESSES]
     busy, free, gone = resumed.BUSY, resumed.FREE, resumed.GONE
-    old: tuple[dict[str, Any], ...] = ({}, {"job": "12"}, {"typed_in": ""}, {"typed_in": "/a b"})
+    in_job = resumed.RECORD.plan._replace(job="12")
+    old: dict[str, dict[str, Any]] = {
+        "with a script": {},
+        "of a job": {"source": in_job},
+        "without words": {"typed": NOT_TYPED},
+        "elsewhere": {"typed": TypedCall(directory="/a b")},
+    }
     return [
         *(refusal("run request", check_request, request_with(**each)) for each in REQUESTS),
         *(
@@ -178,9 +184,9 @@ def calls() -> list[Case]:
         not_resumed(gone, free, free, min_hosts=3),
         *(
             refusal(
-                f"run --resume {each}", refuse_typed, replace(resumed.RECORD, **each), "/project", not each, frozenset()
+                f"run --resume {name}", refuse_typed, replace(resumed.RECORD, **each), "/project", not each, frozenset()
             )
-            for each in old
+            for name, each in old.items()
         ),
     ]
 

@@ -9,6 +9,7 @@ import pytest
 from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, changed, hog, judged, only
 
+from ipexctl.call_options import CallOptions
 from ipexctl.extras.slow import verdict
 from ipexctl.extras.slow import view as texts
 from ipexctl.extras.slow.slow import SlowResult
@@ -16,11 +17,15 @@ from ipexctl.extras.slow.verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.run.registry import RunRecord
+from ipexctl.spec import TypedCall
+from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")
-RECORD = RunRecord(
-    "train-1", HOST, "/h", "/env/bin/python", hosts=("node1", "node2"), again="-H hosts", typed_in="/project"
+RECORD = run_record(
+    *("train-1", HOST, "/h", "/env/bin/python"),
+    hosts=("node1", "node2"),
+    options=CallOptions("-H hosts"),
+    typed=TypedCall(directory="/project"),
 )
 
 

@@ -16,9 +16,10 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import WindowWriter
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
 from ipexctl.run.windows import earlier_memory
 from message_data import missing
+from record_helpers import run_record
 
 GB = 10**9
 FREE = Memory(total=24 * GB, available=22 * GB)
@@ -93,7 +94,7 @@ def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(
         host = Host("node1", "node1")
         ranks = ("node1", "node2", "node1")
         registry.save(
-            RunRecord(run, host, "/h", "python3", script=script, started=number, project=project, ranks=ranks)
+            run_record(run, host, "/h", "python3", script=script, started=number, project=project, ranks=ranks)
         )
         (registry.directory / run / "ranks").mkdir(parents=True)
         for rank, size in enumerate(sizes):

@@ -18,7 +18,7 @@ from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Ended, Readable, Session
 from ipexctl.run import follow, reconnect
 from ipexctl.run.follow import Follower, RunEnded, RunUpdate
-from ipexctl.run.registry import RunRecord
+from record_helpers import run_record
 
 SILENCE = 0.3
 HOST = Host("node1", "node1")
@@ -87,7 +87,7 @@ def follow_through(*sessions: Node0, blocked: float = 0, seconds: float = 60) ->
         time.sleep(blocked)
         watched.append(event)
 
-    record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
+    record = run_record("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
     return Follower(record, open_session, watch, Cancel(), reconnect=seconds), watched
 
 

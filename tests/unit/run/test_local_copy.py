@@ -20,7 +20,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.run.follow import Follower, RunEnded, RunUpdate, follow_copy
 from ipexctl.run.local_copy import LocalCopy, read_final_status, remove_copy
-from ipexctl.run.registry import RunRecord
+from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")
 TEXT = b"".join(b"line %d \xff\r\n" % number for number in range(500))
@@ -101,7 +101,7 @@ def test_rank_without_output_has_no_file(tmp_path: Path) -> None:
     copy.write(Chunk(1, "stdout", b"hello\n", 0))
     copy.finish(document("ok"))
     watched: list[RunUpdate] = []
-    follow_copy(RunRecord("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
+    follow_copy(run_record("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
     assert [event for event in watched if isinstance(event, Chunk)] == [Chunk(1, "stdout", b"hello\n")]
 
 
@@ -114,7 +114,7 @@ def test_copy_is_read_in_order_of_time(tmp_path: Path) -> None:
             copy.write(chunk)
         copy.finish(document("ok"))
     watched: list[RunUpdate] = []
-    follow_copy(RunRecord("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
+    follow_copy(run_record("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
     assert [event for event in watched if isinstance(event, Chunk)] == chunks
 
 
@@ -151,7 +151,7 @@ def following(tmp_path: Path, *frames: bytes, last: dict[str, Any]) -> tuple[lis
 
 def followed(tmp_path: Path, output: bytes) -> tuple[list[RunUpdate], Follower]:
     watched: list[RunUpdate] = []
-    record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
+    record = run_record("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
     copy = LocalCopy(tmp_path / "r1")
     return watched, Follower(record, lambda _: FakeSession(HOST, output), watched.append, Cancel(), copy=copy)
 
@@ -227,12 +227,3 @@ def test_malformed_frames_are_a_host_error(tmp_path: Path, output: bytes) -> Non
 def test_a_malformed_record_of_mpirun_does_not_end_the_call(tmp_path: Path, mpirun: object) -> None:
     watched, follower = following(tmp_path, last={"event": "done", "status": {**document("failed"), "mpirun": mpirun}})
     assert follower.follow() == watched[-1]
-
-
-def test_the_copy_of_a_run_that_this_call_has_started_has_its_plan(tmp_path: Path) -> None:
-    started, attached = LocalCopy(tmp_path / "r1", '{"packages": ["sympy"]}'), LocalCopy(tmp_path / "r2")
-    for copy in (started, attached):
-        copy.write_status(document("running"))
-    assert json.loads((tmp_path / "r1/plan.json").read_text()) == {"packages": ["sympy"]}
-    assert (tmp_path / "r1/plan.json").stat().st_mode & 0o777 == 0o600
-    assert not (tmp_path / "r2/plan.json").exists()

@@ -12,6 +12,7 @@ import pytest
 
 from ipexctl.files.requested import FetchResult, FileFailure
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.plan import with_ranks
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -24,6 +25,7 @@ from ipexctl.run.mirror import RunMirror, add_pass, lasting_failures
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.registry import RunRecord
 from message_data import missing
+from record_helpers import run_record
 
 pytest_plugins = ["compiled_agent"]
 pytestmark = pytest.mark.usefixtures("compiled_agent")
@@ -51,7 +53,9 @@ class LiveRun:
     """A run on this machine. Each step is what happens before node0 is asked again; the last ends the run."""
 
     def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.record = RunRecord("r-1", HERE, f"{base}/home", "", nodes=(HERE,), stores=(HERE.name,), cwd=f"{base}/work")
+        self.record = run_record(
+            "r-1", HERE, f"{base}/home", "", nodes=(HERE,), stores=(HERE.name,), cwd=f"{base}/work"
+        )
         self.results = base / "home/results/r-1"
         self.work = base / "work"
         self.work.mkdir()
@@ -225,7 +229,10 @@ def test_ctrl_c_ends_it_with_what_has_arrived(run: LiveRun) -> None:
 
 
 def test_another_host_that_is_away_is_tried_again(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.record = replace(run.record, nodes=(HERE, OTHER), stores=(HERE.name, OTHER.name))
+    plan = with_ranks(run.record.plan._replace(stores={}), (HERE.name, OTHER.name), (HERE.name, OTHER.name))
+    run.record = replace(
+        run.record, source=plan._replace(stores={name: name for name in plan.names}), nodes=(HERE, OTHER)
+    )
     run.write(run.results / "a", "1")()
     outcomes: list[HostError | None] = [Unreachable("no answer"), Unreachable("no answer"), None]
 

@@ -23,18 +23,26 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
-from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.start.call import RunCall, TypedCall
+from ipexctl.run.registry import RunRegistry
+from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.preflight.checkpoint import lost_checkpoint, refuse_lost_checkpoint
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import resumed_call
-from ipexctl.spec import RunSpec
+from ipexctl.spec import RunSpec, TypedCall
 from message_data import missing
+from record_helpers import run_record
 
 HOSTS = tuple(Host(f"n{number}", f"n{number}") for number in (1, 2, 3))
-RECORD = RunRecord(
-    "train-1", HOSTS[0], "/h", "python3", "train.py", world_size=6, hosts=("n1", "n2", "n3"), typed_in="/project"
+RECORD = run_record(
+    "train-1",
+    HOSTS[0],
+    "/h",
+    "python3",
+    "train.py",
+    world_size=6,
+    hosts=("n1", "n2", "n3"),
+    typed=TypedCall(directory="/project"),
 )
 CALL = RunCall(
     HOSTS,
@@ -68,7 +76,7 @@ def test_hosts_that_answer_have_as_many_ranks_as_before(
     assert " ".join(host.name for host in found.hosts) == hosts
     assert {name: getattr(found.spec, name) for name in left} == left
     assert found.spec.first_world_size == 6
-    again = replace(RECORD, first_world_size=9, resumed=("train-0",))
+    again = replace(RECORD, source=RECORD.plan._replace(first_world_size=9), resumed=("train-0",))
     assert resumed_call(call, again, dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == (
         replace(call, spec=replace(call.spec, first_world_size=9), resumed=("train-0", "train-1"))
     )
@@ -126,9 +134,7 @@ def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_re
     assert list(first.params["words"] or ()) == words.split()
     found = first
     for _ in range(2):
-        typed = found.obj["typed"]
-        record = {"typed_options": typed.options, "typed_words": typed.words, "typed_in": typed.directory}
-        RunRegistry().save(replace(RECORD, **record))
+        RunRegistry().save(replace(RECORD, typed=found.obj["typed"]))
         found = run.make_context("run", ["--resume", "last", "--time-limit", "9"], parent=above)
         assert found.obj["dashes"] == first.obj["dashes"]
         assert found.obj["given"] == {"resume_run", "time_limit"}

@@ -27,10 +27,10 @@ from ipexctl.run.dump import (
     read_faulthandler,
     read_pyspy,
 )
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.stall_report import dump_lines
 from ipexctl.ui.dump import as_json, show
 from message_data import missing
+from record_helpers import run_record
 
 RECORDED = Path(__file__).parent / "recorded"
 FEED = ("feed", "prog.py", 5)
@@ -220,7 +220,7 @@ def test_missing_stacks_are_an_error_unless_the_run_has_ended(state: str) -> Non
     host = Host("node1", "10.0.0.1")
     reply = {"event": "done", "status": {"state": state}}
     session = FakeSession(host, stdout=json.dumps(reply).encode() + b"\n")
-    record = RunRecord("train-1", host, "/h", "python3")
+    record = run_record("train-1", host, "/h", "python3")
     if state == "ok":
         assert isinstance(dump(session, record, None), RunStatus)
         return

@@ -16,6 +16,7 @@ from ipexctl.remote.session import Ended
 from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.ps import query_runs, with_copies
 from ipexctl.run.registry import RunRecord
+from record_helpers import run_record
 
 
 def test_50_runs_on_3_hosts_need_3_queries(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_50_runs_on_3_hosts_need_3_queries(tmp_path: Path) -> None:
         rundir = tmp_path / name / "runs" / f"r{number}"
         rundir.mkdir(parents=True)
         (rundir / "status.json").write_text(json.dumps(status))
-        records.append(RunRecord(f"r{number}", Host(name, name), str(tmp_path / name), sys.executable))
+        records.append(run_record(f"r{number}", Host(name, name), str(tmp_path / name), sys.executable))
     opened: list[str] = []
 
     def open_session(record: RunRecord) -> Session:
@@ -49,7 +50,7 @@ def test_50_runs_on_3_hosts_need_3_queries(tmp_path: Path) -> None:
 def test_final_state_of_a_followed_run_is_known_without_node0(tmp_path: Path) -> None:
     host = Host("node0", "node0")
     names = ("ended", "left", "never", "stopped")
-    records = [RunRecord(name, host, "/home/me/.ipexctl", sys.executable) for name in names]
+    records = [run_record(name, host, "/home/me/.ipexctl", sys.executable) for name in names]
     save_final_status(tmp_path / "stopped", read_status({"state": "stopped", "exit_code": 143}))
     for name, state in (("ended", "failed"), ("left", "running")):
         (tmp_path / name).mkdir()
@@ -65,7 +66,7 @@ def test_final_state_of_a_followed_run_is_known_without_node0(tmp_path: Path) ->
 
 
 def test_fix_names_no_option_that_ps_lacks() -> None:
-    records = [RunRecord("a", Host("node0", "node0"), "/home/me/.ipexctl", sys.executable)]
+    records = [run_record("a", Host("node0", "node0"), "/home/me/.ipexctl", sys.executable)]
     refused = Unreachable("REASON", "FIX?", option="--option gives it longer")
 
     def open_session(_: RunRecord) -> LocalSession:

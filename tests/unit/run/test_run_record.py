@@ -14,14 +14,28 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord, RunRegistry, new_id
-from ipexctl.run.start.project import files_in_other_generations
+from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
+from ipexctl.spec import TypedCall
 from message_data import missing
+from record_helpers import run_record
 
 NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh_config=Path("/etc/cfg"))
-RUN = RunRecord(
-    "train-1", NODE0, "/home/me/.ipexctl", "/usr/bin/python3", "train.py", "default", 10.0, 4, ("node1", "b")
+RUN = run_record(
+    *("train-1", NODE0, "/home/me/.ipexctl", "/usr/bin/python3", "train.py"),
+    env="default",
+    started=10.0,
+    world_size=4,
+    hosts=("node1", "b"),
+    project="/p",
 )
+BELOW = ProjectLocation(Path("/p"), "sub", ())
 OTHER = Host("b", "10.0.0.2", identity=Path("/key"), proxy="jump")
+
+
+def read(register: RunRegistry, run: str) -> RunRecord:
+    """With the plan that its file has."""
+    found = register.find(run)
+    return replace(found, source=found.plan)
 
 
 @pytest.fixture
@@ -31,13 +45,22 @@ def register(tmp_path: Path) -> RunRegistry:
 
 def test_record_is_read_back_and_its_file_is_private(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
-    assert register.find("train-1") == RUN
-    register.save(replace(RUN, id="train-2", nodes=(NODE0, OTHER)))
-    assert register.find("train-2") == replace(RUN, id="train-2", nodes=(NODE0, OTHER))
-    path = tmp_path / "runs" / "train-1.json"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    path.write_text(json.dumps({**json.loads(path.read_text()), "is_trial": True}))  # as 0.4 wrote a run of autotune
-    assert register.find("train-1") == RUN
+    assert read(register, "train-1") == RUN
+    more = replace(RUN, id="train-2", nodes=(NODE0, OTHER), typed=TypedCall(("-n", "4"), ("train.py",), "/p"))
+    register.save(more)
+    assert read(register, "train-2") == more
+    for name in ("train-1.json", "train-1/plan.json"):
+        assert stat.S_IMODE((tmp_path / "runs" / name).stat().st_mode) == 0o600
+    register.remove("train-1")
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["train-2", "train-2.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"id": 3}'])
+def test_a_damaged_plan_does_not_hide_its_run(register: RunRegistry, tmp_path: Path, text: str) -> None:
+    register.save(RUN)
+    (tmp_path / "runs/train-1/plan.json").write_text(text)
+    found = register.find("train-1")
+    assert (found.node0, found.hosts, found.plan.world_size, found.leaders) == (NODE0, (), 0, ("node1",))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
@@ -79,7 +102,7 @@ def test_damaged_and_foreign_files_are_ignored(register: RunRegistry, tmp_path: 
     for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"schema": "ipexctl.record/1"}'), ("d.txt", "")):
         (tmp_path / "runs" / name).write_text(text)
     (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
-    assert register.all() == [RUN]
+    assert [each.id for each in register.all()] == [RUN.id]
     assert [each.id for each in register.read_records()[1]] == ["a", "b", "c"]
 
 
@@ -91,7 +114,7 @@ def test_lookup_of_a_run_with_a_damaged_record_is_an_error(register: RunRegistry
             register.find(word)
         assert f"mv {tmp_path}" in caught.value.fix
         assert register.knows(word)
-    assert register.find("train-1") == RUN
+    assert read(register, "train-1") == RUN
     assert not register.knows("x")
 
 
@@ -104,12 +127,75 @@ def test_ids_begin_with_the_script_name_and_are_unique() -> None:
 
 def test_note_names_files_in_another_generation_of_the_tree() -> None:
     code = "/home/me/.ipexctl/code"
-    beside = replace(RUN, id="train-2", cwd=f"{code}/p-1.gen2/sub")
-    said = files_in_other_generations(f"{code}/p-1", "sub", [RUN, beside])
-    assert missing(said, f"{code}/p-1 train-2 {beside.cwd}") == []
+
+    def run_in(cwd: str) -> RunRecord:
+        return replace(RUN, id="train-2", source=RUN.plan._replace(cwd=cwd))
+
+    beside = run_in(f"{code}/p-1.gen2/sub")
+    said = files_in_other_generations(f"{code}/p-1", BELOW, [RUN, beside])
+    assert missing(said, f"{code}/p-1 train-2 {beside.plan.cwd}") == []
     assert "ipexctl fetch train-2:. ." in said
-    assert files_in_other_generations(f"{code}/p-1.gen2", "sub", [beside]) == ""
-    assert files_in_other_generations(f"{code}/p-1.gen3", "sub", [beside]) == "", "sync says it when it goes beside"
-    assert files_in_other_generations(f"{code}/p-2", "sub", [beside]) == "", "another project"
-    assert files_in_other_generations(f"{code}/p-1", "sub", [beside, replace(beside, cwd=f"{code}/p-1/sub")]) == ""
-    assert files_in_other_generations(f"{code}/p-1", ".", []) == ""
+    assert files_in_other_generations(f"{code}/p-1.gen2", BELOW, [beside]) == ""
+    assert files_in_other_generations(f"{code}/p-1.gen3", BELOW, [beside]) == "", "sync says it when it goes beside"
+    assert files_in_other_generations(f"{code}/p-2", BELOW, [beside]) == "", "another tree"
+    assert files_in_other_generations(f"{code}/p-1", BELOW, [replace(beside, project="/q")]) == "", "another project"
+    assert files_in_other_generations(f"{code}/p-1", BELOW, [beside, run_in(f"{code}/p-1/sub")]) == ""
+    assert files_in_other_generations(f"{code}/p-1", replace(BELOW, subdirectory="."), []) == ""
+
+
+OF_0_4 = {
+    "schema": "ipexctl.record/1",
+    "id": "train-4",
+    "node0": {
+        "name": "node1",
+        "address": "10.0.0.1",
+        "user": "me",
+        "port": None,
+        "internal": None,
+        "proxy": None,
+        **dict.fromkeys(("identity", "known_hosts", "ssh_config")),
+    },
+    "home": "/h",
+    "python": "/h/envs/default/bin/python",
+    "script": "train.py --lr 1",
+    "env": "default",
+    "started": 10.0,
+    "world_size": 4,
+    "hosts": ["node1", "b", "c"],
+    "host_keys": None,
+    "connect_timeout": 10.0,
+    "stores": ["node1", "c"],
+    "nodes": [],
+    "ranks": ["b", "b", "c", "c"],
+    "cwd": "/h/code/p-1",
+    "again": " -H hosts",
+    "again_run": " --ppn 2",
+    "transport": "ssh",
+    "job": "12",
+    "project": "/p",
+    "typed_options": ["-H", "hosts"],
+    "typed_words": ["train.py", "--lr", "1"],
+    "typed_in": "/p",
+    "first_world_size": 6,
+}
+
+
+def test_a_record_of_0_4_is_read_and_ours_has_what_0_4_reads(register: RunRegistry, tmp_path: Path) -> None:
+    path = tmp_path / "runs/train-4.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(OF_0_4))
+    found = register.find("train-4")
+    plan = found.plan
+    assert (found.hosts, found.leaders, plan.rank_hosts) == (("node1", "b", "c"), ("node1", "c"), ("b", "b", "c", "c"))
+    assert (plan.world_size, plan.first_world_size, plan.script, plan.environment) == (
+        4,
+        6,
+        "train.py --lr 1",
+        "default",
+    )
+    assert found.typed == TypedCall(("-H", "hosts"), ("train.py", "--lr", "1"), "/p")
+    register.save(found)
+    written = json.loads(path.read_text())
+    assert {name: written[name] for name in OF_0_4} == OF_0_4
+    (tmp_path / "runs/train-4/plan.json").unlink()
+    assert read(register, "train-4") == found

@@ -39,6 +39,7 @@ from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from plan_helpers import small_plan
+from record_helpers import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -146,8 +147,8 @@ def plan_of(of_ranks: str = "ab", **fields: Any) -> Plan:
 
 
 def launch_on(pool: FakeSessionPool, plan: Plan, retention: RetentionLimits | None = None) -> Launch:
-    record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python", nodes=HOSTS)
-    launch = Launch(record, plan, pool, retention)  # type: ignore[arg-type]
+    record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python", plan, nodes=HOSTS)
+    launch = Launch(record, pool, retention)  # type: ignore[arg-type]
     launch.start_supervisor()
     return launch
 
@@ -304,7 +305,7 @@ def test_after_a_run_only_hosts_that_may_still_have_its_job_file_are_contacted(
     state: Any, restarts: int, wrappers: dict[str, int | None], hosts: set[str]
 ) -> None:
     """A host that was cut off during the run would take the whole connect timeout."""
-    record = RunRecord("r", HOSTS[0], "/h", "python3", hosts=("a", "b"))
+    record = run_record("r", HOSTS[0], "/h", "python3", hosts=("a", "b"))
     ranks = (RankStatus(0, "a", "failed", wrapper=wrappers["a"]), RankStatus(1, "b", "lost", wrapper=wrappers["b"]))
     assert hosts_with_job_files(record, RunStatus("r", state, restarts=restarts, ranks=ranks)) == hosts
     assert hosts_with_job_files(record, None) == {"a", "b"}
@@ -325,7 +326,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         "gather": lambda *_, **__: Gathered(HOSTS, {}, {}, "/h", RankEnv("python3")),
         "make_plan": lambda *_: Mock(other_runs=(), hosts=(), names=()),
         "_preflight": check,
-        "run_record": fail,
+        "new_record": fail,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(pipeline, name, fake)

@@ -6,10 +6,10 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import read_status
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.wait import TIMEOUT_CODE, WaitResult, first_failure
+from record_helpers import run_record
 
-RECORD = RunRecord("train-1124-101010-abcd", Host("node1", "10.1.0.1"), "/home/me/.ipexctl", "python3")
+RECORD = run_record("train-1124-101010-abcd", Host("node1", "10.1.0.1"), "/home/me/.ipexctl", "python3")
 
 
 def result(state: str, exit_code: int | None = None) -> WaitResult:

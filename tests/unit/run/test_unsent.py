@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.call import NOT_TYPED, TypedCall
 from ipexctl.run.start.preflight.imports import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
+from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.sync.project import read_project
 from ipexctl.sync.root import owner_here, tree_name
+from record_helpers import run_record
 
 CODE = b"""\
 data = os.path.join("data", dataset)
@@ -64,7 +64,8 @@ def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(proj
 def test_a_missed_file_of_the_project_has_the_line_that_sends_it(project: Path, path: str, pattern: str) -> None:
     (project.parent / "outside.bin").write_text("x")
     tree = f"/h/code/{tree_name(project, owner_here())}.gen2"
-    record = RunRecord("train-1", Host("n1", "n1"), "/h", "py", cwd=tree, project=str(project), typed_in=str(project))
+    typed = TypedCall(directory=str(project))
+    record = run_record("train-1", Host("n1", "n1"), "/h", "py", cwd=tree, project=str(project), typed=typed)
     line = f"ipexctl run --resume train-1 --include '{pattern}'"
     assert line_that_sends(record, path) == (line if pattern else "")
     assert line_that_sends(record, f"{tree}/{path}") == ("" if path == "/etc/passwd" or not pattern else line)

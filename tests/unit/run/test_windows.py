@@ -22,11 +22,11 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.follow import Follower, RunEnded
 from ipexctl.run.local_copy import LocalCopy
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
+from record_helpers import run_record
 
 HOST = Host(name="node1", address="10.0.0.1")
-RECORD = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
+RECORD = run_record("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
 OF_RANK, OF_HOST = RankRates(2.0, 16.0, cpu=0.5), HostRates(5e7)
 
 

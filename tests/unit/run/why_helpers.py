@@ -8,10 +8,10 @@ from known_texts import account
 
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.run.why.why import WhyResult
+from record_helpers import run_record
 
 FAILED = {"state": "failed", "exit_code": 1}
 STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}
@@ -35,4 +35,4 @@ def cause_in(verdict: Diagnosis) -> Cause:
 
 def answer(verdict: Diagnosis) -> WhyResult:
     host = Host(name="node1", address="10.0.0.1")
-    return WhyResult(RunRecord("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)
+    return WhyResult(run_record("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.call_options import CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.run.queue import queue_of
-from ipexctl.run.registry import RunRecord
 from ipexctl.starters import DIRECT, OVER_SRUN, OVER_SSH, STEP, choose_starter, rank_starter_of, starter_of
 from message_data import missing
+from record_helpers import run_record
 
 IN_JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]"}
 NODES = (Host("node1", "node1"), Host("node2", "node2"))
@@ -57,11 +58,11 @@ def test_names_of_records_are_decoded_and_an_unknown_one_is_ssh() -> None:
 
 
 def test_only_a_submitted_run_has_a_queue() -> None:
-    record = RunRecord("r-1", NODES[0], "/h", "python3", again=" --hosts node1")
+    record = run_record("r-1", NODES[0], "/h", "python3", options=CallOptions(" --hosts node1"))
     queues = [queue_of(replace(record, transport=name)) for name in ("ssh", "srun", "slurm")]
     assert [queue is not None for queue in queues] == [False, False, True]
     assert replace(record, transport="slurm").call_options.hosts == ""
-    assert record.call_options.hosts == record.again
+    assert record.call_options.hosts == record.options.hosts
 
 
 def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:

@@ -15,15 +15,13 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.registry import RunRecord
 from ipexctl.ui.errors import requests_events
 from ipexctl.ui.run.events import EventsView, print_failed_call
 from message_data import missing
+from record_helpers import run_record
 
 Captured = pytest.CaptureFixture[str]
-RECORD = RunRecord(
-    "r7", Host("n1", "n1"), "/h", "python3", "train.py", "default", 1.0, 2, ("n1", "n2"), ranks=("n1", "n2")
-)
+RECORD = run_record("r7", Host("n1", "n1"), "/h", "python3", "train.py", env="default", started=1.0, hosts=("n1", "n2"))
 RUNNING = RunStatus(
     "r7", "running", world_size=2, ranks=(RankStatus(0, "n1", "running"), RankStatus(1, "n2", "running"))
 )

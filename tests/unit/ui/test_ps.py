@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ from ipexctl.commands.ps_command import as_json, show
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import Attempt, Failure, RunStatus, SlowRank, State, Throughput
 from ipexctl.run.ps import KnownRun
-from ipexctl.run.registry import RunRecord
 from message_data import missing
+from record_helpers import run_record
 
 
 def test_ps_distinguishes_no_active_runs_from_no_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,10 +24,11 @@ def test_ps_distinguishes_no_active_runs_from_no_runs(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
-def known_run(number: int, host: str, script: str) -> KnownRun:
+def known_run(number: int, host: str, script: str, **fields: Any) -> KnownRun:
     hosts = tuple(host.format(index) for index in range(1, 65))
     node0 = Host(name=hosts[0], address=hosts[0])
-    record = RunRecord(f"{script}-1120-{172300 + number}-9f3a", node0, "/h", "python3", f"src/{script}.py", hosts=hosts)
+    run, given = f"{script}-1120-{172300 + number}-9f3a", {"hosts": hosts, "started": 1e9, **fields}
+    record = run_record(run, node0, "/h", "python3", f"src/{script}.py", **given)
     first, reason = Failure(3, hosts[1], 1), f"rank 3 on {hosts[1]} ended with exit code 1"
     status = RunStatus(
         record.id,
@@ -38,7 +40,7 @@ def known_run(number: int, host: str, script: str) -> KnownRun:
         first_failure=first,
         reason=reason,
     )
-    return KnownRun(replace(record, world_size=64, started=1e9), status)
+    return KnownRun(record, status)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,7 @@ def test_ps_shows_the_tag_of_a_run_in_a_column_or_below_the_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    plain = known_run(1, "node{}", "train")
-    run = replace(plain, record=replace(plain.record, asked={"tag": "lr 3e-4"}))
+    plain, run = known_run(1, "node{}", "train"), known_run(1, "node{}", "train", asked={"tag": "lr 3e-4"})
     show([run, plain])
     out = capsys.readouterr().out
     assert out.count("lr 3e-4") == 1
@@ -129,9 +130,7 @@ def test_ps_has_the_hosts_that_a_run_goes_on_with(
 def test_ps_counts_hosts_whose_names_do_not_fold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = known_run(1, "node{}", "train")
-    hosts = tuple(f"{letter}-{letter}.example" for letter in "abcdefghijkl")
-    odd = replace(run, record=replace(run.record, hosts=hosts))
+    odd = known_run(1, "node{}", "train", hosts=tuple(f"{letter}-{letter}.example" for letter in "abcdefghijkl"))
     monkeypatch.setenv("COLUMNS", "80")
     show([odd])
     out = capsys.readouterr().out

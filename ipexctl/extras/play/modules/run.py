@@ -120,7 +120,7 @@ def _start(context: PlayContext, call: Call, run_call: RunCall) -> Result | Mapp
     if isinstance(result, StartFailure):
         return _not_started(run_call.hosts, result)
     assert isinstance(result, StartedRun)
-    run, plan, code = result.record.id, result.plan, result.exit_code
+    run, plan, code = result.record.id, result.record.plan, result.exit_code
     data = {"run": run, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if code is None:
         return Result("changed", f"run {run} keeps running", data=data)
@@ -163,7 +163,7 @@ class _TaskRun(RunWatcher):
 
     def on_started(self, run: StartedRun) -> None:
         run.launch.leave()
-        self.on_step(f"run {run.record.id}: {run.plan.size}, {run.plan.connection}")
+        self.on_step(f"run {run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
 
     def follow(self, run: StartedRun) -> int:
         context, record = self._context, run.record

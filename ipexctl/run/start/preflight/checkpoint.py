@@ -26,9 +26,10 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_copy
 from ipexctl.run.registry import RunRegistry
-from ipexctl.run.start.call import RunCall, TypedCall
+from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.spec import TypedCall
 
 _FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "

@@ -28,7 +28,8 @@ from ipexctl.extras.report.measurements import (
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
-from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRegistry
+from record_helpers import run_record
 
 
 def windows(count: int, *, start: float = 1000.0, samples: int | None = 64, wait: float = 1.0) -> list[Window]:
@@ -176,10 +177,12 @@ def account(tmp_path: Path) -> dict[str, str]:
             {"name": "OMP_NUM_THREADS", "value": threads, "reason": "cores a rank"},
             {"name": "HF_TOKEN", "value": "hunter2", "reason": "-x", "secret": True},
         ]
-        (copy / "plan.json").write_text(json.dumps({"settings": settings}))
         (copy / "ranks/0000.err").write_text("Traceback\nModuleNotFoundError: No module named 'frob<script>'\n")
-        record = RunRecord(name, Host("localhost", "localhost"), str(tmp_path / ".ipexctl"), sys.executable, "train.py")
+        record = run_record(
+            name, Host("localhost", "localhost"), str(tmp_path / ".ipexctl"), sys.executable, "train.py"
+        )
         RunRegistry(copy.parent).save(record)
+        (copy / "plan.json").write_text(json.dumps({"settings": settings}))
     kept = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
     return {**kept, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -22,12 +22,14 @@ from ipexctl.extras.report.page_file import find_losses, page_without_record, re
 from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.output_times import TimesWriter
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.text import printable
+from record_helpers import run_record
 
-RECORD = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py", hosts=("node1", "node2"))
+RECORD = run_record(
+    "train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py", hosts=("node1", "node2")
+)
 PLAN = {
     "stack": "torch-2.13",
     "settings": [
@@ -356,7 +358,7 @@ def test_a_copy_without_the_file_of_output_has_no_losses(tmp_path: Path) -> None
     assert read_losses(tmp_path) == ()
 
 
-KNOWN_RUN = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py")
+KNOWN_RUN = run_record("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py")
 
 
 def page_of(text: Text) -> ReportPage:
@@ -404,7 +406,7 @@ def test_a_damaged_record_gives_a_page(status: dict[str, Any]) -> None:
     assert "inf" not in drawn.partition("<script>")[0]
 
 
-SLOW_RUN = RunRecord("train-1", Host(name="node1", address="a"), "/h", "/p", script="<b>.py", hosts=("node1", "node2"))
+SLOW_RUN = run_record("train-1", Host(name="node1", address="a"), "/h", "/p", script="<b>.py", hosts=("node1", "node2"))
 QUEUED = changed(HEALTHY, cpu=0.4, queue=0.1)
 SLOW_LINK = CALM._replace(sent_per_s=6e7)
 

@@ -21,12 +21,12 @@ from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
-from ipexctl.run.registry import RunRecord
 from ipexctl.ui.run.end_of_run import network_text
 from message_data import missing
+from record_helpers import run_record
 
 NODES = tuple(Host(name=f"node{number}", address=f"10.0.0.{number}") for number in (1, 2))
-RECORD = RunRecord("train-1", NODES[0], "/h", "/p", hosts=("node1", "node2"), nodes=NODES, world_size=2)
+RECORD = run_record("train-1", NODES[0], "/h", "/p", hosts=("node1", "node2"), nodes=NODES, world_size=2)
 QUEUED = changed(HEALTHY, cpu=0.5, queue=0.45)
 STATUS: dict[str, Any] = {
     "id": "train-1",
@@ -131,7 +131,7 @@ def test_a_complete_copy_answers_in_place_of_node0(monkeypatch: pytest.MonkeyPat
 
 
 HOST = Host(name="node1", address="10.0.0.1")
-SHOWN_RECORD = RunRecord("train-1", HOST, "/h", "/env/bin/python", script="my train.py", hosts=("node1", "node2"))
+SHOWN_RECORD = run_record("train-1", HOST, "/h", "/env/bin/python", script="my train.py", hosts=("node1", "node2"))
 LATE = changed(HEALTHY, cpu=0.4, queue=0.1)
 HALF = changed(HEALTHY, cpu=0.4)
 SLOW_LINK = CALM._replace(sent_per_s=6e7)

@@ -12,20 +12,26 @@ from typing import Any
 
 import pytest
 
-from ipexctl.call_options import for_submit
+from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.extras.slurm import submission
 from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import Failure, QueueJob, RunStatus
 from ipexctl.remote.reply import Reply
-from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis
 from message_data import missing
+from record_helpers import run_record
 
 LOGIN = Host("login", "10.0.0.1", user="me", port=2222)
-RECORD = RunRecord(
-    "train-1124-101010-abcd", LOGIN, "/home/me/.ipexctl", "python3", transport="slurm", again=" --hosts login"
+RECORD = run_record(
+    "train-1124-101010-abcd",
+    LOGIN,
+    "/home/me/.ipexctl",
+    "python3",
+    transport="slurm",
+    options=CallOptions(" --hosts login"),
+    is_queued=True,
 )
 
 
@@ -131,10 +137,11 @@ def test_a_run_that_failed_by_itself_keeps_its_cause(job: QueueJob | None) -> No
 def test_place_of_a_run_that_has_begun() -> None:
     placed = {"world_size": 3, "hosts": ["node2", "node3"], "ranks": ["node2", "node2", "node3"]}
     record = with_place(RECORD, Reply(placed), "12")
-    assert (record.world_size, record.hosts, record.job) == (3, ("node2", "node3"), "12")
+    assert (record.plan.world_size, record.hosts, record.plan.job) == (3, ("node2", "node3"), "12")
     assert record.node0 == LOGIN
     assert record.nodes == (LOGIN, replace(LOGIN, name="node2"), replace(LOGIN, name="node3"))
-    assert record.stores == RECORD.stores
+    assert record.leaders == RECORD.leaders == ("login",)
+    assert record.plan.rank_hosts == ("node2", "node2", "node3")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""Records of 0.4 in the registry, which know of the plan the hosts of ranks alone; and what 0.4 reads in ours.
+
+The login node also tells the place of a submitted run by these fields (`node/common/batch_job.py: placed_record`). Goes
+with 0.6.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ipexctl.call_options import CallOptions
+from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.plan import Plan, with_ranks
+from ipexctl.spec import TypedCall
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.run.registry import RunRecord
+
+
+class _RecordOf04(NamedTuple):
+    """What a record of 0.4 has besides the fields of ours."""
+
+    script: str = ""
+    env: str = ""
+    world_size: int = 0
+    hosts: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    ranks: tuple[str, ...] = ()
+    cwd: str = ""
+    again: str = ""
+    again_run: str = ""
+    job: str = ""
+    typed_options: tuple[str, ...] = ()
+    typed_words: tuple[str, ...] = ()
+    typed_in: str = ""
+    first_world_size: int = 0
+
+
+def from_0_4(document: Json) -> dict[str, Any]:
+    """Fields of our record that are made of others. Raises a ValueError."""
+    old = decode(_RecordOf04, document, "the record")
+    plan = Plan(
+        str(document.get("id")),
+        str(document.get("home")),
+        node0="",
+        asked={"argv": [old.script] if old.script else []},
+        python=str(document.get("python")),
+        env=old.env or None,
+        cwd=old.cwd,
+        job=old.job,
+        first_world_size=old.first_world_size or old.world_size,
+        stores={name: name if name in old.stores else next(iter(old.stores), name) for name in old.hosts},
+    )
+    return {
+        "source": with_ranks(plan, old.hosts, old.ranks) if old.hosts else plan,
+        "options": CallOptions(old.again, old.again_run),
+        "typed": TypedCall(old.typed_options, old.typed_words, old.typed_in),
+    }
+
+
+def for_0_4(record: RunRecord) -> Json:
+    plan, typed = record.plan, record.typed
+    return _RecordOf04(
+        plan.script,
+        plan.environment,
+        plan.world_size,
+        record.hosts,
+        record.leaders,
+        plan.rank_hosts,
+        plan.cwd,
+        record.options.hosts,
+        record.options.run,
+        plan.job,
+        typed.options,
+        typed.words,
+        typed.directory,
+        plan.first_world_size,
+    )._asdict()
