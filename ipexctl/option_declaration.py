@@ -4,7 +4,7 @@ Such an option is a field of a frozen dataclass, made by `declare`: of `RankOpti
 `RunOptions`. From its `Declaration` follow
 
 - the command-line option, its help and its key in ipexctl.toml: `commands/shared_options.py: grouped`
-- the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
+- the option of the playbook modules run and sync: `extras/play/modules/__init__.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`
 - the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
 - the way to the hosts: `spec.py: asked_of`, `AgentOptions` of `node/common/plan.py`
@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
@@ -103,3 +104,26 @@ def check_seconds(option: str, seconds: float | None) -> None:
     """Raise a UserError for an invalid timeout."""
     if seconds is not None and not 0 < seconds <= _LONGEST:
         raise UserError(f"{option} must be a number of seconds up to {_LONGEST:,}, not {seconds}")
+
+
+PROJECT: Final = "Project files"
+
+
+# Without eq and repr, which the spec has: it is made at each start.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SyncOptions:
+    exclude: tuple[str, ...] = declare(
+        "--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.", (), panel=PROJECT
+    )
+    include: tuple[str, ...] = declare(
+        "--include PAT",
+        "Sync files that are excluded otherwise, such as credentials; repeatable.",
+        (),
+        panel=PROJECT,
+        lost_in=("shell",),
+        consequence="it leaves credentials out",
+    )
+    data: tuple[str, ...] = declare(
+        "--data DIR", "Directory that every host has already; it is not synced. Repeatable.", (), panel=PROJECT
+    )
+    allow_big: bool = declare("--allow-big", "Sync a project of more than 1 GB or 20,000 files.", False, panel=PROJECT)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, declare
-from ipexctl.sync_options import PROJECT, SyncOptions
+from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, PROJECT, SyncOptions, declare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol
 
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
-from ipexctl.hosts.batch_systems import job_name, job_number
+from ipexctl.hosts.allocation import job_name, job_number, node_names
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.text import printable
 
@@ -278,8 +278,6 @@ def choose_starter(
     job = job_name(environ)
     if wanted == "auto" and not job:
         return OVER_SSH
-    from ipexctl.hosts.allocation import node_names  # few calls are in a job
-
     names, has_srun = node_names(environ), find_program(OVER_SRUN.name) is not None
     others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
     if wanted == "auto":

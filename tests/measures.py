@@ -587,7 +587,7 @@ _SLURM = (
     "ipexctl/node/run/job_limit.py",
     "ipexctl/node/run/run_job.py",
     "ipexctl/hosts/allocation.py",
-    "ipexctl/hosts/batch_systems.py",
+    "ipexctl/hosts/allocation.py",
     "ipexctl/remote/srun.py",
     "ipexctl/node/common/slurm.py",
     "ipexctl/node/srun_step.py",

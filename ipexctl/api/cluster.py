@@ -38,7 +38,7 @@ from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
 from ipexctl.node.common.plan import Plan
-from ipexctl.option_declaration import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT, check_seconds
+from ipexctl.option_declaration import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT, SyncOptions, check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions
@@ -62,7 +62,6 @@ from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.starters import Transport, choose_starter
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.root import find_root
-from ipexctl.sync_options import SyncOptions
 from ipexctl.text import expanded
 from ipexctl.trust.setup import TrustReport
 

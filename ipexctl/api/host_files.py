@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.hosts.host import private_keys
+from ipexctl.option_declaration import SyncOptions
 from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.sync.node_calls import SyncReport, TreeCalls
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import TreeQuery, query_project
-from ipexctl.sync_options import SyncOptions
 
 
 def sync(

@@ -11,12 +11,10 @@ import typer
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
-from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings
-from ipexctl.doctor.recommend import Recommendation
+from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Recommendation, merge_findings
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
-from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.paragraph import wrapped, wrapped_fix, wrapped_names
+from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix, wrapped_names
 from ipexctl.ui.results import fold_names, group_by, summary_json
 from ipexctl.ui.table import folded_hosts, output_width, print_lines, show_table
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
 import typer
 
+from ipexctl.api.fetch import fetch_files, fetch_from_all, mirror_files
 from ipexctl.commands import complete
+from ipexctl.commands.interrupt import cancelling
+from ipexctl.commands.run_calls import begun, find_run
 from ipexctl.commands.shared_options import (
     RECONNECT,
     Home,
@@ -16,8 +28,277 @@ from ipexctl.commands.shared_options import (
     is_on_command_line,
     option,
 )
+from ipexctl.commands.target_hosts import check_home, choose_hosts, connect_options, step_printer, with_call_options
 from ipexctl.errors import UserError
-from ipexctl.files.requested import parse_source
+from ipexctl.files.requested import FetchResult, FetchSource, parse_source
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.outcome import Watch, exit_code, ignore_event
+from ipexctl.run.fetch import FetchRequest, PathOnHosts, found_nothing, order_of_host, order_of_run, orders_of_all_hosts
+from ipexctl.run.node0 import options_of
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.text import counted, printable, readable
+from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.progress_view import ProgressView
+from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
+
+
+@dataclass(frozen=True)
+class FetchCall:
+    """Each method fetches in one way, shows the results and returns the exit code.
+
+    The word before the colon is a known run, unless the call names hosts and one of them has this name. A run's host is
+    reached as its record says; options of this call override the record, defaults of files don't. An interrupted call
+    has a result too, because the same command resumes it.
+    """
+
+    source: FetchSource
+    dest: str
+    rank: int | None
+    host: str | None
+    targets: Targets
+    output: Output
+    has_connect_timeout: bool
+
+    def from_one(self, home: Home) -> int:
+        output, others = self.output, list[FetchRequest]()
+        request, record = self._resolve(check_home(home))
+        options = connect_options(self.targets, output)
+        if record is not None:
+            request, options = self._reached(request), self._options(record)
+            if request.request["path"] is not None and request.other_hosts:
+                orders = orders_of_all_hosts(record, request.request["path"], request.dest, results=False)
+                others = [self._reached(order) for order in orders if order.host.name in request.other_hosts]
+        cancel = Cancel()
+        with cancelling(cancel) as interrupt:
+            result, found = fetch_files(
+                request,
+                options,
+                cancel,
+                others=others,
+                forks=self.targets.forks,
+                timeout=self.targets.timeout,
+                watching=self._progress,
+            )
+        if output.json:
+            show_json(result, request.other_hosts, found.having)
+        else:
+            show(result, quiet=output.quiet)
+            if others:
+                show_hosts_with_path(request, result, found, quiet=output.quiet)
+            elif request.other_hosts and not output.quiet:
+                show_other_hosts(request)
+        sys.stdout.flush()
+        return result.exit_code if interrupt.code is None else interrupt.code
+
+    def from_all(self, *, results: bool) -> int:
+        output = self.output
+        record = begun(find_run(self.source.word, output), output)
+        orders = orders_of_all_hosts(record, self.source.path, self.dest, results=results)
+        cancel = Cancel()
+        with cancelling(cancel) as interrupt:
+            found = fetch_from_all(
+                [self._reached(order) for order in orders],
+                self._options(record),
+                cancel,
+                timeout=self.targets.timeout,
+                watching=self._progress,
+                on_result=ignore_event if output.json else partial(show, quiet=output.quiet),
+            )
+        if output.json:
+            show_all_json(found)
+        if results and interrupt.code is None and not output.quiet and found_nothing(found):
+            show_no_results(record.id, self.dest)
+        return interrupt.code or exit_code([result.status for result in found])
+
+    def follow(self, *, all_hosts: bool, results: bool, reconnect: float) -> int:
+        output, targets, path = self.output, self.targets, self.source.path
+        record = begun(find_run(self.source.word, output), output, waits=True)
+        others = choose_hosts(targets) if targets.names_hosts and self.host is not None else ()
+        requests = (
+            orders_of_all_hosts(record, path, self.dest, results=results)
+            if all_hosts or results
+            else [order_of_run(record, path, self.dest, rank=self.rank, host=self.host, others=others)]
+        )
+        if requests[0].other_hosts and not output.quiet and not output.json:
+            show_other_hosts(requests[0])
+        cancel = Cancel()
+        with cancelling(cancel) as interrupt:
+            found, is_whole = mirror_files(
+                record,
+                requests,
+                self._options(record),
+                cancel,
+                reached_by=partial(with_call_options, targets=targets.without_defaults()),
+                forks=targets.forks,
+                timeout=targets.timeout,
+                reconnect=reconnect,
+                watching=self._progress,
+            )
+        if not output.json:
+            show_followed(found, quiet=output.quiet)
+        elif all_hosts or results:
+            show_all_json(found)
+        else:
+            show_json(found[0], requests[0].other_hosts, ())
+        if results and is_whole and not output.quiet and found_nothing(found):
+            show_no_results(record.id, self.dest)
+        sys.stdout.flush()
+        return interrupt.code or exit_code([result.status for result in found])
+
+    @contextmanager
+    def _progress(self) -> Iterator[Watch]:
+        output = self.output
+        quiet = output.quiet or output.json
+        with ProgressView(quiet=quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            yield view.watch
+
+    def _resolve(self, home: str) -> tuple[FetchRequest, RunRecord | None]:
+        source, targets, output = self.source, self.targets, self.output
+        of_run = self.rank is not None or self.host is not None or source.path is None
+        register = RunRegistry()
+        if not (of_run or (not targets.names_hosts and register.knows(source.word))):
+            try:
+                return order_of_host(source, self.dest, choose_hosts(targets), home), None
+            except UserError:
+                if not register.knows(source.word):
+                    raise
+        if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
+            fix = "use --from HOST or -r RANK to name the host of a run"
+            raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
+        record = begun(find_run(source.word, output, register), output)
+        others = choose_hosts(targets) if targets.names_hosts and of_run else ()
+        return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
+
+    def _reached(self, request: FetchRequest) -> FetchRequest:
+        """Reach the host as its run's record says, unless options of the call override that."""
+        # Not defaults of files: the record is more specific.
+        return replace(request, host=with_call_options(request.host, self.targets.without_defaults()))
+
+    def _options(self, record: RunRecord) -> ConnectOptions:
+        options = options_of(record, on_step=step_printer(self.output), on_warning=print_message)
+        targets = self.targets.without_defaults()
+        if targets.host_keys is not None:
+            options = options._replace(host_keys=targets.host_keys)
+        if self.has_connect_timeout:
+            options = options._replace(connect_timeout=targets.connect_timeout)
+        return options
+
+
+_MOST_NAMED: Final = 10
+_OF_ONE: Final = ("schema", "other_hosts", "also_on")
+_OLDER_NAMED: Final = 3
+_MIN_BYTES_FOR_RATE: Final = 1_000_000
+
+
+def as_json(result: FetchResult, other_hosts: Sequence[str] = (), also_on: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.fetch/1",
+        **value_json(result, without=("host", "size", "received")),
+        "host": result.host.name,
+        "bytes": result.size,
+        "received_bytes": result.received,
+        "other_hosts": value_json(other_hosts),
+        "also_on": value_json(also_on),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def show_json(result: FetchResult, other_hosts: Sequence[str], also_on: Sequence[str]) -> None:
+    show_failures([result] if result.reason else ())
+    print_json(as_json(result, other_hosts, also_on))
+
+
+def show_all_json(results: Sequence[FetchResult]) -> None:
+    """In `hosts[]`, each entry is like the document of one host."""
+    show_failures([result for result in results if result.reason])
+    hosts = [{name: value for name, value in as_json(result).items() if name not in _OF_ONE} for result in results]
+    print_json({"schema": "ipexctl.fetch/1", "hosts": hosts})
+
+
+def show_other_hosts(request: FetchRequest) -> None:
+    """Which other hosts may have such files, and the command that fetches all, each to its directory."""
+    path = request.requested.path
+    source = request.requested.run if path is None else f"{request.requested.run}:{path}"
+    host, others = printable(request.host.name), fold_names(request.other_hosts)
+    print_with_fix(
+        f"note: only {host} was asked; {others} may have such files too",
+        shlex.join(("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")),
+    )
+
+
+def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
+    """Which other hosts have the path; even with `quiet` if the asked host lacks it, because the call failed."""
+    path, host = request.requested.path or "", printable(request.host.name)
+    source = f"{request.requested.run}:{path}"
+    every_host = ("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")
+    is_there = not result.reason
+    others, have = fold_names(found.having), "have" if len(found.having) > 1 else "has"
+    if found.having and is_there and not quiet:
+        text = f"note: this is {printable(path)} of {host}; {others} {have} one, too"
+        print_with_fix(text, shlex.join(every_host))
+    elif found.having and not is_there:
+        from_one = ("ipexctl", "fetch", source, request.dest, "--from", found.having[0])
+        print_with_fix(f"note: {others} {have} it", shlex.join(every_host if len(found.having) > 1 else from_one))
+    if found.unknown and not quiet:
+        print_message(f"note: {fold_names(found.unknown)} did not say whether it is there, too")
+
+
+def _directory(dest: str) -> str:
+    """A place for several hosts' files: not where a file is, such as the one just fetched."""
+    return f"{dest}.hosts" if Path(dest).is_file() else dest
+
+
+def show_no_results(run: str, dest: str) -> None:
+    """No host has results of the run; prints the command that fetches the other files it wrote."""
+    print_with_fix(
+        f"note: {printable(run)} wrote nothing to IPEXCTL_RUN_DIR", shlex.join(("ipexctl", "fetch", run, dest))
+    )
+
+
+def show(result: FetchResult, *, quiet: bool = False) -> None:
+    if result.reason:
+        show_failures([result])
+        return
+    for label, failures in (("", result.failed), ("left out: ", () if quiet else result.left_out)):
+        for failure in failures[:_MOST_NAMED]:
+            print_message(
+                f"{printable(result.host.name)}: {label}{printable(failure.name)}: {printable(failure.reason)}"
+            )
+        if len(failures) > _MOST_NAMED:
+            print_message(f"  … and {len(failures) - _MOST_NAMED} more; --json lists all")
+    if result.older and not quiet:
+        print_message(_note_of_older(result.older))
+    if not quiet:
+        sys.stdout.write(f"{summary(result)}\n")
+
+
+def show_followed(results: Sequence[FetchResult], *, quiet: bool = False) -> None:
+    """What arrived from each host until the run or call ended, and why it ended."""
+    for result in results:
+        if result.brought or not result.reason:
+            show(replace(result, reason=""), quiet=quiet)
+    show_failures([result for result in results if result.reason])
+
+
+def _note_of_older(older: Sequence[str]) -> str:
+    count, them = ("1 file is", "it") if len(older) == 1 else (f"{len(older)} files are", "them")
+    names = ", ".join(printable(name) for name in older[:_OLDER_NAMED]) + (", …" if older[_OLDER_NAMED:] else "")
+    return f"note: {count} older than this run: another run or the project wrote {them} ({names})"
+
+
+def summary(result: FetchResult) -> str:
+    if not result.brought and not result.failed:
+        unchanged = f"{counted(result.unchanged, 'file')} present already" if result.unchanged else "no files"
+        return f"{printable(result.dest)}: nothing to fetch, {unchanged}"
+    rate = f", {readable(result.received / result.seconds)}/s" if result.received > _MIN_BYTES_FOR_RATE else ""
+    text = f"{counted(len(result.brought), 'file')}, {readable(result.size)}, in {result.seconds:.1f} s{rate}"
+    details = [f"{result.unchanged} present already"] if result.unchanged else []
+    if result.resumed:
+        details.append(f"{len(result.resumed)} resumed after {readable(result.size - result.received)}")
+    if result.failed:
+        details.append(f"{len(result.failed)} failed")
+    return f"{printable(result.dest)}: {text}" + "".join(f"; {detail}" for detail in details)
 
 
 @command(no_args_is_help=True)
@@ -57,7 +338,6 @@ def fetch_command(
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
     if (all_hosts or results) and (rank is not None or host is not None):
         raise UserError("-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out")
-    from ipexctl.commands.fetch_call import FetchCall
 
     found = parse_source(source)
     if results and found.path is not None:

@@ -16,8 +16,7 @@ from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
 from ipexctl.text import printable
-from ipexctl.ui.messages import paint, print_with_fix, wants_color
-from ipexctl.ui.paragraph import wrapped
+from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import show_failures, value_json
 from ipexctl.ui.table import output_width, print_lines, show_table
 

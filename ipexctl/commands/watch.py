@@ -33,8 +33,7 @@ from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.end_of_run import left_text
 from ipexctl.ui.run.events import EventsView
-from ipexctl.ui.run.plain import PlainRun, wants_live
-from ipexctl.ui.run.run_view import RunView
+from ipexctl.ui.run.plain import PlainRun, RunView, wants_live
 
 
 def watch_run(

@@ -18,8 +18,7 @@ from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
-from ipexctl.ui.messages import paint, print_with_fix, wants_color
-from ipexctl.ui.paragraph import wrapped
+from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
 from ipexctl.ui.table import print_lines

@@ -27,12 +27,13 @@ from ipexctl.doctor.finding import (
     HostReport,
     HostStatus,
     merge_findings,
+    named_runs,
+    recommend,
+    run_states,
     worst,
 )
 from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.ports import overflow_findings
-from ipexctl.doctor.recommend import recommend
-from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.doctor.smoke import measure
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS

@@ -1,4 +1,4 @@
-"""A finding of doctor, its report, the input of the rules (a host, the cluster), and wording that they share. Pure.
+"""A finding of doctor, its report with the recommendation, the input of the rules, and wording that they share. Pure.
 
 A rule is a generator of findings; a missing fact is never one. Equal findings of many hosts are merged, so a message
 has a host's name only where it must. `doctor_run.py` names the tables of rules, in their order.
@@ -10,18 +10,77 @@ import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
-from ipexctl.doctor.recommend import Recommendation
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts, joining
 from ipexctl.facts.network import Nic
+from ipexctl.facts.system import RunSupervisor
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses
+from ipexctl.launch.topology import Dtype, dtype, recommended_layout
+from ipexctl.node.common.liveness import Sight, sight_of
+from ipexctl.stack.resolve.model import StackPlan, Undecided
+from ipexctl.text import printable
 
-if TYPE_CHECKING:
-    from ipexctl.doctor.run_states import RunLife
+
+class Recommendation(NamedTuple):
+    stack: str | None
+    """None if no stack runs on these hosts, or if `candidates` has several."""
+    candidates: tuple[str, ...]
+    """The indexes decide among these stacks; the settings are for the last one."""
+    dtype: Dtype | None
+    ppn: int | None
+    omp_num_threads: int | None
+    ccl_worker_count: int | None
+    backend: str | None
+    iface: str | None
+    why: Mapping[str, str]
+
+
+def recommend(
+    hosts: Mapping[str, Facts], internal: Mapping[str, str], chosen: StackPlan | Undecided | Refusal
+) -> Recommendation | None:
+    """None if no host answered. `chosen` is the answer of `choose_stack`."""
+    if not hosts:
+        return None
+    if isinstance(chosen, Refusal):
+        why = {"stack": f"{chosen.reason}; {chosen.fix}" if chosen.fix else chosen.reason}
+        return Recommendation(None, (), None, None, None, None, None, _iface(hosts, internal), why)
+    why = {"stack": chosen.reason.text}
+    candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
+    plan = candidates[-1]
+    layout, backend, why["backend"] = recommended_layout(
+        [facts.cpu for facts in hosts.values()], has_ccl=plan.oneccl is not None
+    )
+    if plan.oneccl is None:
+        why["backend"] = "the stack has no oneCCL bindings"
+    tiers = [facts.cpu.tier or "unsupported" for facts in hosts.values()]
+    precision = dtype(tiers)
+    why["dtype"] = (
+        "every host computes bfloat16 in hardware"
+        if precision == "bfloat16"
+        else "not every host computes bfloat16 in hardware; there it is slower than float32"
+    )
+    why["ppn"] = "one rank for each NUMA node of the smallest host"
+    why["omp_num_threads"] = layout.why
+    return Recommendation(
+        plan.row.name if plan is chosen else None,
+        tuple(candidate.row.name for candidate in candidates),
+        precision,
+        layout.ppn,
+        layout.omp_num_threads,
+        layout.ccl_worker_count,
+        backend,
+        _iface(hosts, internal),
+        why,
+    )
+
+
+def _iface(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> str | None:
+    names = {nic.name for name, facts in hosts.items() if (nic := facts.network.nic_with(internal.get(name)))}
+    return names.pop() if len(names) == 1 else None
 
 
 Level = Literal["ok", "info", "warn", "fail"]
@@ -237,3 +296,78 @@ def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str,
 def span(low: float, high: float) -> str:
     """`8`, or `8 to 16`."""
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+Answers = Sequence[tuple[Host, Facts | None]]
+"""Every host of the call; None for one that did not answer."""
+
+
+class RunLife(NamedTuple):
+    life: Literal["alive", "ended", "unknown"]
+    reason: str = ""
+
+
+NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"
+UNKNOWN: Final = RunLife("unknown", NOT_AMONG_HOSTS)
+
+
+def named_runs(answers: Answers) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for _, facts in answers:
+        if facts is not None:
+            found.update(dict.fromkeys(process.run for process in facts.activity.processes))
+            found.update(dict.fromkeys(facts.activity.runs))
+    return tuple(found)
+
+
+def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
+    """A run is alive if any host has its supervisor; it ended by its record, or if node0 no longer has that process.
+
+    Its record is on node0 or in a shared home, and only node0 can tell whether its supervisor is alive. Everything else
+    is unknown, which never counts as ended. `node0s`: run → its node0, for runs started from the control machine.
+    """
+    supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
+    ended: dict[str, Host] = {}
+    open_records: set[str] = set()
+    for host, facts in answers:
+        if facts is not None:
+            open_records.update(facts.activity.runs)
+            for supervisor in facts.activity.supervisors:
+                supervisors.setdefault(supervisor.run, []).append((host, facts, supervisor))
+            for run in facts.activity.ended:
+                ended.setdefault(run, host)
+    states = {}
+    for run in named_runs(answers):
+        seen = supervisors.get(run, [])
+        sights = [(host, _sight(supervisor, facts)) for host, facts, supervisor in seen]
+        lost = next((host for host, sight in sights if sight == "gone"), None)
+        if any(sight == "alive" for _, sight in sights):
+            states[run] = RunLife("alive")
+        elif run in ended and run not in open_records:
+            states[run] = RunLife("ended", f"by its record on {ended[run].name[:30]}")
+        elif lost is not None:
+            states[run] = RunLife("ended", f"its supervisor on {lost.name[:30]} is gone")
+        else:
+            recorded = next((supervisor.host for _, _, supervisor in seen if supervisor.host), None)
+            states[run] = RunLife("unknown", _why_unknown(answers, node0s.get(run), recorded))
+    return states
+
+
+def _sight(supervisor: RunSupervisor, facts: Facts) -> Sight:
+    recorded = supervisor.is_here, supervisor.machine, supervisor.boot
+    return sight_of(*recorded, hostname=facts.network.hostname, host_boot=facts.system.boot)
+
+
+def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> str:
+    name = node0.name if node0 is not None else recorded
+    silent = [host.name[:30] for host, facts in answers if facts is None]
+    if name is None and silent:
+        return f"{few(silent, 2)} did not answer, and no other host has its record"
+    if name is None:
+        return NOT_AMONG_HOSTS
+    shown = printable(name)[:30]
+    for host, facts in answers:
+        # By name or address: its name may differ between hostfiles.
+        if host.name == name or (node0 is not None and (host.address, host.port) == (node0.address, node0.port)):
+            return f"its node0, {shown}, {'did not answer' if facts is None else 'has no clear record of it'}"
+    return f"its node0, {shown}, is not among the hosts"

@@ -1,6 +1,6 @@
 """Rules over a host's system, disks, login and batch settings, and what runs there. Pure.
 
-Processes of a run are leftovers only if the run is not alive; where that is unknown (`run_states.py`), no fix kills a
+Processes of a run are leftovers only if the run is not alive; where that is unknown (`finding.py`), no fix kills a
 process.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ipexctl.doctor.finding import GB, Finding, HostContext, HostRule, few, size
-from ipexctl.doctor.run_states import UNKNOWN
+from ipexctl.doctor.finding import GB, UNKNOWN, Finding, HostContext, HostRule, few, size
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import RunProcess
-from ipexctl.hosts.batch_systems import SCHEDULERS
+from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.text import printable
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from ipexctl.facts.answers import Answers, decimal, kilobytes, limit, natural
 from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
 from ipexctl.facts.store import is_network, store_token
-from ipexctl.hosts.batch_systems import job_name
+from ipexctl.hosts.allocation import job_name
 from ipexctl.node.common.json_parser import JsonError, parse_json
 from ipexctl.text import is_variable_name
 

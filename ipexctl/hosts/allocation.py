@@ -1,4 +1,4 @@
-"""The hosts of a Slurm or PBS allocation, from the environment variables alone; neither system is queried.
+"""Jobs of batch systems, and the hosts of a Slurm or PBS allocation, from the environment variables alone.
 
 Slots count only if the user asked for tasks: Slurm's own defaults, such as one task per core, grant none.
 """
@@ -11,13 +11,36 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.hosts.batch_systems import job_name
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
 from ipexctl.hosts.source import naming
 from ipexctl.text import printable
+
+SCHEDULERS: Final = {
+    "slurm": ("Slurm", "salloc -N {hosts} --exclusive"),
+    "pbs": ("PBS", "qsub -I -l select={hosts}"),
+    "lsf": ("LSF", ""),
+    "sge": ("Grid Engine", ""),
+}
+"""Name → the command that asks for an allocation; empty if each site has its own."""
+_OF_HOSTS: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")
+
+
+def is_in_allocation(environ: Mapping[str, str]) -> bool:
+    return any(environ.get(name) for name in _OF_HOSTS)
+
+
+def job_number(environ: Mapping[str, str]) -> str:
+    number = job_name(environ)
+    return number if number.isascii() and number.isdigit() else ""
+
+
+def job_name(environ: Mapping[str, str]) -> str:
+    """Slurm's job id, for messages; empty outside a Slurm job."""
+    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+
 
 _TASKS = re.compile(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,5})\))?")
 _TASK_REQUESTS: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 from ipexctl.errors import UserError
 from ipexctl.file_reader import HOSTS, decoded, read_regular, read_typed
 from ipexctl.found_files import check_found
-from ipexctl.hosts.batch_systems import is_in_allocation
+from ipexctl.hosts.allocation import allocated_hosts, is_in_allocation
+from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_host_list
 from ipexctl.hosts.names import MAX_PORT, WordError, check_user, quoted
@@ -209,8 +210,6 @@ def _from_named_source(
         path = Path(environ[ENVIRONMENT])
         return _read_hosts(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
     if is_in_allocation(environ):
-        from ipexctl.hosts.allocation import allocated_hosts
-
         return allocated_hosts(environ)
     return None
 
@@ -222,8 +221,6 @@ def _is_hostfile(path: Path) -> bool:
 
 
 def _read_hosts(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
-    from ipexctl.hosts.detect import read_hosts_file
-
     if not found:
         return read_hosts_file(cwd / expanded(path), shown=shown or str(path))
     check_found(cwd / expanded(path), naming=found)

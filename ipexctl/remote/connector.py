@@ -8,14 +8,15 @@ happens while `ssh -G` runs.
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.macos import is_linux
@@ -29,8 +30,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.session import Session
-from ipexctl.remote.ssh_config import Resolver
-from ipexctl.remote.ssh_imports import import_ssh
+from ipexctl.remote.ssh_config import PARAMIKO_LOCK, Resolver
 from ipexctl.remote.tcp import connect_tcp
 from ipexctl.starters import OVER_SSH, Starter
 
@@ -39,6 +39,57 @@ if TYPE_CHECKING:
     from ipexctl.remote.host_keys import HostKeys, Policy
     from ipexctl.remote.srun import StepServer
     from ipexctl.remote.ssh import SshSession
+
+
+def _version(name: str) -> str:
+    """Version of a package, by the name of its metadata directory."""
+    for directory in getattr(sys.modules.get(name), "__path__", ()):
+        for metadata in Path(directory).parent.glob(f"{name}-*.dist-info"):
+            return metadata.name.removeprefix(f"{name}-").removesuffix(".dist-info")
+    raise ImportError(name)
+
+
+_UNUSED: Final[dict[str, dict[str, object]]] = {
+    "unittest.mock": {"Mock": type("Mock", (), {})},
+    "invoke.vendor.yaml": {},
+    "importlib.metadata": {"version": _version},
+}
+"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, with the imported
+names.
+
+They take a third of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata email.
+"""
+
+
+def import_ssh() -> None:
+    """Import paramiko and fabric once, without modules that ipexctl does not use; other threads wait for the first."""
+    with PARAMIKO_LOCK:
+        placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
+        try:
+            _import()
+        except (ImportError, AttributeError):  # a version of invoke or paramiko that needs more
+            _remove(placeholders)
+            _import()
+        finally:
+            _remove(placeholders)
+
+
+def _import() -> None:
+    import ipexctl.remote.handshake
+    import ipexctl.remote.ssh  # noqa: F401
+
+
+def _placeholder(name: str) -> ModuleType:
+    module = sys.modules[name] = ModuleType(name)
+    module.__dict__.update(_UNUSED[name])
+    return module
+
+
+def _remove(placeholders: list[ModuleType]) -> None:
+    for module in placeholders:
+        if sys.modules.get(module.__name__) is module:
+            del sys.modules[module.__name__]
+
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
 """Called with the seconds taken by each connection (no command) and each finished command."""

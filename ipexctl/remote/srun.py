@@ -36,9 +36,9 @@ from ipexctl.node.common.answer import Json
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.encrypted_socket import encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
-from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.link import STEP
 from ipexctl.node.common.slurm import (
     MungeError,
     ask,

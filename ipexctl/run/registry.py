@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError, place_fix
-from ipexctl.hosts.batch_systems import job_number
+from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically

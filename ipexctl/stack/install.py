@@ -33,7 +33,6 @@ from ipexctl.remote.outcome import Cancelled, HostError, Notice, Watch, ignore_e
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.stack.changes import changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
@@ -43,8 +42,11 @@ from ipexctl.stack.install_context import (
     InstallReport,
     InstallRequest,
     StackSummary,
+    changes_of,
     inspect_hosts,
+    refuse_downgrade,
     summary_of,
+    with_packages,
 )
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for

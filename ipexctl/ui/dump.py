@@ -17,8 +17,7 @@ from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup, 
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.text import counted, format_clock, printable
-from ipexctl.ui.messages import paint, print_message, wants_color
-from ipexctl.ui.paragraph import wrapped
+from ipexctl.ui.messages import paint, print_message, wants_color, wrapped
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 

@@ -19,8 +19,7 @@ from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable
-from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.paragraph import wrapped, wrapped_fix
+from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_lines, row_lines
 

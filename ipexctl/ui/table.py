@@ -13,8 +13,7 @@ from typing import Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
-from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.paragraph import wrapped, wrapped_lines
+from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_lines
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4

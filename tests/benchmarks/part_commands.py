@@ -15,8 +15,7 @@ from pathlib import Path
 
 from ipexctl.commands.doctor_command import show_doctor
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
-from ipexctl.doctor.finding import DoctorReport, HostContext, HostReport, merge_findings, worst
-from ipexctl.doctor.recommend import recommend
+from ipexctl.doctor.finding import DoctorReport, HostContext, HostReport, merge_findings, recommend, worst
 from ipexctl.facts.facts import parse
 from ipexctl.hosts.host import Host
 from ipexctl.stack.catalog import rows

@@ -17,7 +17,7 @@ import pytest
 import wire_recorder
 from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab
-from ipexctl.node.common.handshake import (
+from ipexctl.node.common.link import (
     CHECKPOINT_EXCHANGE,
     CHECKPOINT_FILES,
     FILES,

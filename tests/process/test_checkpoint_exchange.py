@@ -23,7 +23,7 @@ from run_helpers import STAND_IN, Run
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, send_line
-from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
+from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.file_stream import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange

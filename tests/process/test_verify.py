@@ -15,7 +15,7 @@ from agent_helpers import other_pythons, wait_until
 from env_helpers import Home, said, session_of, start
 from ipexctl.node.env.replies import VerifyPhase, VerifyResult
 from ipexctl.remote.reply import Reply
-from ipexctl.stack.env.verify_errors import explain
+from ipexctl.stack.env.environment import explain
 from message_data import missing
 from tiny_wheels import write_ipex, write_oneccl
 

@@ -29,7 +29,7 @@ _TOUCHING = (
     "ipexctl.run.stop",
     "ipexctl.run.uninstall",
     "ipexctl.run.why.why",
-    "ipexctl.stack.download",
+    "ipexctl.stack.env.staging",
     "ipexctl.stack.env.envs",
     "ipexctl.stack.install",
     "ipexctl.sync.project_sync",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import network, state, system
+from ipexctl.extras.lab import files, state, system
 from ipexctl.extras.lab.state import SWITCH, Lab, LabHost, lab_lock, netns_name
 
 ALL_INTERFACES: Final = "all"
@@ -197,8 +197,8 @@ def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
 
 def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
     """Refuse a missing interface, and a conflict with an active fault."""
-    if fault.on_interface and args[-1] != ALL_INTERFACES and args[-1] not in network.interfaces(host):
-        raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(network.interfaces(host))}")
+    if fault.on_interface and args[-1] != ALL_INTERFACES and args[-1] not in files.interfaces(host):
+        raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(files.interfaces(host))}")
     for other in host.faults:
         same_kind = fault.clashes and find_fault(other).clashes == fault.clashes
         blocks_writing = fault.in_home and other in _READ_ONLY_FAULTS
@@ -221,14 +221,14 @@ class Step:
 def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
     if not fault.on_interface:
         return (Step((action, fault.name, *args), in_host=True),)
-    selected = network.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
+    selected = files.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
     script_args = _script_args(fault, args[:-1])
     result = []
     for interface in selected:
         if fault.in_host:
             result.append(Step((action, fault.name, interface, *script_args), in_host=True))
         if fault.at_switch:
-            port = network.port_name(host, interface)
+            port = files.port_name(host, interface)
             result.append(Step((action, fault.name, port, *script_args), in_host=False))
     return tuple(result)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import cpu_profiles, files, network, slurm, state, system
+from ipexctl.extras.lab import cpu_profiles, files, slurm, state, system
 from ipexctl.extras.lab.down import known_labs, remove
 from ipexctl.extras.lab.faults import find_fault, inject
 from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
@@ -144,9 +144,9 @@ def _plan(spec: LabSpec) -> Lab:
 
 def _make(lab: Lab) -> Lab:
     v6 = system.has_ipv6()
-    system.ip_batch(network.namespaces(lab))
-    system.ip_batch(network.uplink(lab, v6=v6))
-    system.ip_batch(network.switch(lab), netns=lab.switch)
+    system.ip_batch(files.namespaces(lab))
+    system.ip_batch(files.uplink(lab, v6=v6))
+    system.ip_batch(files.switch(lab), netns=lab.switch)
     _keygen(lab.key, f"ipexctl-lab-{lab.name}")
     lab.hostfile.write_text(files.hostfile(lab))
     lab.ssh_config.write_text(files.ssh_config(lab))
@@ -284,7 +284,7 @@ def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], more: Mapping
         (etc_directory / name).parent.mkdir(exist_ok=True)
         (etc_directory / name).write_text(text)
     _keygen(etc_directory / "ssh/ssh_host_ed25519_key", host.name)
-    (host.dir / "net").write_text(network.host_network(host, v6=v6))
+    (host.dir / "net").write_text(files.host_network(host, v6=v6))
 
 
 def _last_lines(log: Path) -> str:

@@ -1,19 +1,234 @@
-"""`ipexctl report`: one HTML page that shows a run."""
+"""Makes the page of a run and writes it: for `ipexctl report`, `--report FILE` and `Run.report`.
+
+The page comes from the answer of `why` and from files of the control machine. It never replaces a file of another kind.
+"""
 
 from __future__ import annotations
 
+import errno
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
+from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.commands import complete
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
 from ipexctl.commands.shared_options import RUN, TIMEOUT, TextOutput, command, option
 from ipexctl.errors import UserError
-from ipexctl.extras.report.page_file import write_report
+from ipexctl.extras.report.comparison import compare
+from ipexctl.extras.report.html import GENERATOR, page_html
+from ipexctl.extras.report.measurements import measurements_of
+from ipexctl.extras.report.page import Fact, ReportPage, report_page
+from ipexctl.extras.slow.view import VerdictOfRun
+from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import WHY_ANSWER
+from ipexctl.named_paths import check_named_file, write_named_file
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.frames import SUFFIXES, StreamName
+from ipexctl.node.run.output_times import TimesReader
 from ipexctl.option_declaration import check_seconds
-from ipexctl.run.registry import RunRegistry
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.session import Session
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.run_snapshot import RunSnapshot
+from ipexctl.run.why.why import why
+from ipexctl.run.windows import RunWindows
+from ipexctl.text import counted, format_clock, without_colors
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.run.figures import training_loss
 from ipexctl.ui.table import print_lines
+
+if TYPE_CHECKING:
+    from ipexctl.commands.shared_options import Output
+
+
+MAX_BYTES: Final = 32 << 20
+MAX_LOSSES: Final = 100_000
+_MAX_LINE: Final = 2000
+
+
+def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float], ...]:
+    """Losses that rank 0 printed, with the time node0 received each line: in nearly all scripts rank 0 has them."""
+    found: list[tuple[float, float]] = []
+    for at, line in lines:
+        value = training_loss(without_colors(line[:_MAX_LINE]))
+        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
+            found.append((at, value))
+    return tuple(found)
+
+
+def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
+    times = TimesReader(str(copy / "output.times"), 2)
+    if not times.exists:
+        return ()
+    ends: dict[StreamName, list[tuple[float, int]]] = {}
+    for at, (rank, stream), end in times.entries():
+        if rank == 0:
+            ends.setdefault(stream, []).append((at, end))
+    for stream, steps in ends.items():
+        try:
+            with (copy / "ranks" / f"0000.{SUFFIXES[stream]}").open("rb") as file:
+                data = file.read(MAX_BYTES)
+        except OSError:
+            continue
+        if found := find_losses(timed_lines(data, steps)):
+            return found
+    return ()
+
+
+def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
+    """Lines with the time their end was received. `steps`: time, and size of the output then."""
+    begin = 0
+    for at, end in steps:
+        last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1
+        if last <= begin:
+            continue
+        for line in re.split(rb"[\r\n]+", data[begin:last]):
+            if line:
+                yield at, line.decode(errors="replace")
+        begin = last
+
+
+class RunReport(NamedTuple):
+    page: ReportPage
+    exit_code: int
+
+
+def report_of(
+    record: RunRecord, open_session: Callable[[], Session], runs: Path, cancel: Cancel, *, timeout: float
+) -> RunReport:
+    """Query node0; if unreachable, read the copy in `runs`, the registry's directory."""
+    answer = why(record, open_session, runs, cancel, timeout=timeout)
+    copy, snapshot = runs / record.id, answer.snapshot
+    if snapshot is None:
+        return RunReport(page_without_record(answer.record, answer.diagnosis), answer.exit_code)
+    windows = answer.windows or RunWindows()
+    names = {row.rank: row.host for row in snapshot.status.ranks}
+    hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
+    measured = measurements_of(windows.ranks, hosts, read_losses(copy))
+    slow = answer.slow.verdict if isinstance(answer.slow, VerdictOfRun) else None
+    page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
+    return RunReport(replace(page, slow=slow, record=answer.record), answer.exit_code)
+
+
+def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
+    facts = [Fact("Script", record.plan.script)]
+    if record.hosts:
+        ranks = counted(record.plan.world_size, "rank")
+        facts.append(Fact("Hosts", f"{ranks} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}"))
+    if record.started:
+        facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
+    return ReportPage(
+        run=record.id,
+        state=diagnosis.state,
+        headline=diagnosis.headline,
+        commands=diagnosis.next,
+        notes=diagnosis.notes,
+        facts=tuple(facts),
+        missing=("everything else: the record of the run is on node0 alone",),
+    )
+
+
+def compared(page: ReportPage, other: ReportPage) -> ReportPage:
+    return replace(page, comparison=compare(page, other))
+
+
+def _plan(snapshot: RunSnapshot, copy: Path) -> Mapping[str, Any]:
+    """From this machine, else the fields that node0 sends: of a submitted run the plan here has little."""
+    copied = read_json(copy / "plan.json")
+    return copied if copied.get("settings") else snapshot.context.plan
+
+
+_FIX: Final = "name a new file in a directory that you can write to, such as report.html"
+_HEAD: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RunPageFile:
+    path: Path
+
+    def check(self, *, detach: bool, dry_run: bool) -> None:
+        if detach or dry_run:
+            raise UserError(
+                "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
+                fix="ipexctl report writes it at any time",
+            )
+        check_file("--report", self.path)
+
+    def write(self, record: RunRecord, output: Output) -> bool:
+        """The run's exit code matters more: a failure is only reported."""
+        with call_about_runs(output) as (caller, _):
+            page = _make_report(record, caller, None).page
+        try:
+            write_page("--report", self.path, page_html(page))
+        except UserError as error:
+            print_message(f"{error.message}; it is not written")
+            return False
+        output.print_note(f"the page of the run: {self.path}")
+        return True
+
+
+def check_file(option: str, path: Path) -> None:
+    if problem := _unwritable(path):
+        raise UserError(f"{option} {path}: {problem}", fix=_FIX)
+
+
+def _unwritable(path: Path) -> str:
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        if not path.parent.is_dir():
+            return f"there is no directory {path.parent}"
+        if path.exists() and not path.is_file():
+            return "it is not a regular file"
+        if path.exists() and not _is_page(path):
+            return "it exists, and is not a page of ipexctl report"
+        check_named_file(path)
+        is_writable = os.access(path.parent, os.W_OK)
+    except PermissionError:
+        is_writable = False
+    return "" if is_writable else os.strerror(errno.EACCES)
+
+
+def _is_page(path: Path) -> bool:
+    """True if the file may be replaced: empty, or a page of another report."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return not head or GENERATOR.encode() in head
+
+
+def write_report(
+    option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
+) -> int:
+    """Write the page, compared with a second run if named. Exits with the code of `why`."""
+    check_file(option, path)
+    report, *others = [_make_report(record, caller, timeout) for record in records]
+    page = compared(report.page, others[0].page) if others else report.page
+    write_page(option, path, page_html(page))
+    return report.exit_code
+
+
+def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
+    with node0_of(record, caller) as pool:
+        connect = partial(pool.connector.open, record.node0, pool.cancel)
+        return report_of(record, connect, RunRegistry().directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+
+
+def write_page(option: str, path: Path, text: str) -> None:
+    """Only this account can read it: lines of the run may be private."""
+    try:
+        write_named_file(path, text.encode(), 0o600)
+    except OSError as error:
+        why = error.strerror or os.strerror(error.errno or 0)
+        raise UserError(f"{option} {path}: {why}", fix=_FIX) from None
 
 
 @command()

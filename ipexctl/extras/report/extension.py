@@ -13,7 +13,7 @@ EXTRA = Extra(
         ),
     ),
     adds={
-        "run-page": "ipexctl.extras.report.page_file:RunPageFile",
-        "page-of-run": "ipexctl.extras.report.page_file:write_report",
+        "run-page": "ipexctl.extras.report.command:RunPageFile",
+        "page-of-run": "ipexctl.extras.report.command:write_report",
     },
 )

@@ -22,8 +22,7 @@ from ipexctl.node.run.replies import SuspectLook
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
-from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.paragraph import wrapped, wrapped_fix
+from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import network_text
 from ipexctl.ui.table import print_lines

@@ -19,9 +19,16 @@ from ipexctl.node.common import listener
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
-from ipexctl.node.common.handshake import MAX_FRAME, ClientHandshake, HandshakeError, ServerHandshake
 from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.link import ConnectionBroken, Link, ready
+from ipexctl.node.common.link import (
+    MAX_FRAME,
+    ClientHandshake,
+    ConnectionBroken,
+    HandshakeError,
+    Link,
+    ServerHandshake,
+    ready,
+)
 from ipexctl.node.common.listener import Listener
 
 if TYPE_CHECKING:

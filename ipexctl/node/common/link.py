@@ -1,17 +1,135 @@
-"""One end of a non-blocking connection with frames in and out, and the wait for many of them at once."""
+"""One end of a non-blocking connection with frames in and out, the wait for many of them, and the handshake before it.
+
+Both ends prove the same token, unsent. The server sends `challenge {nonce}`, the client `hello {nonce, proof, …}`, the
+server `welcome {proof, …}`, or `refused`. A proof is an HMAC over direction, both nonces and all other fields, with a
+key derived from the token for one kind of port, so it can't be replayed, reflected or changed. What follows is neither
+encrypted nor authenticated (docs/security.md, "On the wire"). `network/ports.py` must start fast and has its own
+greeting.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import socket
 import time
 from collections import deque
-from typing import Any, Iterator, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterator, Sequence, Union
 
 from ipexctl.node.common.frames import Frame, FrameReader, encode_json
-from ipexctl.node.common.handshake import MAX_FRAME as MAX_HANDSHAKE_FRAME
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+
+RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
+FILES, LINK_SPEED, STEP = "files", "link speed", "step"
+"""Kinds of ports: each derives its own key."""
+MAX_FRAME = 4096
+_NONCE_SIZE = 32
+
+
+class HandshakeError(Exception):
+    """The other end did not prove the token; the text is the reason."""
+
+
+def derive_token(token: str, *purpose: str) -> str:
+    """A token for one purpose that does not reveal `token`: 64 hex digits."""
+    return _mac(token.encode(), ["derive", *purpose])
+
+
+class ServerHandshake:
+    def __init__(self, token: str, port: str) -> None:
+        self._key = _key_of(token, port)
+        self._nonce = _new_nonce()
+        self._peer_nonce = ""
+
+    def challenge(self) -> Json:
+        return {"t": "challenge", "nonce": self._nonce}
+
+    def check(self, hello: Json) -> None:
+        if hello.get("t") != "hello":
+            raise HandshakeError("its first message is no hello")
+        peer_nonce = _nonce_of(hello)
+        _check_proof(self._key, "client", self._nonce, peer_nonce, hello)
+        self._peer_nonce = peer_nonce
+
+    def welcome(self, **fields: object) -> Json:
+        """Reply to a checked hello. `fields` are bound to the connection too."""
+        assert self._peer_nonce, "the client has proven nothing"
+        message = {"t": "welcome", **fields}
+        return {**message, "proof": _proof(self._key, "server", self._nonce, self._peer_nonce, message)}
+
+    @staticmethod
+    def refusal() -> Json:
+        """Reply to a client without the token: it need not retry."""
+        return {"t": "refused"}
+
+
+class ClientHandshake:
+    def __init__(self, token: str, port: str, **identity: object) -> None:
+        self._key = _key_of(token, port)
+        self._identity = identity
+        self._nonce = _new_nonce()
+        self._peer_nonce = ""
+
+    def hello(self, challenge: Json) -> Json:
+        if challenge.get("t") != "challenge" or self._peer_nonce:
+            raise HandshakeError("another program answers there")
+        self._peer_nonce = _nonce_of(challenge)
+        message = {"t": "hello", "nonce": self._nonce, **self._identity}
+        return {**message, "proof": _proof(self._key, "client", self._peer_nonce, self._nonce, message)}
+
+    def check(self, welcome: Json) -> None:
+        if welcome.get("t") == "refused":
+            raise HandshakeError("the program there has another token")
+        if welcome.get("t") != "welcome" or not self._peer_nonce:
+            raise HandshakeError("another program answers there")
+        _check_proof(self._key, "server", self._peer_nonce, self._nonce, welcome)
+
+
+def _new_nonce() -> str:
+    return os.urandom(_NONCE_SIZE // 2).hex()
+
+
+def _nonce_of(message: Json) -> str:
+    nonce = message.get("nonce")
+    if not isinstance(nonce, str) or len(nonce) != _NONCE_SIZE:
+        raise HandshakeError("its message has no nonce")
+    return nonce
+
+
+def _check_proof(key: bytes, role: str, server_nonce: str, client_nonce: str, message: Json) -> None:
+    import hmac
+
+    given = message.get("proof")
+    fields = {name: value for name, value in message.items() if name != "proof"}
+    try:
+        expected = _proof(key, role, server_nonce, client_nonce, fields)
+        is_proven = isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
+    except (ValueError, RecursionError):  # invalid Unicode, a number too long, an object too deep
+        is_proven = False
+    if not is_proven:
+        raise HandshakeError("it doesn't have the token")
+
+
+def _proof(key: bytes, role: str, server_nonce: str, client_nonce: str, fields: Json) -> str:
+    return _mac(key, [role, server_nonce, client_nonce, fields])
+
+
+def _key_of(token: str, port: str) -> bytes:
+    return bytes.fromhex(_mac(token.encode(), ["port", port]))
+
+
+def _mac(key: bytes, document: object) -> str:
+    import hashlib  # these load OpenSSL (3 to 15 ms), which most agent calls do not need
+    import hmac
+
+    text = json.dumps(document, sort_keys=True)
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
 
 _buffer = bytearray(1 << 18)
 """Shared by all connections: allocating one for each read costs 20 us, because it is mapped and unmapped."""
@@ -32,7 +150,7 @@ class Link:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = address
         self.sock = sock
-        self.reader = FrameReader(MAX_HANDSHAKE_FRAME)
+        self.reader = FrameReader(MAX_FRAME)
         self.pending = 0
         self.began = self.last_received = time.monotonic()
         self._out: deque[memoryview] = deque()

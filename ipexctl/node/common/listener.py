@@ -1,6 +1,6 @@
 """Listening sockets, and rules for those that strangers on the network can reach: of a run, a transfer, `--smoke`.
 
-A connection is handed over once its client has proven the token (`handshake.py`). Until then it is limited in time,
+A connection is handed over once its client has proven the token (`link.py`). Until then it is limited in time,
 size and number: with too many from one address or in total, the oldest is closed first, planned hosts' last. Clients
 closed so reconnect (`authenticated_socket.py`, `run/supervisor_client.py`). The owner polls `readers` and `writers`.
 """
@@ -13,8 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common.frames import FrameError, decode_json, encode_json
-from ipexctl.node.common.handshake import HandshakeError, ServerHandshake
-from ipexctl.node.common.link import ConnectionBroken, Link, Pollable
+from ipexctl.node.common.link import ConnectionBroken, HandshakeError, Link, Pollable, ServerHandshake
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

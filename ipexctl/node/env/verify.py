@@ -3,7 +3,7 @@
 System libraries, the processor and the MPI decide whether a stack works, and pip knows none of them. Steps share a
 process; after a crash, blamed on the step begun last, the rest runs in a new one. An all-reduce that another
 environment of this machine passed counts if this one has the same files, unchanged since (HOME/envs/NAME/verified/
-MACHINE.json): that saves two thirds of a verification. `stack/env/verify_errors.py` interprets the results.
+MACHINE.json): that saves two thirds of a verification. `stack/env/environment.py` interprets the results.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, set_attributes, write_all
-from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
+from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.common.walk import Place, Refused
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles

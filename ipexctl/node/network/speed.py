@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Callable, TypedDict
 
 from ipexctl.node.common.answer import Action, Json, answer, emit
 from ipexctl.node.common.authenticated_socket import AuthenticatingServer, connect
-from ipexctl.node.common.handshake import LINK_SPEED
+from ipexctl.node.common.link import LINK_SPEED
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.network.imports import extend_search_path
 from ipexctl.node.network.ports import parse_order

@@ -1,7 +1,7 @@
 """Messages between ranks and supervisor. A rank's become checked values, so that a malformed one changes nothing.
 
 A message is a JSON frame with its type in `t`; output has its own frames (`common/frames.py`). A connection begins with
-the handshake of `common/handshake.py`: `hello` and `welcome` carry the rank's identity and the state of the run.
+the handshake of `common/link.py`: `hello` and `welcome` carry the rank's identity and the state of the run.
 `MESSAGES` has what a rank sends then. A text is cut, a number has its range, an unknown field is ignored. The
 supervisor sends:
 

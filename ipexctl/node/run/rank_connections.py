@@ -12,8 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
-from ipexctl.node.common.handshake import RANKS
-from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
+from ipexctl.node.common.link import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.run import messages
 from ipexctl.node.run.machine_state import Disconnected, OutputRefused
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.handshake import ServerHandshake
+    from ipexctl.node.common.link import ServerHandshake
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18

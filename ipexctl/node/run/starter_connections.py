@@ -16,7 +16,7 @@ from ipexctl.node.run import messages
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.handshake import ServerHandshake
+    from ipexctl.node.common.link import ServerHandshake
 
 
 class StarterOwner(Protocol):

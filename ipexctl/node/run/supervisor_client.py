@@ -16,8 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import listener
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
-from ipexctl.node.common.handshake import RANKS, ClientHandshake, HandshakeError
-from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
+from ipexctl.node.common.link import RANKS, ClientHandshake, ConnectionBroken, HandshakeError, Link, Pollable, message
 from ipexctl.node.run.supervisor_contact import Contact, Due, Stage
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ipexctl.hosts.batch_systems import SCHEDULERS
+from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.known_errors.gpu_code import suggestions

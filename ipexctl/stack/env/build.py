@@ -23,7 +23,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.stack.env.environment import EnvClient, EnvSpec, machine_token, parse_result
+from ipexctl.stack.env.environment import EnvClient, EnvSpec, explain, machine_token, parse_result
 from ipexctl.stack.lock.lock import Lock, home_obstacle
 
 if TYPE_CHECKING:
@@ -242,8 +242,6 @@ class EnvInstaller:
 
     def _verify(self, host: Host, session: Session, *, changed: bool, shares_home: bool = False) -> None:
         """Verify on this host and record its result; only a good environment gets the name."""
-        from ipexctl.stack.env.verify_errors import explain
-
         context, name = self.context, self.spec.name
         began = time.monotonic()
         context.watch(Stepped(host.name, "verifying"))

@@ -19,8 +19,7 @@ from ipexctl.node.env.replies import EnvListing
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.stack.env.environment import EnvClient, machine_token, verify
-from ipexctl.stack.env.verify_errors import explain
+from ipexctl.stack.env.environment import EnvClient, explain, machine_token, verify
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
 

@@ -30,7 +30,7 @@ from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
-from ipexctl.ui.run.run_view import ShownNotes
+from ipexctl.ui.run.plain import ShownNotes
 from ipexctl.ui.safe_output import Pipe
 
 SCHEMA: Final = "ipexctl.run-event/1"

@@ -26,8 +26,7 @@ from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.end_of_run import duration, moved_text, slow_text, state_counts, throughput_forms
 from ipexctl.ui.run.figures import sparkline
-from ipexctl.ui.run.keys import HELP
-from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
+from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest, shown_rows
 
 _STATE_STYLE: Final = {
     "starting": "dim", "running": "green", "ok": "dim green", "failed": "bold red", "lost": "bold magenta",

@@ -31,8 +31,7 @@ from ipexctl.text import AS_ASCII
 from ipexctl.ui.messages import fitted, print_message
 from ipexctl.ui.run.end_of_run import end_lines, left_text
 from ipexctl.ui.run.frame import Frame
-from ipexctl.ui.run.keys import Controls, read_keys
-from ipexctl.ui.run.state import RunState
+from ipexctl.ui.run.state import Controls, RunState, read_keys
 
 _TICK: Final = 0.1
 _FRAME: Final = 0.2

@@ -67,7 +67,7 @@ def test_command_on_localhost_imports_no_ssh_library(tmp_path: Path) -> None:
 
 
 def test_ssh_sessions_skip_libraries_that_only_invoke_uses() -> None:
-    code = "from ipexctl.remote.ssh_imports import import_ssh\nimport_ssh()\n"
+    code = "from ipexctl.remote.connector import import_ssh\nimport_ssh()\n"
     imported = modules_of(code)
     assert {"fabric", "paramiko", "ipexctl.remote.ssh"} <= imported
     assert not imported & {"unittest.mock", "asyncio", "ssl", "yaml", "invoke.vendor.yaml", "importlib.metadata"}
@@ -80,6 +80,6 @@ def test_ssh_sessions_skip_libraries_that_only_invoke_uses() -> None:
 
 
 def test_ssh_sessions_work_if_invoke_needs_a_skipped_library() -> None:
-    code = "from ipexctl.remote import ssh_imports\nssh_imports._UNUSED = {'unittest.mock': {}}\n"
-    code += "ssh_imports.import_ssh()\n"
+    code = "from ipexctl.remote import connector\nconnector._UNUSED = {'unittest.mock': {}}\n"
+    code += "connector.import_ssh()\n"
     assert {"fabric", "unittest.mock", "ipexctl.remote.ssh"} <= modules_of(code)

@@ -18,7 +18,7 @@ from test_doc_commands import call_error
 
 from doc_blocks import ROOT, our_words
 from ipexctl.doctor.finding import Finding
-from ipexctl.ui.paragraph import clauses
+from ipexctl.ui.messages import clauses
 
 GOLDEN = sorted((ROOT / "tests/unit/golden").glob("*.txt"))
 VALUE = "x1"

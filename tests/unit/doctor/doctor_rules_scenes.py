@@ -24,7 +24,7 @@ from doctor_rules_helpers import (
     variables,
 )  # fmt: skip
 
-from ipexctl.doctor.run_states import RunLife
+from ipexctl.doctor.finding import RunLife
 from ipexctl.facts.cpu import CpuList, NumaNode
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 from ipexctl.facts.network import Rdma

@@ -30,8 +30,7 @@ import recorded_probes
 from ipexctl.doctor import software_rules
 from ipexctl.doctor.cluster_machines import gain_without_slow
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
-from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings, worst
-from ipexctl.doctor.recommend import recommend
+from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings, recommend, worst
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Rdma, Route

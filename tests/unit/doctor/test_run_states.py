@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import pytest
 from doctor_rules_helpers import alone, healthy
 
-from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.run_states import RunLife, run_states
+from ipexctl.doctor.finding import Finding, RunLife, run_states
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import RunProcess, RunSupervisor
 from ipexctl.hosts.host import Host

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_helpers import other_pythons, wait_until
-from ipexctl.commands.fetch_call import as_json, show, show_hosts_with_path, show_other_hosts
+from ipexctl.commands.fetch_command import as_json, show, show_hosts_with_path, show_other_hosts
 from ipexctl.files import destination
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.hosts.host import Host

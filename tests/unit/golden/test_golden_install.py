@@ -19,7 +19,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.system import Mount
 from ipexctl.hosts.host import check_same_home
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.verify_errors import explain
+from ipexctl.stack.env.environment import explain
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.lock.lock import home_obstacle
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement, sources_of

@@ -54,6 +54,6 @@ def test_signatures_are_those_that_were_promised() -> None:
 
 def test_keywords_of_a_run_are_the_options_of_the_spec() -> None:
     declared = _fields("ipexctl/spec.py", "RankOptions", "StartOptions", "RunOptions")
-    declared |= _fields("ipexctl/sync_options.py", "SyncOptions")
+    declared |= _fields("ipexctl/option_declaration.py", "SyncOptions")
     expected = {name: kind.replace("tuple[str, ...]", "Sequence[str]") for name, kind in declared.items()}
     assert _fields("ipexctl/spec.py", "RunKeywords") == expected | {"cwd": "str | Path | None"}

@@ -17,8 +17,7 @@ from ipexctl.node.run.verdict import describe_exit
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui.run.end_of_run import end_lines
-from ipexctl.ui.run.keys import Controls
-from ipexctl.ui.run.state import RunState
+from ipexctl.ui.run.state import Controls, RunState
 
 
 def ends() -> list[Case]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.node.common.frames import FrameError, decode_json, encode_json
-from ipexctl.node.common.handshake import (
+from ipexctl.node.common.link import (
     CHECKPOINT_EXCHANGE,
     CHECKPOINT_FILES,
     FILES,
@@ -21,11 +21,12 @@ from ipexctl.node.common.handshake import (
     MAX_FRAME,
     RANKS,
     ClientHandshake,
+    ConnectionBroken,
     HandshakeError,
+    Link,
     ServerHandshake,
     derive_token,
 )
-from ipexctl.node.common.link import ConnectionBroken, Link
 
 TOKEN = "0123456789abcdef" * 4
 PORTS = (RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, FILES, LINK_SPEED)

@@ -365,7 +365,7 @@ def test_paramiko_reads_the_settings_while_another_thread_imports_it() -> None:
 import sys, threading
 from ipexctl.hosts.host import Host
 from ipexctl.remote.ssh_config import _query_paramiko
-from ipexctl.remote.ssh_imports import import_ssh
+from ipexctl.remote.connector import import_ssh
 sys.setswitchinterval(1e-5)
 threads = [threading.Thread(target=import_ssh), threading.Thread(target=_query_paramiko, args=(Host("n1", "n1"),))]
 for thread in threads:

@@ -22,10 +22,17 @@ from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.env.replies import AvailableWheel, EnvRecord, PipSettings
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.stack.catalog import rows
-from ipexctl.stack.changes import PackageChange, changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.env.envs import EnvsResult, _target_of
 from ipexctl.stack.install import install
-from ipexctl.stack.install_context import InstallContext, InstallRequest, install_request
+from ipexctl.stack.install_context import (
+    InstallContext,
+    InstallRequest,
+    PackageChange,
+    changes_of,
+    install_request,
+    refuse_downgrade,
+    with_packages,
+)
 from ipexctl.stack.lock.indexes import IndexAnswer, lacks_answer_about_mpi
 from ipexctl.stack.lock.lock import Lock, Wheel, home_obstacle
 from ipexctl.stack.lock.pipeline import LockedStack, _Locking, announce_stack, install_line, open_projects

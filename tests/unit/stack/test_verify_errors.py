@@ -8,8 +8,8 @@ from stack_helpers import planned
 from ipexctl.node.common.records import Detail
 from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 from ipexctl.stack.catalog import merged
+from ipexctl.stack.env.environment import explain
 from ipexctl.stack.env.record import SCHEMA
-from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing

@@ -18,7 +18,7 @@ from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.commands import (
     envs_command,
-    fetch_call,
+    fetch_command,
     install_command,
     push_command,
     sync_command,
@@ -97,7 +97,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             "fix found left live logins reason status",
         ),
         (
-            fetch_call.as_json(FetchResult(N1, "ok")),
+            fetch_command.as_json(FetchResult(N1, "ok")),
             """schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older
             other_hosts also_on reason fix seconds""",
         ),
@@ -155,7 +155,7 @@ def test_values_of_documents() -> None:
     assert (LINK["hosts"], LINK["cause"]) == (["node1", "node2"], "link")
     assert DUMP["groups"][1]["frames"][0] == {"function": "load", "file": "train.py", "line": 3}
     assert ENVS["hosts"][0]["envs"][0]["names"] == ["default"]
-    nothing = fetch_call.as_json(FetchResult(N1, "ok"))
+    nothing = fetch_command.as_json(FetchResult(N1, "ok"))
     assert [nothing[name] for name in ("unchanged", "bytes", "received_bytes")] == [0, 0, 0]
     well = why_command.as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
     assert (well["first_failure"], well["cause"]) == (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.ui import messages
-from ipexctl.ui.paragraph import wrapped_fix, wrapped_names
+from ipexctl.ui.messages import wrapped_fix, wrapped_names
 from ipexctl.ui.table import column_widths, row_lines
 
 REASON = "node1: its host key SHA256:4iGGf3Q8V9VuOl+9F82pUz4I2prTWDlBXzHdi82yrAk is unknown"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.ui.run.keys import Controls, read_keys
+from ipexctl.ui.run.state import Controls, read_keys
 from message_data import missing
 
 

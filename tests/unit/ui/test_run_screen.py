@@ -17,8 +17,7 @@ from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.frame import Frame
-from ipexctl.ui.run.keys import Controls
-from ipexctl.ui.run.state import FoldedLog, RunState, colored, shown_rows
+from ipexctl.ui.run.state import Controls, FoldedLog, RunState, colored, shown_rows
 from message_data import missing
 
 

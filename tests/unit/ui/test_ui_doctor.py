@@ -7,8 +7,7 @@ from doctor_rules_helpers import context, healthy
 
 from ipexctl.commands.doctor_command import host_rows, show_doctor
 from ipexctl.doctor.doctor_run import findings_by_host, host_report
-from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
-from ipexctl.doctor.recommend import Recommendation
+from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, Recommendation
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold

@@ -16,6 +16,7 @@ from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_r
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
+from ipexctl.option_declaration import SyncOptions
 from ipexctl.remote.outcome import Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient
@@ -23,7 +24,6 @@ from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.root import find_root
-from ipexctl.sync_options import SyncOptions
 
 
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import faults, files, network, slurm, state, system
+from ipexctl.extras.lab import faults, files, slurm, state, system
 from ipexctl.extras.lab.command import lab_command
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.down import labs_of, mounts_below
@@ -49,7 +49,7 @@ def test_the_networks_of_a_large_lab_hold_all_its_hosts() -> None:
 def test_with_a_second_network_each_host_has_two_addresses() -> None:
     host = plan_lab(LabSpec(hosts=1, internal=True), "lab", 7).hosts[0]
     assert (host.address, host.internal, host.peer_address) == ("10.77.7.11", "10.78.7.11", "10.78.7.11")
-    assert network.interfaces(host) == ("eth0", "eth1")
+    assert files.interfaces(host) == ("eth0", "eth1")
 
 
 def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
@@ -57,7 +57,7 @@ def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
     assert lab.bastion is not None
     assert (lab.bastion.address, lab.bastion.internal) == ("10.77.7.10", "10.78.7.10")
     assert (lab.hosts[0].address, lab.hosts[0].internal) == ("10.78.7.11", None)
-    assert [bridge for _, bridge in network.links(lab.hosts[0])] == [network.INNER]
+    assert [bridge for _, bridge in files.links(lab.hosts[0])] == [files.INNER]
 
 
 def test_home_of_root_is_slash_root() -> None:
@@ -107,19 +107,19 @@ def test_labs_are_found_by_their_network_namespaces() -> None:
 
 def test_interface_names_fit_the_kernel() -> None:
     lab = plan_lab(LabSpec(hosts=400, internal=True), "a" * 24, 254)
-    assert all(len(network.port_name(host, "eth1")) <= 15 for host in lab.hosts)
+    assert all(len(files.port_name(host, "eth1")) <= 15 for host in lab.hosts)
     assert len(lab.uplink) <= 15
 
 
 def test_front_ports_are_isolated_with_a_second_network_only() -> None:
-    assert "isolated on" in network.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1))
-    assert "isolated on" not in network.switch(plan_lab(LabSpec(hosts=2), "lab", 1))
+    assert "isolated on" in files.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1))
+    assert "isolated on" not in files.switch(plan_lab(LabSpec(hosts=2), "lab", 1))
 
 
 def test_no_ipv6_address_is_set_without_ipv6() -> None:
     lab = plan_lab(LabSpec(hosts=1), "lab", 1)
-    assert "fd77:1::11/31" in network.host_network(lab.hosts[0], v6=True)
-    assert "fd77" not in network.host_network(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
+    assert "fd77:1::11/31" in files.host_network(lab.hosts[0], v6=True)
+    assert "fd77" not in files.host_network(lab.hosts[0], v6=False) + files.uplink(lab, v6=False)
 
 
 def test_host_is_found_by_name_if_the_name_is_unique() -> None:
