@@ -184,16 +184,15 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause, the fix and the
-`ipexctl logs` line for that run. Here is one example of each id, printed by rank 1 on node2. *Likely* and *possible*
-say how certain the cause is. The ids are in `why --json` and do not change.
+`ipexctl why RUN` finds these texts [in a run's output](run-end.md#when-it-fails) and prints the cause and the fix.
+Each id has one example, printed by rank 1 on node2. *Likely* and *possible* say how certain the cause is. `why
+--json` has the ids, which do not change.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
-Healthy runs also print `The hostname of the client socket cannot be retrieved` (an address has no name) and `Using the
-loopback address as fallback` (gloo could not resolve a host's own name): `why` ignores both. If it knows no text in the
-output, it names the exception or the exit code.
-"""
+`why` ignores two texts that healthy runs also print: `The hostname of the client socket cannot be retrieved` (an
+address has no name) and `Using the loopback address as fallback` (gloo could not resolve a host's own name). If it
+knows no text in the output, it names the exception or the exit code. """
 
 
 _TAIL = """\
