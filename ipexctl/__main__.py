@@ -29,9 +29,9 @@ def main() -> None:
 
 
 def _end(code: int) -> None:
-    """End the process without finalizing the interpreter, unless a thread still works or output can't be written.
+    """Exit without finalizing the interpreter, unless a thread is still working or output can't be written.
 
-    Finalizing takes 0.04 s, during which Ctrl-C would end a finished call with the signal.
+    Finalizing takes 0.04 s, in which Ctrl-C would turn a finished call into one ended by a signal.
     """
     import atexit
     import signal
@@ -117,7 +117,7 @@ def _print_interrupted(code: int) -> None:
 
 
 def _open_what_was_closed() -> None:
-    """Open closed standard streams (`<&-`): Python has None for them, and files would get their numbers."""
+    """Open standard streams that are closed (`<&-`), because the next opened files would get their numbers."""
     for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)

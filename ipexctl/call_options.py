@@ -1,9 +1,8 @@
-"""Adds the options of this call to the commands that a fix tells the user to type.
+"""Adds the user's options to the commands in a fix, so that they can be pasted.
 
-Sentences of a fix name bare commands, such as `ipexctl install --with tqdm`. Before they are printed, each command in
-them gets the options it needs, so that the line can be pasted: `-H`, `-l` and how to log in for commands about hosts,
-the environment for `run` and commands that name one. An option that the command already has stays. A command that is
-only mentioned ("nothing to do under ipexctl run") is left alone.
+A fix is written with bare commands, such as `ipexctl install --with tqdm`. Commands about hosts get `-H`, `-l` and the
+login options; `run`, and commands that name an environment, get the environment. An option that the command already
+has stays. A command that is only mentioned ("nothing to do under ipexctl run") is left alone.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _COMMAND: Final = re.compile(
     r"(?<!\bunder )(?<!\bof )(?<!\blast )\bipexctl (doctor|envs|exec|install|push|run|sync|trust)\b"
     r"(?! (?:--resume|does|refuses|sets|starts|uses)\b)(?P<rest>(?:(?!\bipexctl )(?:'[^']*'|[^;']))*)"
 )
-"""A command to type, with the rest of its clause."""
+"""A command to type, up to the end of its clause."""
 _LIMIT: Final = re.compile(r"(?:--limit|-l) ('[^']*'|\S+)")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
-"""Other options with the same meaning, or that decide the same thing."""
+"""Option → another spelling of it, or another option that decides the same."""
 _HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
-"""Options that choose hosts: a command with one of them gets neither the hosts nor the limit of the call."""
+"""Options that choose hosts. A command that has one gets neither the user's hosts nor the limit."""
 _PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config")
 
 
@@ -38,7 +37,7 @@ _FOR_SUBMIT: Final = (
     (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
     (re.compile(r"--limit '!([\w.-]+)'"), r"--sbatch=--exclude=\1"),
 )
-"""(pattern of a command in a fix, its replacement) for a submitted run, where the scheduler chooses the nodes."""
+"""(pattern of a command in a fix, replacement) for submitted runs, whose nodes the scheduler chooses."""
 
 
 def for_submit(fix: str) -> str:
@@ -50,7 +49,7 @@ def for_submit(fix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """Options as text to append to a command: each begins with a blank and has a value."""
+    """Options of this call as text to append to a command; each begins with a blank and has a value."""
 
     hosts: str = ""
     run: str = ""
@@ -120,7 +119,7 @@ NO_OPTIONS: Final = CallOptions()
 
 
 def _with_limit(pairs: Pairs, rest: str) -> tuple[Pairs, str]:
-    """Drop the limit of the call if the command has its own; hosts that the call excludes stay excluded."""
+    """Drop the user's limit if the command has one. Hosts that the user excluded stay excluded."""
     chosen = dict(pairs).get("-l")
     match = _LIMIT.search(rest)
     if chosen is None or match is None:

@@ -1,7 +1,7 @@
-"""Errors that end a call early, such as a wrong option or a user's broken file.
+"""Errors that end a call early, such as a wrong option or a broken file of the user.
 
-A host's failure is a value (`Outcome`), not an exception that crosses packages. A planner, a choice or a start that
-cannot give a result returns a `Refusal`.
+The failure of a host is a value (`Outcome`), not an exception that crosses packages. Functions that plan, choose or
+start something return a `Refusal` if they can't.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ class Interrupted(Exception):
 
 
 def place_fix(error: OSError, other: str) -> str:
-    """Fix for a place on this machine that can't be written; suggests freeing space only if the disk or a quota is
-    full."""
+    """Fix for a local directory that can't be written. Suggests freeing space only if the disk or a quota is full."""
     return f"make room there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
 
 
 class IpexctlError(Exception):
-    """A call ends without its result. `message` says what happened and where, `fix` what to type or change next."""
+    """Ends a call without a result. `message`: what happened, and where. `fix`: what to type or change next."""
 
     exit_code = 1
 
@@ -62,7 +61,7 @@ class IpexctlError(Exception):
 
 
 class CallError(IpexctlError):
-    """A valid call that a host, the network or a run prevented; exit code 3 if a host is unreachable."""
+    """A host, the network or a run made a valid call fail. Exit code 3 if a host is unreachable."""
 
     def __init__(self, message: str, *, fix: str = "", exit_code: int = 1) -> None:
         super().__init__(message, fix=fix)
@@ -90,7 +89,7 @@ class FileError(UserError):
 
 
 class CommandLineError(UserError):
-    """A word of a command line that can't be used: what, the line, a caret under the word."""
+    """A word of a pasted command line that can't be used: what, the line, a caret under the word."""
 
     def __init__(self, what: str, *, text: str, column: int, fix: str = "") -> None:
         self.text = text
@@ -110,7 +109,7 @@ def raise_all(errors: Sequence[FileError], main: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there is no plan or choice, and how to get one."""
+    """Returned instead of a plan or choice: why there is none, and how to get one."""
 
     reason: str
     """Names the hosts and the broken rule."""

@@ -1,8 +1,8 @@
-"""Finds the extras: parts of ipexctl that the core works without and never imports by name.
+"""Finds the extras: parts of ipexctl that the core never imports by name and works without.
 
-An extra is an entry point of ipexctl's own distribution, in the group `ipexctl.extras`. It names a value of class
-`Extra` in a module `extension.py`, which imports nothing, so that listing commands stays cheap. Other distributions are
-never asked: packages installed alongside must not change ipexctl. Without an extra its commands are unknown.
+An extra is an entry point of ipexctl's own distribution in the group `ipexctl.extras`. It names a value of class
+`Extra` in a module `extension.py`, which imports nothing, so listing commands stays fast. Entry points of other
+packages are ignored, because a package installed alongside must not change ipexctl.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class CommandEntry(NamedTuple):
     text: str
     module: str
     before: str = ""
-    """The core command that it is listed before; empty: last in its group."""
+    """Core command that it comes before in the list of commands; empty for the end of its group."""
 
 
 class Extra(NamedTuple):
     commands: tuple[CommandEntry, ...]
     adds: Mapping[str, str] = {}
-    """Place in the core → `module:name`. Each place describes itself in its own module."""
+    """Extension point of the core → `module:name`. The core's modules describe their extension points."""
 
 
 @cache
@@ -81,7 +81,7 @@ def commands_of_extras() -> Mapping[str, CommandEntry]:
 
 
 def addition(place: str) -> Any | None:
-    """What an extra adds at that place of the core, or None."""
+    """What an extra adds at this extension point, or None."""
     for extra in extras():
         if place in extra.adds:
             module, _, name = extra.adds[place].partition(":")

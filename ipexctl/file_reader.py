@@ -1,8 +1,8 @@
-"""Reads a file of the control machine that the call or another file names, without ever hanging or filling memory.
+"""Reads local files without ever hanging or filling memory.
 
-A file that was found, or that another file names, must be regular: it is opened without blocking, checked on the open
-descriptor, and read up to the limit of its kind. A pipe is allowed only where the user typed its name (`-H
-<(command)`), and is bounded too. An OSError's `strerror` says what is wrong; callers add the file and line.
+A file that was found, or that another file names, must be a regular file: it is opened without blocking, checked on the
+open descriptor, and read up to a limit for its kind. Pipes are allowed only where the user typed the name
+(`-H <(command)`), also up to the limit. The OSError's `strerror` says what is wrong; callers add file and line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULTS: Final = FileKind("a file of defaults", 64_000)
 IGNORE_FILE: Final = FileKind("a file of patterns", 64_000)
 """Each pattern is tried on each path of the project."""
 VARIABLES: Final = FileKind("a file of variables", _MB)
-"""With the usual stack the kernel gives a process at most 2 MB of variables and arguments."""
+"""With the usual stack limit, the kernel allows a process 2 MB of variables and arguments."""
 REQUIREMENTS: Final = FileKind("a requirements file", 16 * _MB)
 """A lock of 1000 packages with all hashes has 1 MB; uv's, with the wheels of all platforms, 4 MB."""
 ACCELERATE: Final = FileKind("an accelerate config", 64_000)
@@ -75,9 +75,9 @@ def read_regular(path: Path | str, kind: FileKind) -> bytes:
 
 
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
-    """Read a file that the user typed in this call; a pipe is read until its writer closes it.
+    """Read a file whose name the user typed. A pipe is read until its writer closes it.
 
-    A pipe is an error after `PIPE_SILENCE` without a writer, or without a byte from it.
+    Raises an OSError if a pipe has no writer, or sends nothing, for `PIPE_SILENCE`.
     """
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
         return _read_limited(os.open(path, _FLAGS), path, kind)
@@ -129,7 +129,7 @@ def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str
 
 
 def open_regular(path: Path | str | bytes, flags: int = 0) -> int:
-    """Open a regular file or /dev/null; also usable as the opener of `open`. Raises an OSError for anything else."""
+    """Open a regular file or /dev/null; raise an OSError for anything else. Can be the `opener` of `open`."""
     try:
         number = os.open(path, flags | _FLAGS | os.O_NONBLOCK)
     except OSError as error:
@@ -182,4 +182,4 @@ def _read_limited(number: int, path: Path | str, kind: FileKind) -> bytes:
 
 def _too_large(path: Path | str, kind: FileKind) -> TooLargeError:
     size = f"{kind.limit >> 20} MB" if kind.limit % _MB == 0 else f"{kind.limit:,} bytes"
-    return TooLargeError(errno.EFBIG, f"it has more than {size}: it can't be {kind.noun}", os.fspath(path))
+    return TooLargeError(errno.EFBIG, f"it is larger than {size}, too large for {kind.noun}", os.fspath(path))

@@ -1,9 +1,9 @@
-"""Decides whether a found file counts that nobody named: only if nobody but the caller or root can write it.
+"""Decides whether ipexctl uses a file that it found: only if nobody but the user or root can write it.
 
-This is the rule of git's safe.directory. `node/common/walk.py` enters the path; the file, its directory and each link
-on the way are checked as a home is, and under sudo SUDO_UID's files count too. `file_reader` reads only the file that
-was checked. Entries of `trusted-directories` in the user's config.toml are exempt; they are read only here and only
-after a failed check, so that no project file can add to them. The one parser of TOML is here, too.
+This is the rule of git's safe.directory. The file, its directory and each link on the way are checked
+(`node/common/walk.py`); under sudo the files of SUDO_UID count as the user's. `file_reader` then reads only the file
+that was checked. Directories in `trusted-directories` of the user's config.toml are exempt. That list is read only here
+and only after a failed check, so that no project file can add to it. TOML is parsed here.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ Objection = Literal["owner", "group", "acl", "others"]
 
 class Distrust(NamedTuple):
     part: PathPart
-    """The file, a link on the way, or the directory of one."""
+    """The file, a link on the way to it, or the directory that contains one of them."""
     objection: Objection
     directory: str
-    """The directory to trust, with its links resolved."""
+    """Directory that the user would have to trust, with its links resolved."""
 
 
 def objection_to(file: PathPart, directory: PathPart) -> tuple[PathPart, Objection] | None:
@@ -105,7 +105,7 @@ def objection_to(file: PathPart, directory: PathPart) -> tuple[PathPart, Objecti
 
 
 def find_distrust(path: Path | str) -> Distrust | None:
-    """What speaks against a found file, ignoring `trusted-directories`. None also if the file does not exist."""
+    """Why a found file is not used, ignoring `trusted-directories`; None if nothing is wrong or there is no file."""
     return next(iter(_distrusts(os.fspath(path))), None)
 
 
@@ -117,10 +117,10 @@ def check_found(
     more: str = "",
     role: str = "was found, not named, and does not count",
 ) -> None:
-    """Raise a UserError for a found file that does not count.
+    """Raise a UserError for a found file that may not be used.
 
-    `naming`: how to name the file in a call. `trust`: the entry to propose for `trusted-directories`, instead of the
-    file's directory. `more`: another way out. `role`: what the file would decide.
+    `naming`: options that name the file. `trust`: entry to propose for `trusted-directories`, instead of the file's
+    directory. `more`: another fix. `role`: what the file would decide.
     """
     trusted: tuple[str, ...] | None = None
     for distrust in _distrusts(os.fspath(path)):

@@ -1,7 +1,7 @@
-"""Hugging Face: repositories of a hub as a call names them, and versions of transformers and accelerate. Values only.
+"""Names of Hugging Face repositories, and the versions of transformers and accelerate that changed something for us.
 
-The versions that dropped IPEX and oneCCL, or fixed a fault, were read from the wheels on PyPI in November 2026. All
-messages take versions and commands from here.
+The versions that dropped IPEX and oneCCL, or fixed a bug, come from the wheels on PyPI of November 2026. All messages
+take versions and commands from here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_repo(text: str) -> HubRepo:
     repo_id, at, revision = name.partition("@")
     if not is_repo_id(repo_id) or (at and not is_revision(revision)):
         fix = "name it as its page on the hub does: ipexctl push hf:org/model"
-        raise UserError(f"{text[:200]!r} can't be a repository of a hub", fix=fix)
+        raise UserError(f"{text[:200]!r} can't be a hub repository", fix=fix)
     return HubRepo(PREFIXES[f"{prefix}:"], repo_id, revision or DEFAULT_REVISION)
 
 

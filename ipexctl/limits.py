@@ -1,7 +1,7 @@
-"""Limits of the control machine that a user can feel, in seconds. `node/common/limits.py` has those of the nodes.
+"""Time limits of the control machine that a user can notice, in seconds. `node/common/limits.py` has the nodes' limits.
 
-Imports nothing, so that any module can take a limit from here. Limits that no user feels stay with the only code that
-reads them. docs/run-watch.md lists those that a user can set or meets, and a test compares its figures with these.
+A limit that no user notices stands beside the code that uses it. docs/run-watch.md lists the limits that a user can set
+or may meet; a test compares its figures with these.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 DEAD_AFTER: Final = 30
-"""Without a packet from a connected host. The connection counts as lost at most half of this later."""
+"""Time without a packet from a connected host, after which the connection is lost. Noticed at most half of it later."""
 STEP_SILENCE: Final = 3600.0
-"""A step of ipexctl without `--timeout` may neither print nor read for this long; then a disk of the host hangs."""
+"""Without `--timeout`, a step of ipexctl that neither prints nor reads for this long is taken to hang on a disk."""
 FETCH_SILENCE: Final = 60.0
-"""Without a sign of life from a host that sends files (one every 5 seconds, also while it only reads). Then its program
-is ended, if there is no `--timeout`."""
+"""Without `--timeout`, the program on a host that sends files is ended if it gives no sign of life for this long. It
+gives one every 5 seconds, even while it only reads."""
 PROBE_REST: Final = 5.0
 """For the rest of a probe after its first output: a dead file server must not block doctor."""
 PIPE_SILENCE: Final = 60.0
-"""A pipe on the command line may be silent for this long: its command may ask a cloud for hosts."""
+"""A pipe on the command line may be silent for this long, because its command may ask a cloud for hosts."""
 CANCEL_GRACE: Final = 2.0
 """Between TERM and KILL for what a cancelled call started on a host."""
 CANCEL_CLEANUP: Final = 6.0
@@ -29,7 +29,7 @@ PS_ANSWER: Final = 30.0
 WHY_ANSWER: Final = 60.0
 """For node0's answer to `why`, which reads the end of all output."""
 SLOW_ANSWER: Final = 60.0
-"""For the answers of node0 and of a suspect's host to `slow`."""
+"""For answers to `slow`, from node0 and from the host of a slow rank."""
 STOP_ANSWER: Final = 60.0
 """For node0's answer to `stop` and `why --stacks`, including the time that the ranks need."""
 STOP_WAIT: Final = 20.0
@@ -39,16 +39,16 @@ DUMP_WAIT: Final = 10.0
 STOP_DELIVERY: Final = 5.0
 """The second Ctrl-C waits this long for the first one's request to reach node0; the third does not wait."""
 STOPPED_RUN_SILENCE: Final = 8.0
-"""Without an event of a run that this call stopped. Its last lines may then be missing."""
+"""A call that stopped a run waits this long for each further event. The run's last lines may be missing then."""
 DUMP_FRESH: Final = 60.0
 """A stack dump of a running run is reused for this long: taking one stops the ranks for a moment."""
 
 NODE0_MOST_SILENCE: Final = 30.0
-"""Without a frame of a followed run before the connection to node0 counts as lost; at most half of `--reconnect`."""
+"""The connection to node0 counts as lost after this time without a frame, or after half of `--reconnect` if less."""
 NODE0_LEAST_SILENCE: Final = 10.0
-"""The same for a short `--reconnect`: node0 sends a frame of a silent run every 5 seconds, and may be late."""
+"""Lower bound for that time: node0 sends a frame of a silent run every 5 seconds, and may be late."""
 NODE0_STEADY: Final = 30.0
-"""After frames for this long, a connection counts as if it had never been lost."""
+"""Once frames have arrived for this long, earlier losses of the connection no longer count."""
 
 MIRROR_INTERVAL: Final = 10.0
 """Between two passes of `fetch --follow`: a page that draws curves reloads them every 30 seconds."""
@@ -72,7 +72,7 @@ LOCK_VALID: Final = 3600.0
 CONNECTIVITY_VALID: Final = 600.0
 """Connections that a run used are not checked again for this long."""
 LOGINS_REMEMBERED: Final = 7200.0
-"""Failed logins between nodes are not retried for this long where the ranks need none."""
+"""If ranks can start without logins between nodes, a login that failed is not tried again for this long."""
 NETWORK_CHECK: Final = 8.0
 """For all connections that doctor tries between the hosts; longer for many hosts."""
 CHECKED_CONNECTION: Final = 3.0
@@ -83,9 +83,9 @@ TRUST_LOGIN: Final = 25
 ENV_BUILD: Final = 3600.0
 """To build an environment on a host: gigabytes onto a slow disk."""
 ENV_CHECK: Final = 120.0
-"""For a look at an environment that exists."""
+"""To check an existing environment."""
 ENV_UNCHANGED_CHECK: Final = 30.0
-"""For the short check that lets `install` see that nothing is to do; a slower host gets the full check."""
+"""For the short check by which `install` sees that there is nothing to do. A slower host gets the full check."""
 ENV_STEP: Final = 300.0
 """For each step of a verification: the first import of torch from a cold file server takes minutes."""
 LOCK_SOLVE: Final = 300.0
@@ -93,19 +93,19 @@ LOCK_SOLVE: Final = 300.0
 PROJECT_LOCK: Final = 60.0
 """For uv to write out the versions of a project's uv.lock; it reads two files and takes 20 ms."""
 INDEX_ANSWER: Final = 5.0
-"""For an index to answer; then the plan is made without it."""
+"""For an index to answer. After that the plan is made without it."""
 INDEX_ANSWER_VALID: Final = 86400.0
 """Commands that query no index use its last answer for this long."""
 
 PEER_SERVER_START: Final = 20.0
 """For a host to start serving files to the others, before they take another route."""
 SYNC_CLEANUP: Final = 20.0
-"""For a host to remove what a sync sent and applied; a slower one keeps it for a day."""
+"""For a host to remove temporary files of a sync. A slower host removes them with a sync a day later."""
 
 TEMPLATE_RENDERED: Final = 5.0
-"""For one template of a playbook; a longer one never ends."""
+"""For one template of a playbook. One that takes longer is taken to never end."""
 TEMPLATE_REPLY: Final = 8.0
-"""The same from outside, for a template that TEMPLATE_RENDERED can't interrupt: a single step of Python."""
+"""For the process that renders it, in case a single step of Python can't be interrupted by TEMPLATE_RENDERED."""
 
 LAB_LOCK: Final = 30.0
 """To wait for another call that works on the lab."""

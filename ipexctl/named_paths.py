@@ -1,6 +1,6 @@
-"""Opens the place that a call names for its output, such as FILE of `--summary` or DEST of `fetch`.
+"""Opens the path that the user names for output, such as FILE of `--summary` or DEST of `fetch`.
 
-`node/common/walk.py` decides whose place it may be.
+`node/common/walk.py` decides who may own the directories on the way.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool 
 
 
 def check_named_file(path: Path | str) -> None:
-    """Raise what `open_named_file` would raise because of another account."""
+    """Raise the error that `open_named_file` would raise because of another account."""
     if _open_stream(path, opens=False) is None:
         _enter(path, is_file=True).__exit__()
 

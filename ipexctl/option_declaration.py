@@ -1,7 +1,7 @@
 """Declares an option once for the command line, ipexctl.toml, playbooks and the hosts.
 
-Such an option is a field of a frozen dataclass, made by `declare`: of `RankOptions` (what a rank gets), `SyncOptions`,
-`RunOptions`. From its `Declaration` follow
+Such an option is a field, made by `declare`, of a frozen dataclass: `RankOptions` (what a rank gets), `SyncOptions`,
+`RunOptions`. Its `Declaration` decides
 
 - the command-line option, its help and its key in ipexctl.toml: `commands/shared_options.py: grouped`
 - the option of the playbook modules run and sync: `extras/play/modules/__init__.py: declared_options`
@@ -9,7 +9,7 @@ Such an option is a field of a frozen dataclass, made by `declare`: of `RankOpti
 - the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
 - the way to the hosts: `spec.py: asked_of`, `AgentOptions` of `node/common/plan.py`
 
-The defaults here are those that several rooms need; others stand in their option's declaration.
+Only defaults that several packages need are here; the others are in their option's declaration.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ipexctl.errors import UserError
 FORKS: Final = 32
 CONNECT_SECONDS: Final = 10.0
 RECONNECT_SECONDS: Final = 300.0
-"""Without a word from node0 until a call stops following a run. The run itself does not depend on the call."""
+"""A call stops following a run after this time without a frame from node0. The run keeps running."""
 TRANSPORT: Final = "auto"
-"""The way to hosts: job steps within an allocation that has them, else ssh."""
+"""How hosts are reached: by job steps inside an allocation that allows them, else by ssh."""
 DEFAULT_ENV: Final = "default"
 DEFAULT_HOME: Final = "~/.ipexctl"
 HUB_MACHINE: Final = "auto"
@@ -40,24 +40,24 @@ LAB_HOMES: Final = "/home"
 
 _DECLARATION: Final = "declaration"
 _LONGEST: Final = 10_000_000
-"""Seconds, about four months: a longer timeout is a mistake, and more than the system's clocks take."""
+"""Seconds, about four months. A longer timeout is a mistake, and too long for some system calls."""
 
 
 class Declaration(NamedTuple):
     words: str
-    """As in the help: `--export -x KEY[=VALUE]`."""
+    """Names and value, as in the help: `--export -x KEY[=VALUE]`."""
     help: str
     panel: str = ""
     """The group of options in `ipexctl run --help-all`."""
     least: float | None = None
     most: float | None = None
     kind: str = ""
-    """Its kind in a playbook if the Python type does not say it: a path, an environment's name."""
+    """Kind of value in a playbook, if the Python type does not tell: `path`, `env`."""
     lost_in: tuple[str, ...] = ()
-    """Targets of `ipexctl export` that cannot express it, and the consequence."""
+    """Targets of `ipexctl export` that can't express the option."""
     consequence: str = ""
     in_sh: str = ""
-    """For an option of the rank wrapper: words before a command with the same effect. `{}` stands for the value."""
+    """Words to put before a command in a shell for the same effect as in the rank wrapper. `{}`: the value."""
 
     @property
     def flag(self) -> str:

@@ -1,8 +1,8 @@
-"""The ways to start rank wrappers on the nodes, and what follows from each for everything else. Values and text only.
+"""How a call reaches the nodes and how ranks are started there. Values and text only.
 
-A `Starter` is the way of one call: mpirun over ssh, Slurm's srun, or a queue that an extra adds, where a run begins
-hours later (`run/queue.py`). In a plan, a `RankStarter` needs no MPI: ipexctl starts the ranks itself, or srun's step
-does. Only the functions at the end compare names; everyone else asks the starter what it needs.
+A `Starter` is how one call reaches the nodes: over ssh, by Slurm's srun, or through a queue that an extra adds, in
+which a run may begin hours later (`run/queue.py`). A `RankStarter` starts the ranks of a plan without an MPI: ipexctl
+itself, or a step of srun. Only the functions at the end compare names; all other code asks the starter what it needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RankStarter(Protocol):
 
     @property
     def flavor(self) -> RankFlavor:
-        """Name in plans, beside those of MPIs."""
+        """Name in plans, where others name an MPI."""
 
     @property
     def title(self) -> str:
@@ -37,11 +37,11 @@ class RankStarter(Protocol):
 
     @property
     def started(self) -> str:
-        """Words about the ranks: `started by …`."""
+        """Text for messages: `started by …`."""
 
     @property
     def why(self) -> str:
-        """Why a plan takes it without being asked."""
+        """Why a plan takes it by default."""
 
     @property
     def is_preferred(self) -> bool:
@@ -49,21 +49,21 @@ class RankStarter(Protocol):
 
     @property
     def no_logins(self) -> str:
-        """Why no node logs in to another for it; empty if node0 does."""
+        """Why node0 does not log in to the other nodes; empty if it does."""
 
     @property
     def has_starters(self) -> bool:
         """True if the control machine begins a starter on each host but node0."""
 
     def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
-        """True if a plan with these ranks (host → number) needs no MPI."""
+        """True if it can start these ranks. `counts`: host → number of ranks."""
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Words before those that start one rank. Empty: supervisor and starters start each rank with its number."""
+        """Words that come before the rank wrapper's. Empty if supervisor and host starters start each rank."""
 
 
 class Starter(Protocol):
-    """The way to the nodes: of the call, and from node0 to the others."""
+    """How the call reaches the nodes, and how node0 reaches the others."""
 
     @property
     def name(self) -> str:
@@ -75,38 +75,38 @@ class Starter(Protocol):
 
     @property
     def no_logins(self) -> str:
-        """Why no node logs in to another, for `trust`; empty if node0 does, so that trust and its config count."""
+        """Why node0 does not log in to the other nodes, for `trust`; empty if it does."""
 
     @property
     def remote_shell(self) -> str:
-        """Script that mpirun on node0 calls instead of ssh; empty: ssh."""
+        """Script that mpirun on node0 calls instead of ssh; empty for ssh."""
 
     @property
     def ranks(self) -> RankStarter:
-        """What may start the ranks of a plan over several hosts without an MPI."""
+        """Starter of ranks for plans over several hosts that need no MPI."""
 
     @property
     def waits(self) -> bool:
-        """True if its runs wait in a queue, and get hosts and ranks later: it is a `Queue` of `run/queue.py`."""
+        """True for a `Queue` (`run/queue.py`): runs wait, and get hosts and ranks later."""
 
     def job(self, environ: Mapping[str, str]) -> str:
-        """Number of the job that the call's nodes belong to; empty if no job counts for the run."""
+        """Id of the scheduler's job that the nodes belong to; empty outside a job."""
 
     def job_title(self, job: str) -> str:
         """The job, for people."""
 
     def seconds_left(self, job: str) -> int | None:
-        """Until the job ends, asked of its scheduler; None without a limit or an answer."""
+        """Seconds until the job ends, from the scheduler; None without a limit or an answer."""
 
     def announcement(self, environ: Mapping[str, str]) -> str:
-        """A line for the user if it was chosen without being asked for; or empty."""
+        """Line that tells the user how hosts are reached, if ipexctl chose it; or empty."""
 
 
 class DirectStart:
-    """Ranks without an mpirun: the supervisor starts those of node0, and a host starter those of each other host.
+    """Starts ranks without an mpirun: the supervisor those of node0, and a host starter those of each other host.
 
-    The control machine begins the host starters over its own sessions, so no node logs in to another. This suffices for
-    gloo and independent copies; oneCCL and the MPI backend take a rank's number from an mpirun.
+    The control machine starts the host starters over its own sessions, so no node logs in to another. This works for
+    gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun.
     """
 
     flavor: Final[RankFlavor] = "none"
@@ -121,7 +121,7 @@ class DirectStart:
         return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")
 
     def is_single(self, counts: Mapping[str, int], node0: str) -> bool:
-        """True if the plan has one rank, on node0: it needs no mpirun with any backend."""
+        """True if the plan has one rank, on node0. No backend needs an mpirun then."""
         return list(counts.items()) == [(node0, 1)]
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ DIRECT: Final = DirectStart()
 
 
 class MpirunOverSsh:
-    """The default: node0 logs in to the other nodes, and the control machine to all of them."""
+    """The default: the control machine logs in to all nodes, and node0 to the others."""
 
     name: str = "ssh"
     uses_ssh: Final = True
@@ -174,7 +174,7 @@ exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mem=0 --cpu-bind=n
 
 @dataclass(frozen=True, slots=True)
 class SrunStep:
-    """One step of the job that starts all ranks of a plan over several hosts."""
+    """Starts all ranks of a plan over several hosts as one step of the job."""
 
     flavor: RankFlavor = "srun"
     title: str = "Slurm's srun"
@@ -189,14 +189,13 @@ class SrunStep:
         return len(counts) > 1 and backend not in ("ccl", "mpi")
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Words of srun. Without --cpus-per-task: it implies --exact, and the step would get only CPUs that Slurm
-        chooses, fewer than the plan's where they don't divide evenly. So it has all CPUs of the job, from which the
-        plan was made."""
+        """Words of srun. There is no --cpus-per-task, because it implies --exact: Slurm would choose the CPUs, fewer
+        than the plan's where they don't divide evenly. Without it the step has all CPUs of the job, as the plan has."""
         options = (
             *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
             # Rank N is on line N of the file, whatever order Slurm has for the nodes.
             *("--distribution=arbitrary", f"--nodelist={hostfile}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
-            # When a rank or node fails, the supervisor ends the others, and not before their last lines have come.
+            # If a rank or node fails, the supervisor ends the others once their last lines have arrived.
             *(
                 "--no-kill",
                 "--kill-on-bad-exit=0",
@@ -215,7 +214,7 @@ STEP: Final = SrunStep()
 
 @dataclass(frozen=True, slots=True)
 class WithinJob:
-    """srun in a job: one step starts all ranks, or one daemon of an mpirun on each node. Nobody logs in to a node."""
+    """Inside a Slurm job: srun starts all ranks, or mpirun's daemon on each node. Nothing logs in to a node."""
 
     name: str = "srun"
     uses_ssh: bool = False
@@ -246,7 +245,7 @@ OVER_SRUN: Final = WithinJob()
 
 
 def starter_of(name: str) -> Starter:
-    """The starter of a record. An extra adds other names as `starter:NAME`; an unknown one counts as ssh."""
+    """The starter that a record names. Extras add names as `starter:NAME`; an unknown name counts as ssh."""
     if name == OVER_SRUN.name:
         return OVER_SRUN
     added: Starter | None = None if name == OVER_SSH.name else addition(f"starter:{name}")
@@ -267,8 +266,8 @@ def choose_starter(
     *,
     find_program: Callable[[str], str | None] = which,
 ) -> Starter:
-    """The way to the hosts of a call. None as `wanted` means a command that needs ssh. Inside a Slurm allocation it is
-    srun, unless the call says how to log in."""
+    """Choose how the call reaches its hosts: srun inside a Slurm allocation, unless there are login options; else ssh.
+    `wanted`: None for a command that needs ssh."""
     if wanted == "ssh":
         return OVER_SSH
     if hosts is None:

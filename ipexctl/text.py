@@ -1,8 +1,7 @@
-"""Text on its way to a terminal, and names on their way to a shell.
+"""Makes text safe for terminals and names safe for shells; formats sizes, durations, counts and lists of words.
 
-Text from hosts, files and ranks is not trusted. `printable` replaces everything that a terminal would obey;
-`neutralise` leaves only colors, tabs and newlines of a rank's output. A name that goes unquoted into a line of sh is
-checked or refused. All messages format sizes, durations, counts and lists of words here.
+Text from hosts, files and ranks is not trusted. `printable` replaces every character that a terminal would obey, and
+`neutralise` leaves only colors, tabs and newlines of a rank's output.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SEQUENCE: Final = re.compile(
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AS_ASCII: Final = "ipexctl.ascii"
-"""Error handler of an encoder: our own signs become ASCII, any other character is escaped."""
+"""Name of an encoding error handler: symbols of our own become ASCII, any other character is escaped."""
 _SIGNS: Final = {"─": "-", "│": "|", "…": "...", "→": "->", "µ": "u"}
 
 
@@ -46,7 +45,7 @@ codecs.register_error(AS_ASCII, _in_ascii)
 
 
 def is_ascii_locale(environ: Mapping[str, str]) -> bool:
-    """True if the user chose the locale C. Python then writes UTF-8 and sets LC_CTYPE itself."""
+    """True if the user chose the locale C. Python itself would then write UTF-8 and set LC_CTYPE."""
     of_characters = environ.get("LC_CTYPE", "").replace("C.UTF-8", "")
     return (environ.get("LC_ALL") or of_characters or environ.get("LANG", "")) in ("C", "POSIX")
 
@@ -66,7 +65,7 @@ def variable_in_sh(name: str) -> str:
 
 
 def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
-    """A host's time in the zone of the control machine; `?` for an invalid one."""
+    """Format a host's time in the control machine's time zone; `?` if it is invalid."""
     try:
         return time.strftime(pattern, time.localtime(at))
     except (OverflowError, ValueError, OSError):
@@ -90,7 +89,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with a replacement for each character that a terminal would obey rather than show."""
+    """Replace each character that a terminal would obey rather than show."""
     if text.isprintable():
         return text
     return "".join(
@@ -104,7 +103,7 @@ def printable_lines(text: str) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Output in which a terminal obeys only colors, tabs and newlines. Colors end with the text."""
+    """Remove all that a terminal would obey, except colors, tabs and newlines. Colors end with the text."""
     if text.isprintable():
         return text
     text = _SEQUENCE.sub(lambda sequence: sequence[0] if _COLOR.fullmatch(sequence[0]) else "", text)

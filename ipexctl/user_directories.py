@@ -1,6 +1,6 @@
-"""This account of the control machine: its name, and its ipexctl directories, which are closed to others.
+"""Name of the user's account, and its ipexctl directories, which are closed to others.
 
-An account may have no passwd entry, as in a container started with a number, and no HOME.
+The account may have no passwd entry, as in a container started with a numeric uid, and no HOME.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def account_name() -> str:
 
 
 def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
-    """The directory, closed to others: older versions made it with the umask. Its parents are left alone."""
+    """Return the directory, closed to others, because older versions made it with the umask. Parents are not changed."""
     # Imported here: 3 ms, which --help does not need, nor the other modules here, 5 ms. Also for a Mac, where
     # `Application Support` is one place for data, state and configuration.
     from platformdirs.unix import Unix

@@ -1,1 +1,1 @@
-"""Models and datasets of a hub: downloaded once, on one machine, then copied to every host's cache."""
+"""Downloads models and datasets from a hub once, on one machine, and copies them to every host's cache."""

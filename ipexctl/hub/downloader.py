@@ -1,9 +1,9 @@
-"""Chooses the machine that downloads from a hub, and its Python with huggingface_hub, installed there if none has it.
+"""Chooses the machine that downloads from a hub, and a Python there that has huggingface_hub.
 
-Under `auto` it is the first host that reaches the hub, preferably one with huggingface_hub, else the control machine,
-to spare the control machine's uplink. A hub on a loopback address belongs to the control machine alone: elsewhere
-another program may listen there, and would get the token. `hub-download` is made like an install, in that machine's
-home; without torch there is no stack to choose and no training step to verify.
+`auto` takes the first host that reaches the hub, preferably one with huggingface_hub, to spare the control machine's
+uplink; if no host does, the control machine. A hub on a loopback address is reached from the control machine only: on a
+host, another program may listen there and would get the token. If no Python has huggingface_hub, an environment
+`hub-download` is installed in that machine's home, without torch.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ PACKAGE: Final = "huggingface_hub"
 NAME: Final = "hub-download"
 _ROW: Final = StackSpec(name="hub", torch="", torch_patches=(), torch_pythons=())
 _REQUIREMENT: Final = f"{PACKAGE}>=0.30"
-"""First version that lists a tree's files with hashes and has the hub's message in its errors."""
+"""First version that lists files with hashes and puts the hub's message into its errors."""
 _OLDEST_GLIBC: Final = "2.28"
 
 
 def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
-    """Replace its fix, which has options of `install` that `push` lacks."""
+    """Replace the fix, because it has options of `install` that `push` lacks."""
     return HostError(
         f"{PACKAGE} can't be installed for the download: {refusal.reason}",
         f"an index of yours: PIP_INDEX_URL=URL; or install {PACKAGE} beside ipexctl; or, without internet, "
@@ -141,7 +141,7 @@ _TOKEN_FILE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """The hub as huggingface_hub would use it on the control machine."""
+    """Address and token of the hub, as huggingface_hub finds them on the control machine."""
 
     endpoint: str
     token: str
@@ -170,7 +170,7 @@ def hub_access(environ: Mapping[str, str]) -> HubAccess:
         token = _token_of_file(environ)
     token = token.strip()
     if not token.isprintable() or not token.isascii() or " " in token:
-        raise UserError("the token of the hub has characters that no token has", fix="set HF_TOKEN again")
+        raise UserError("the token for the hub has characters that no token has", fix="set HF_TOKEN again")
     return HubAccess(endpoint, token)
 
 
@@ -223,7 +223,7 @@ def find_downloader(
     python = python_of(known)
     if python is None:
         name = "the control machine" if is_control else host.name
-        watch(Notice(f"{name}: no environment has {PACKAGE}: a small one is made for the download"))
+        watch(Notice(f"{name}: no environment has {PACKAGE}; making a small one for the download"))
         python = install_downloader(host, known, pool, home, watch)
     return Downloader(host, python, is_control)
 

@@ -1,8 +1,8 @@
 """`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache.
 
-One machine downloads (`node/files/hub_download.py`); the rest is a push like any other (`files/push.py`), so the uplink
-carries each byte once. The token goes to the downloading machine only, on stdin. A list from a host is checked before
-use (`node/common/hub_cache.py: misplaced`).
+One machine downloads (`node/files/hub_download.py`), and the files then go from host to host as in any push
+(`files/push.py`), so the uplink carries each byte once. Only the downloading machine gets the token, on stdin. A file
+list from a host is checked before use (`node/common/hub_cache.py: misplaced`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PushedRepo:
 @dataclass(frozen=True, slots=True)
 class HubPushReport(PushReport):
     on: str = ""
-    """The machine that downloaded."""
+    """Name of the machine that downloaded."""
     repos: tuple[PushedRepo, ...] = ()
 
 
@@ -188,7 +188,7 @@ def _download(
     )
     snapshots = reply.decode(DownloadReply).snapshots
     if [found.folder for found in snapshots] != folders:
-        raise MalformedReply("it has other repositories", str(dict(reply))[:200])
+        raise MalformedReply("it names other repositories", str(dict(reply))[:200])
     return [entry for found in snapshots for entry in _read_entries(found.folder, found.entries)], snapshots
 
 
@@ -202,7 +202,7 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
     except (AgentError, JsonError, TypeError, ValueError) as error:
         raise MalformedReply(str(error), text[:200]) from None
     if wrong := misplaced(entries, folder):
-        raise MalformedReply("a file has no place in the cache of a hub", wrong)
+        raise MalformedReply("a file does not belong in a hub cache", wrong)
     return entries
 
 
@@ -260,7 +260,7 @@ class _HubCarrier:
         return StoreLocation(host, self._downloader.python, offered.result(), addresses.get(host.name), is_guarded=True)
 
     def _keep_offer(self, request: OfferRequest, stdin: StdinQueue, offered: Future[str]) -> None:
-        """The offer lasts until this call's stdin ends."""
+        """Keep the offer until stdin ends."""
 
         def on_event(event: Reply) -> None:
             if event.get("event") == "offered" and not offered.done():
