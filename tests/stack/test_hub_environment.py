@@ -32,7 +32,7 @@ def test_a_small_environment_downloads_and_the_next_call_takes_it(tmp_path: Path
 
         found, notices = call("push", "hf:org/tiny", "--on", "node1")
         assert (found["on"], {host["status"] for host in found["hosts"]}) == ("node1", {"changed"})
-        assert "a small one is made for the download" in notices
+        assert "making a small one for the download" in notices
         environments, _ = call("envs")
         assert {host["name"]: [entry["names"] for entry in host["envs"]] for host in environments["hosts"]} == {
             "node1": [["hub-download"]], "node2": []
