@@ -117,13 +117,13 @@ class SyncOptions:
     )
     include: tuple[str, ...] = declare(
         "--include PAT",
-        "Sync files that are excluded otherwise, such as credentials; repeatable.",
+        "Sync files that are excluded by default, such as credentials; repeatable.",
         (),
         panel=PROJECT,
         lost_in=("shell",),
         consequence="it leaves credentials out",
     )
     data: tuple[str, ...] = declare(
-        "--data DIR", "Directory that every host has already; it is not synced. Repeatable.", (), panel=PROJECT
+        "--data DIR", "Directory that every host already has; it is not synced. Repeatable.", (), panel=PROJECT
     )
     allow_big: bool = declare("--allow-big", "Sync a project of more than 1 GB or 20,000 files.", False, panel=PROJECT)

@@ -32,7 +32,7 @@ def account_name() -> str:
 
 
 def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
-    """Return the directory, closed to others, because older versions made it with the umask. Parents are not changed."""
+    """Return the directory, closed to others: older versions made it with the umask. Parents are not changed."""
     # Imported here: 3 ms, which --help does not need, nor the other modules here, 5 ms. Also for a Mac, where
     # `Application Support` is one place for data, state and configuration.
     from platformdirs.unix import Unix
