@@ -1,8 +1,8 @@
 """Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure.
 
-The YAML's header has the command, and the lines of a hostfile for mpirun. accelerate refuses a file with an unknown
-key, so each key depends on the version: mpirun since 0.28, oneCCL and IPEX only in older ones. What the plan has and
-accelerate cannot be told (cores, memory, interface, unequal hosts) is a note.
+The YAML's header has the command and the lines of mpirun's hostfile. accelerate refuses a file with an unknown key, so
+each key depends on the version: mpirun since 0.28, oneCCL and IPEX only in older versions. What accelerate has no key
+for (cores, memory, interface, unequal hosts) is a note.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ipexctl.node.common.plan import Plan
 FIRST_MPIRUN: Final = "0.28"
 _MARK: Final = "mpirun-host:"
 CCL_BY_RANKS: Final = "1.8"
-"""Before this version, mpirun_ccl was ignored on a single machine."""
+"""Older versions ignore mpirun_ccl on a single machine."""
 
 
 def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
-    """`hostfile`: path of a hostfile for mpirun, which the command in the header makes from the lines there.
+    """`hostfile`: path of mpirun's hostfile, which the command in the header makes from the lines there.
 
     `has_ccl`: the environment has oneCCL's bindings.
     """
-    import yaml  # costs start-up
+    import yaml  # imported late for a fast start
 
     if plan.world_size > 1:
         require_process_group(plan, "accelerate")
@@ -39,7 +39,7 @@ def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has
             f"mpirun_ccl is 0, for gloo, although the environment has oneCCL's bindings: {plan.backend_reason}"
         )
     words = plan.command[1:] if plan.command[0] == plan.python else plan.command
-    head = [comment(f"{len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}")]
+    head = [comment(f"{len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'of today'}")]
     head += [commented_command(["accelerate", "launch", "--config_file", "THIS", *words])]
     head += header(_requirements(plan))
     if plan.world_size > 1:
@@ -50,8 +50,9 @@ def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has
 
 
 def mpirun_hostfile(plan: Plan) -> tuple[str, ...]:
-    """Its lines. Each host is named by its address, like `main_process_ip`: the plan's own file has node0's address and
-    names."""
+    """Lines of mpirun's hostfile. Each host is named by its address, like `main_process_ip`; the plan's own hostfile
+    has node0's address and names.
+    """
     form = "{} slots={}" if plan.flavor == "openmpi" else "{}:{}"
     return tuple(form.format(host.address, len(host.ranks)) for host in plan.hosts)
 
@@ -59,14 +60,14 @@ def mpirun_hostfile(plan: Plan) -> tuple[str, ...]:
 def _requirements(plan: Plan) -> str:
     needed = "Needed on every host: accelerate, torch and the script's packages"
     if len(plan.hosts) > 1:
-        needed += "; an mpirun on the path, the script at the same path, and ssh from the first host to the others"
-    return f"{needed}. Call it on the first host." if len(plan.hosts) > 1 else f"{needed}."
+        needed += "; an mpirun on PATH, the script at the same path, and ssh from the first host to the others"
+    return f"{needed}. Run it on the first host." if len(plan.hosts) > 1 else f"{needed}."
 
 
 def _config(
     plan: Plan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Configuration and notes. accelerate refuses a file with an unknown key; no version means the newest."""
+    """Configuration and notes. No version means the newest one."""
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if plan.world_size > 1 else "NO",
@@ -90,7 +91,7 @@ def _multi_process(config: dict[str, Any], plan: Plan, version: str, hostfile: s
     config |= {"main_process_ip": plan.master_addr, "main_process_port": plan.master_port or 29500}
     notes = []
     if before(version, FIRST_MPIRUN):
-        notes.append(f"accelerate {version} starts no mpirun: mpirun -f {hostfile} … accelerate launch … by hand")
+        notes.append(f"accelerate {version} starts no mpirun: mpirun -f {hostfile} … accelerate launch …, by hand")
     else:
         config["mpirun_config"] = {"mpirun_hostfile": hostfile}
     if before(version, WITHOUT_IPEX) or (not version and (has_ccl or plan.backend == "ccl")):
@@ -98,18 +99,18 @@ def _multi_process(config: dict[str, Any], plan: Plan, version: str, hostfile: s
         if not version:
             notes.append(f"mpirun_ccl is for accelerate up to {LAST_ACCELERATE}; later ones ignore it and use gloo")
     elif plan.backend == "ccl":
-        notes.append(f"{_versioned_name(version)} knows no oneCCL: its ranks talk over gloo")
+        notes.append(f"{_versioned_name(version)} does not support oneCCL: its ranks use gloo")
     notes.append(
-        "accelerate shares the machine's cores among its ranks and binds none: threads, cores, memory and the "
-        "interface of this plan are not in its configuration"
+        "accelerate shares the machine's cores among its ranks and binds none: its configuration has no threads, "
+        "cores, memory or interface of this plan"
     )
     if any(len(host.ranks) != len(plan.hosts[0].ranks) for host in plan.hosts):
-        notes.append("hosts have different numbers of ranks, and accelerate gives every machine the same")
+        notes.append("hosts have different numbers of ranks, but accelerate gives every machine the same number")
     return notes
 
 
 def _oneccl(config: dict[str, Any], plan: Plan, version: str) -> list[str]:
-    """Set mpirun_ccl, also to 0: without it some versions don't start, and others choose oneCCL."""
+    """Set mpirun_ccl, also to 0: without it, some versions don't start, and others choose oneCCL."""
     workers = "0"
     if plan.backend == "ccl":
         workers = next((str(setting.value) for setting in plan.settings if setting.name == "CCL_WORKER_COUNT"), "1")
@@ -118,13 +119,13 @@ def _oneccl(config: dict[str, Any], plan: Plan, version: str) -> list[str]:
     is_configured = "mpirun_config" in config and (len(plan.hosts) > 1 or not before(version, CCL_BY_RANKS))
     if is_configured or plan.backend != "ccl":
         return []
-    return [f"accelerate {version} doesn't ask for oneCCL here by itself: export CCL_WORKER_COUNT={workers} before"]
+    return [f"accelerate {version} does not choose oneCCL here by itself: first export CCL_WORKER_COUNT={workers}"]
 
 
 def _ipex(config: dict[str, Any], packages: Mapping[str, str], version: str) -> list[str]:
     if not before(version, WITHOUT_IPEX):
         name = _versioned_name(version)
-        return [f"{name} knows no IPEX, and refuses a file with ipex_config: ipex.optimize in the script"]
+        return [f"{name} does not support IPEX and refuses a file with ipex_config: call ipex.optimize in the script"]
     config["ipex_config"] = {"ipex_enabled" if before(version, FIRST_IPEX) else "ipex": True}
     note = no_optimize(packages, "ipex_config")
     return [note] if note else []

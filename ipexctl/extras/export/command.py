@@ -1,8 +1,8 @@
 """`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow's MPI operator or sh.
 
-The plan is made as by `run --dry-run`, with the same probes and refusals; nothing is started or written on a host. What
-the other launcher cannot do is named: each option's declaration lists the exports that lack it
-(`option_declaration.py`), and its note goes to stderr, or into the JSON document.
+The plan is made as in `run --dry-run`, with the same probes and refusals; nothing is started or written on a host.
+Options that the other launcher lacks are reported on stderr, or in the JSON document; each option's declaration lists
+the exports that lack it (`option_declaration.py`).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _REMOVED: Final = {
     "ansible": "every command reads an Ansible inventory: -H inventory.yaml",
     "trainjob": "for Kubernetes: ipexctl export mpijob train.py",
 }
-"""Removed in 0.5 → what to type."""
+"""What was removed in 0.5 → what to use instead."""
 
 
 class _Exports(TyperGroup):
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         if args and args[0] in _REMOVED:
-            raise UserError(f"export {args[0]} went in 0.5", fix=_REMOVED[args[0]])
+            raise UserError(f"export {args[0]} was removed in 0.5", fix=_REMOVED[args[0]])
         return super().resolve_command(ctx, args)
 
 
@@ -157,7 +157,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
-    """Plan as a dry run does, but without checking logins between the hosts: a script names those that it needs."""
+    """Plan as a dry run does, without checking logins between the hosts: a script names the logins that it needs."""
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
         planned = plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA, checks_logins=False)
@@ -180,7 +180,7 @@ def _pod_resources(planned: PlannedRun) -> _Resources:
 
 def _check_image(image: str) -> None:
     if not image or any(character.isspace() for character in image):
-        raise UserError(f"--image {quoted(image)} is not an image name", fix="such as registry/me/train:1")
+        raise UserError(f"--image {quoted(image)} is not an image name", fix="use a name such as registry/me/train:1")
 
 
 def _job_name(call: RunCall) -> str:
@@ -190,21 +190,23 @@ def _job_name(call: RunCall) -> str:
 def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
     lost = _lost_options(ctx, call)
     if plan.allreduce.mode == "shared":
-        lost.append("ranks of one host add gradients up over gloo: the files for shared memory are those of a run")
+        lost.append(
+            "ranks of one host add gradients up over gloo, because the files for shared memory exist only in a run"
+        )
     return lost
 
 
 def _lost_options(ctx: typer.Context, call: RunCall) -> list[str]:
-    """Notes about options of the call that the other launcher cannot express, by their declarations."""
+    """Notes about options on the command line that the other launcher can't express, from their declarations."""
     notes = []
     for field in fields(call.spec):
         declaration, value = declaration_of(field), getattr(call.spec, field.name)
-        # No option with 0 or an empty value asks for anything.
+        # An option that is 0 or empty asks for nothing.
         if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
             continue
         shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"
         shown = f" {shlex.join(value)}" if isinstance(value, tuple) else shown
-        notes.append(f"{declaration.flag}{shown} is not in it: {declaration.consequence}")
+        notes.append(f"{declaration.flag}{shown} is left out: {declaration.consequence}")
     return notes
 
 

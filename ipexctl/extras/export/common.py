@@ -1,8 +1,8 @@
 """Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure.
 
 An export has only the name of a secret, never its value. All text of the plan is untrusted, because it may come from a
-host or a file: a word of a shell line is quoted with `shlex`, here or in the export that writes the line, and a comment
-never has a line break, after which the rest would be executed. The reason of each variable stands above it.
+host or a file: words of shell lines are quoted with `shlex`, and a comment never has a line break, because the rest
+would be executed. The reason for each variable is in a comment above it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipexctl.text import printable, variable_in_sh
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
 _OF_RANK: Final = {*RANK_NAMES, *MASTER, "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"}
-"""Each rank sets them itself. Others of torchrun's are the same for all, and are in the plan."""
+"""Variables that each rank sets itself. torchrun's other variables are the same for all ranks, and are in the plan."""
 _RANK_OF_MPI: Final = (
     "export RANK=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-}} WORLD_SIZE=${PMI_SIZE:-${OMPI_COMM_WORLD_SIZE:-}}",
     "export LOCAL_RANK=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}",
@@ -30,7 +30,7 @@ _RANK_OF_MPI: Final = (
 
 
 def host_of_rank(host: object, hosts: object) -> tuple[str, str]:
-    """Sets torchrun's variables from RANK, WORLD_SIZE, the host's number and the number of hosts."""
+    """Shell lines that set torchrun's variables from RANK, WORLD_SIZE, the host's number and the number of hosts."""
     return (
         f"export ROLE_RANK=$RANK ROLE_WORLD_SIZE=$WORLD_SIZE GROUP_WORLD_SIZE={hosts}",
         f"export GROUP_RANK={host}; export NODE_RANK=$GROUP_RANK",
@@ -38,12 +38,14 @@ def host_of_rank(host: object, hosts: object) -> tuple[str, str]:
 
 
 def rank_of_mpi(hosts: object) -> tuple[str, ...]:
-    """Sets a rank's variables from those of Intel MPI, MPICH and Open MPI, which don't number the hosts."""
+    """Shell lines that set a rank's variables from those of Intel MPI, MPICH and Open MPI, which don't number the
+    hosts.
+    """
     return (*_RANK_OF_MPI, *host_of_rank("$(( (RANK - LOCAL_RANK) * GROUP_WORLD_SIZE / ${WORLD_SIZE:-1} ))", hosts))
 
 
 TAKING_TURNS: Final = "chrt -b 0"
-"""Before a command: SCHED_BATCH for its threads. BusyBox has no long option for it."""
+"""Put before a command: its threads get SCHED_BATCH. BusyBox has no long option for this."""
 WHY_TURNS: Final = "# threads of a rank with one core take turns, where the machine allows that"
 
 
@@ -56,7 +58,7 @@ class Exported:
 def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
     """Settings that are the same for all ranks on all hosts, without rank variables and secrets.
 
-    Also without the variables for our hooks, whose files are in a run's directory.
+    The variables for our hooks are left out, because the hooks' files are in a run's directory.
     """
     excluded = {*_OF_RANK, ALLREDUCE, WIRE, FP32_MATH, *without}
     differing = differing_settings(plan)
@@ -90,7 +92,7 @@ NO_RANKS: Final = (
     "unset PMI_RANK PMI_SIZE PMI_FD PMI_PORT PMI_ID PMIX_RANK MPI_LOCALRANKID MPI_LOCALNRANKS",
     "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-"""For independent copies: a script would take its rank from these."""
+"""Lines for independent copies; otherwise a script would take its rank from these variables."""
 
 
 def require_process_group(plan: Plan, purpose: str) -> None:
@@ -106,7 +108,7 @@ def secrets_of(plan: Plan) -> tuple[str, ...]:
 
 
 def assignment(setting: Setting) -> str:
-    """`export NAME=VALUE`, or `unset NAME`, for a POSIX shell."""
+    """Return `export NAME=VALUE`, or `unset NAME`, for a POSIX shell."""
     name = variable_in_sh(setting.name)
     if setting.value is None:
         return f"unset {name}"
@@ -146,9 +148,9 @@ def fold_line(parts: Sequence[str]) -> list[str]:
 
 def require_mpirun(plan: Plan, purpose: str) -> None:
     if plan.has_starters:
-        fix = "--mpi intel, openmpi or mpich, or the path of an mpirun"
+        fix = "use --mpi intel, openmpi or mpich, or the path of an mpirun"
         ranks = "this single rank is" if plan.world_size == 1 else "these ranks are"
-        raise UserError(f"{purpose} starts ranks with mpirun, and {ranks} planned without one", fix=fix)
+        raise UserError(f"{purpose} starts ranks with mpirun, but {ranks} planned without it", fix=fix)
 
 
 def title(plan: Plan) -> str:
@@ -156,25 +158,25 @@ def title(plan: Plan) -> str:
 
 
 def header(text: str) -> list[str]:
-    """Comment lines that say what the target must have."""
+    """Comment lines that say what the target machines must have."""
     return [f"# {line}" for line in textwrap.wrap(printable(text), 118, break_long_words=False, break_on_hyphens=False)]
 
 
 def source(setup: str) -> str:
-    """The line of bash that sources a setup file. It comes before `set -eu`, which many such files do not survive.
+    """The line of bash that sources a setup file. It comes before `set -eu`, because many such files fail under it.
 
-    oneAPI's setvars.sh fails if SETVARS_COMPLETED is set, that is, if it was sourced before.
+    oneAPI's setvars.sh fails if SETVARS_COMPLETED is set, which means that it has been sourced before.
     """
     return f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null >&2 || exit"
 
 
 def comment(text: str) -> str:
-    """A comment line of sh or YAML; a line break in the text must not begin a second line, which would be executed."""
+    """A comment line of sh or YAML. Line breaks in the text are removed, because a second line would be executed."""
     return f"# {printable(text)}"
 
 
 def commented_command(words: Sequence[str]) -> str:
-    """A comment with a command line for bash, also for words with line breaks and other unprintable characters."""
+    """A comment with a command line for bash, also if words have line breaks or other unprintable characters."""
     return comment(" ".join(map(_printable_word, words)))
 
 
@@ -195,7 +197,7 @@ def command_line(plan: Plan) -> str:
 
 
 def rank_prefix(plan: Plan) -> tuple[str, ...]:
-    """Words before a rank's command for the options that the rank wrapper applies in a run."""
+    """Words before a rank's command, for options that the rank wrapper applies in a run."""
     return words_in_sh(RankOptions, plan.asked)
 
 

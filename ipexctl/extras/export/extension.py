@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl export`."""
+"""Registers `ipexctl export` with the core."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

@@ -1,8 +1,8 @@
-"""A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher and one worker for each host. Pure.
+"""A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher, and one worker for each host. Pure.
 
-What belongs to single machines is left out and listed in notes, because pods have other interfaces, affinities and
-paths. A worker asks for threads, because Kubernetes counts those, and for 90 % of the smallest host's memory. The image
-brings python, mpirun and sshd, as the comments at the top say.
+Settings of single machines are left out and listed in notes, because pods have other interfaces, affinities and paths.
+A worker asks for threads, because Kubernetes counts threads, and for 90 % of the smallest host's memory. The image must
+have python, mpirun and sshd, as the comments at the top say.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from ipexctl.node.common.plan import Plan, Setting
 
 HOST_SETTINGS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY", "LD_PRELOAD")
 RESERVE: Final = 0.1
-"""The part of a machine's memory that its pods do not get: Kubernetes and the system need it."""
+"""Part of a machine's memory that pods do not get, because Kubernetes and the system need it."""
 
 
 def label(name: str) -> str:
-    """A valid Kubernetes service name: a-z, 0-9 and -, a letter first; short enough for a suffix like `-worker-12`."""
+    """Make a valid Kubernetes service name: a-z, 0-9 and -, a letter first, short enough for a suffix like
+    `-worker-12`.
+    """
     text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if not text[:1].isalpha():
         text = f"run-{text}"
@@ -46,7 +48,7 @@ def literal(text: str) -> str:
 
 
 def limits_of(plan: Plan, threads_per_core: int, memory: int | None) -> dict[str, int | str]:
-    """The limits of a pod with one host's ranks. `memory`: bytes of the smallest host."""
+    """Limits of a pod with one host's ranks. `memory`: bytes of the smallest host."""
     cores = max(sum(len(rank.cores) + len(rank.ccl_cores) for rank in host.ranks) for host in plan.hosts) or 1
     # Kubernetes counts threads.
     limits: dict[str, int | str] = {"cpu": cores * threads_per_core}
@@ -56,8 +58,8 @@ def limits_of(plan: Plan, threads_per_core: int, memory: int | None) -> dict[str
 
 
 def to_give(limits: dict[str, int | str]) -> str:
-    """The resources that a cluster node needs for a pod, in the sentence at the top of a manifest."""
-    return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} to give"
+    """The resources that a cluster node must have free for a pod, for the sentence at the top of a manifest."""
+    return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} free"
 
 
 def pod_variables(plan: Plan, *, without: Sequence[str] = ()) -> dict[str, str]:
@@ -70,7 +72,7 @@ def pod_variables(plan: Plan, *, without: Sequence[str] = ()) -> dict[str, str]:
 
 
 def settings_left_out(plan: Plan, *, without: Sequence[str] = ()) -> tuple[str, ...]:
-    """Notes about the variables that are not in a manifest; the caller has its own notes about some."""
+    """Notes about variables that are not in a manifest; the caller has its own notes about some."""
     noted = {*HOST_SETTINGS, *without}
     in_image = [
         setting.name for setting in plan.settings if _is_image_path(plan, setting) and setting.name not in noted
@@ -78,21 +80,21 @@ def settings_left_out(plan: Plan, *, without: Sequence[str] = ()) -> tuple[str, 
     differing = [name for name in differing_settings(plan) if name not in {*noted, *in_image}]
     of_hosts = [name for name in HOST_SETTINGS if name not in without]
     return (
-        *omitted(plan, of_hosts, "left out, they belong to the machines of this plan and not to pods"),
-        *omitted(plan, dict.fromkeys(in_image), "left out, the image has its own"),
-        *omitted(plan, differing, "left out, hosts differ in it"),
+        *omitted(plan, of_hosts, "left out, because they belong to the machines of this plan, not to pods"),
+        *omitted(plan, dict.fromkeys(in_image), "left out, because the image has its own"),
+        *omitted(plan, differing, "left out, because hosts have different values"),
     )
 
 
 def _is_image_path(plan: Plan, setting: Setting) -> bool:
-    """True if the setting holds a path of the hosts, which the image has elsewhere."""
+    """True if the value is a path on the hosts that is elsewhere in the image."""
     prefix = plan.python.rpartition("/bin/")[0]
     return setting.prepend or (bool(prefix) and prefix in (setting.value or ""))
 
 
 def manifest(plan: Plan, image: Sequence[str], cluster: str, job: dict[str, Any]) -> str:
-    """The YAML of a job, below comments with its plan and what the image and the cluster must have."""
-    import yaml  # costs start-up
+    """The YAML of a job, below comments that show its plan and what the image and the cluster must have."""
+    import yaml  # imported late for a fast start
 
     text = yaml.dump(job, Dumper=_dumper(), sort_keys=False, width=110)
     return "\n".join([f"# {title(plan)}", *image, *header(cluster), text])
@@ -114,7 +116,7 @@ def _dumper() -> Any:
 
 IMPLEMENTATION: Final[dict[str, str]] = {"intel": "Intel", "openmpi": "OpenMPI", "mpich": "MPICH"}
 PORT: Final = 29500
-"""A fixed port is free: each pod has its own address."""
+"""A fixed port is always free, because each pod has its own address."""
 IMAGE: Final = (
     "# One image for launcher and workers: python and mpirun first on PATH; the project in its working directory;",
     "# /usr/sbin/sshd, which the operator starts in the workers; an ssh that accepts their host keys without a check.",
@@ -125,7 +127,8 @@ def to_mpijob(
     plan: Plan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
 ) -> Exported:
     """`image` must have the environment, the project in its working directory, mpirun and sshd. `memory`: bytes of the
-    smallest host; a worker gets the part that its machine can give."""
+    smallest host; a worker gets 90 % of it.
+    """
     require_mpirun(plan, "an MPIJob")
     require_process_group(plan, "an MPIJob")
     slots = max(len(host.ranks) for host in plan.hosts)
@@ -151,7 +154,7 @@ def to_mpijob(
         },
     }
     notes = [
-        f"the image {image} is yours to build: the environment, the project in its working directory, mpirun and sshd",
+        f"you build the image {image}: it needs the environment, the project in its working directory, mpirun and sshd",
         *settings_left_out(plan),
     ]
     if secret := secrets_of(plan):

@@ -1,8 +1,8 @@
 """A plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure.
 
-The script for POSIX sh copies the project, writes the files of the run, starts mpirun on the first node, and ends all
-ranks however it ends itself. Values of secrets come from the caller's environment, go to the nodes on stdin and are
-removed with the run. A here-document's end marker differs from every line, so no value can end it early.
+The POSIX script copies the project, writes the run's files and starts mpirun on the first node. However it ends, it
+ends all ranks. Secrets come from the caller's environment, go to the nodes on stdin and are removed with the run. A
+here-document's end marker differs from every line, so no value can end the document early.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ipexctl.node.common.plan import RANK_WORDS, Plan, RankPlan
 from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
 
 ADDED: Final = (
-    "# `ipexctl run` does more: it watches every rank, ends all after one has failed, separates their output, and",
-    "# continues if this machine is switched off.",
+    "# `ipexctl run` does more: it watches every rank, ends all after one failed, separates their output, and",
+    "# keeps running if this machine is switched off.",
 )
 _WILDCARD: Final = re.compile(r"[][*?\\]")
 _ESCAPED: Final = r"\\\g<0>"
@@ -62,9 +62,9 @@ def to_shell(
     setup: str | None = None,
     secret_files: Collection[str] = (),
 ) -> Exported:
-    """`root`: the project on the control machine, None: not uploaded; `tree`: its path on the nodes.
+    """`root`: the project on the control machine, None if it is not uploaded. `tree`: its path on the nodes.
 
-    `setup`: a file that every rank and the launcher source. `secret_files`: files of the project that are not copied.
+    `setup`: a file that every rank and the launcher source. `secret_files`: project files that are not copied.
     """
     if plan.world_size > 1:
         require_mpirun(plan, "such a script")
@@ -75,7 +75,12 @@ def to_shell(
     lines += [f"nodes={shlex.quote(' '.join(commands))}"]
     if root is not None:
         lines += [f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
-    lines += [f"place={shlex.quote(run_directory)}", "", "# on NODE COMMAND: run it with sh on that node", "on() {"]
+    lines += [
+        f"place={shlex.quote(run_directory)}",
+        "",
+        "# on NODE COMMAND: run the command with sh on that node",
+        "on() {",
+    ]
     lines += ["  node=$1; shift", '  case "$node" in']
     lines += [f"    {shlex.quote(name)}) {command} ;;" for name, command in commands.items()]
     lines += ["  esac", "}", "# put NODE FILE: write stdin to that file of the run on the node", "put() {"]
@@ -91,7 +96,7 @@ def to_shell(
 def _requirements(plan: Plan) -> str:
     needed = f"Needed: ssh from this machine to every node; on every node sh, tar and the Python {plan.python}"
     if len(plan.hosts) > 1:
-        needed += "; ssh from the first node to the others without a question (ipexctl trust)"
+        needed += "; ssh from the first node to the others without a prompt (ipexctl trust)"
     return f"{needed}. The hosts, paths, cores and interfaces are those of the plan."
 
 
@@ -104,11 +109,11 @@ def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
 
 
 def _exit_trap(plan: Plan, first: str) -> list[str]:
-    """The exit trap: Ctrl-C ends the local ssh, but not the commands that it started on the hosts."""
-    lines = ["# at the end of this script, in whatever way, all ranks are ended"]
+    """The exit trap. Ctrl-C ends the local ssh, but not the commands that ssh started on the hosts."""
+    lines = ["# however this script ends, all ranks end"]
     lines += ["running=", "finish() {", f'  [ -z "$running" ] || on {first} "{STOP}" </dev/null 2>/dev/null || :']
     if secrets_of(plan):
-        lines[0] += ", and no secret stays"
+        lines[0] += ", and the secrets are removed"
         lines += ["  for node in $nodes; do", '    on "$node" "rm -f \'$place/secrets.sh\'" </dev/null || :', "  done"]
     return [*lines, "}", "trap finish EXIT", "trap 'exit 129' HUP", "trap 'exit 130' INT", "trap 'exit 143' TERM"]
 
@@ -184,7 +189,7 @@ def _rank(plan: Plan, setup: str | None) -> list[str]:
 
 
 def _cores(rank: RankPlan) -> str:
-    """The cores of the rank and of its oneCCL workers; the kernel then allocates memory near them."""
+    """The cores of the rank and of its oneCCL workers; the kernel then allocates memory near these cores."""
     return ",".join(map(str, sorted({*rank.cores, *rank.ccl_cores})))
 
 

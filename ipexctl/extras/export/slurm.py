@@ -1,8 +1,8 @@
 """A plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure.
 
 Slurm chooses the nodes and binds the ranks, so settings of single machines are left out and listed in notes. With gloo,
-srun starts the ranks; with an MPI and oneCCL, mpirun does. torch reads the rank from variables that exist only inside a
-step, so each rank sets them itself from those of Slurm or MPI.
+srun starts the ranks; with MPI and oneCCL, mpirun does. The rank numbers exist only inside a job step, so each rank
+sets torch's variables from those of Slurm or MPI.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ipexctl.option_declaration import SLURM_LAUNCHER
 Launcher = Literal["auto", "srun", "mpirun"]
 
 SLURM_VARIABLES: Final = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")
-"""Read by the rank function before it unsets them."""
+"""The rank function reads these variables before it unsets them."""
 LOCAL_RANK_COUNT: Final = (
     'echo "$SLURM_STEP_TASKS_PER_NODE" | tr , "\\n" | sed "s/(x/ /; s/)//" |\n'
     '    while read -r ranks nodes; do seq "${nodes:-1}" | sed "s/.*/$ranks/"; done |\n'
@@ -75,7 +75,8 @@ def to_slurm(
     env_name: str = "",
 ) -> Exported:
     """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have. `env_name`: the
-    plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
+    plan's environment; its directory has a hash, and an install on the nodes may choose another environment.
+    """
     require_process_group(plan, "an sbatch file")
     if launcher == "auto":
         launcher = "mpirun" if _needs_mpi(plan) else "srun"
@@ -106,7 +107,7 @@ def to_slurm(
 
 
 def _needs_mpi(plan: Plan) -> bool:
-    """False for ranks over gloo, and those that ipexctl itself starts."""
+    """False for ranks over gloo, and for ranks that ipexctl itself starts."""
     return plan.backend != "gloo" and not plan.has_starters
 
 
@@ -172,7 +173,7 @@ def _rank_command(plan: Plan, launcher: Launcher) -> list[str]:
         return [*turns, 'exec "$@"']
     return [
         *turns,
-        "# after a failed rank, this mpirun would let the others wait: end the step",
+        "# after a failed rank, this mpirun would leave the others waiting: end the step",
         '"$@" || {',
         "  code=$?",
         '  echo "rank $RANK ended with $code" >&2',
@@ -192,7 +193,7 @@ def _ifaces(plan: Plan) -> Sequence[Setting]:
 def _srun(plan: Plan) -> list[str]:
     mpi = "pmi2" if _needs_mpi(plan) else "none"
     return [
-        "# a failed rank ends all; add --label to see which rank printed a line",
+        "# one failed rank ends all; add --label to see which rank printed a line",
         # srun does not inherit --cpus-per-task since Slurm 22.05, nor variables after `sbatch --export=NONE`.
         'exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --cpu-bind=cores --mem-bind=local --kill-on-bad-exit=1 \\',
         f"  --mpi={mpi} --export=ALL \\",
@@ -225,17 +226,23 @@ def _notes(plan: Plan, launcher: Launcher, iface: str | None) -> list[str]:
     iface_names = {setting.name for setting in _ifaces(plan)}
     if iface_names and iface is None:
         listing = ", ".join(sorted(iface_names))
-        notes.append(f"{listing}: in comments, for nodes may call their interface otherwise; --iface NAME sets it")
+        notes.append(
+            f"{listing}: in comments, because interfaces may have other names on the nodes; --iface NAME sets it"
+        )
     host_settings = [name for name in HOST_SETTINGS if name not in iface_names]
     notes += omitted(
-        plan, host_settings, "left out, they belong to the machines of this plan; set them where Slurm's need it"
+        plan,
+        host_settings,
+        "left out, because they belong to the machines of this plan; set them if Slurm's nodes need them",
     )
     differing = [name for name in differing_settings(plan) if name not in HOST_SETTINGS]
-    notes += omitted(plan, differing, "left out, its value differs from host to host")
+    notes += omitted(plan, differing, "left out, because its value differs between hosts")
     if len({len(host.ranks) for host in plan.hosts}) > 1:
-        notes.append("hosts have different numbers of ranks here; Slurm shares them out as it likes")
+        notes.append("the plan's hosts have different numbers of ranks; Slurm decides itself how to distribute them")
     if _needs_mpi(plan) and launcher == "srun":
-        notes.append("srun joins ranks over MPI where Slurm has PMI-2 (srun --mpi=list); --launcher mpirun needs none")
+        notes.append(
+            "srun can join ranks over MPI only if Slurm has PMI-2 (srun --mpi=list); --launcher mpirun does not need it"
+        )
     return notes
 
 

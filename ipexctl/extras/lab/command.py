@@ -1,8 +1,7 @@
 """`ipexctl lab`: a cluster of real SSH hosts on one machine, for tests and fault injection.
 
 `up` prints only the hostfile's path to stdout, so that `"$(ipexctl lab up)"` works. SIGTERM and SIGHUP remove an
-unfinished lab like Ctrl-C. `ssh` replaces this process. Equal hosts share a row of a table. JSON names (`costumes`) are
-older than today's words, and stay.
+unfinished lab, as Ctrl-C does. The JSON name `costumes` is an old name of the CPU profiles and stays.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
             print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
         if len(lab.hosts) > 1:
             print_message(
-                "note: the hosts share the cores of this machine; type run --omp 1, or ranks slow one another"
+                "note: the hosts share the cores of this machine; use run --omp 1, or the ranks slow each other down"
             )
     sys.stdout.write(f"{lab.hostfile}\n")
     sys.stdout.flush()
@@ -68,7 +67,7 @@ def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
     elif removed.labs:
         print_message(f"removed {', '.join(removed.labs)} ({counted(removed.hosts, 'host')})")
     else:
-        print_message("there was no lab to remove")
+        print_message("there is no lab to remove")
 
 
 def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
@@ -76,7 +75,7 @@ def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
         print_json({"schema": "ipexctl.lab-list/1", "labs": [_found_as_json(lab) for lab in found]})
         return
     if not found:
-        print_message("there is no lab; make one: ipexctl lab up --hosts 3")
+        print_message("there is no lab; to make one: ipexctl lab up --hosts 3")
         return
     rows = [row for item in found for row in _rows(item)]
     show_table(("lab", "host", "address", "internal", "user", "cpu", "broken"), rows)
@@ -89,7 +88,7 @@ def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
 
 
 def condition_text(found: FoundLab) -> tuple[str, str]:
-    """What to know about a lab besides its hosts, and what to type; empty for a complete lab."""
+    """Two texts: what to know about a lab besides its hosts, and the command to type. Empty for a complete lab."""
     down = f"ipexctl lab down {shlex.quote(found.name)}"
     if found.condition == "busy":
         return f"process {found.holder} is making or removing it", ""
@@ -97,9 +96,9 @@ def condition_text(found: FoundLab) -> tuple[str, str]:
         return "it is not complete: its creation or removal was cut short", down
     if found.condition == "abandoned":
         pid = found.lab.maker.pid if found.lab and found.lab.maker else 0
-        return f"a temporary lab of process {pid}, which has ended", down
+        return f"a temporary lab of process {pid}, which has exited", down
     if found.condition == "unreadable":
-        return "it has no record that this version can read", f"if it is yours: {down}"
+        return "this version can't read its record", f"if it is yours: {down}"
     return (f"a temporary lab of process {found.holder}, which removes it", "") if found.holder else ("", "")
 
 
@@ -121,7 +120,7 @@ def show_faults() -> None:
 
 
 def show_broken(host: LabHost, fault: str) -> None:
-    print_message(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} {fault} takes it back")
+    print_message(f"{host.name}: {fault} is active; to undo it: ipexctl lab mend {host.lab}/{host.name} {fault}")
 
 
 def show_mended(before: LabHost, after: LabHost) -> None:
@@ -217,7 +216,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 def _one_name(command: str, name: str | None, lab: str | None) -> str | None:
     if name is not None and lab not in (None, name):
-        raise UserError(f"two names of a lab: {name} and --lab {lab}", fix=f"ipexctl lab {command} {name}")
+        raise UserError(f"two lab names: {name} and --lab {lab}", fix=f"ipexctl lab {command} {name}")
     return name or lab
 
 
@@ -256,7 +255,7 @@ def up(
         show_cpu_profiles(json=output.json)
         return
 
-    _exit_on_signals()  # like Ctrl-C, they remove the unfinished lab
+    _exit_on_signals()  # both signals remove the unfinished lab, like Ctrl-C
     spec = LabSpec(
         hosts=hosts,
         name=_one_name("up", name, lab),
@@ -321,7 +320,7 @@ def ssh(
     os.execvp(argv[0], argv)  # noqa: S606  # ssh takes over the terminal
 
 
-# `clock-skew -90`: -90 is no option.
+# `clock-skew -90`: -90 is not an option.
 @subcommand(lab_command, "break", context_settings={"ignore_unknown_options": True})
 def break_command(
     name: str = NODE,

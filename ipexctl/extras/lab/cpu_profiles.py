@@ -1,9 +1,9 @@
 """CPU profiles that a lab's host can imitate, Sandy Bridge to Granite Rapids, Genoa and Graviton 3, and their files.
 
-Each generation's flags are the previous ones plus and minus changes, as Linux prints them: AMX-FP16 has no flag, so
-Granite Rapids differs from Emerald Rapids only by its model. Hosts mount /proc/cpuinfo and /sys/devices/system in the
-kernel's order and format; CPUs share identical files by links, because a host of 256 CPUs has thousands. The memory is
-this machine's, divided among the nodes. Programs that ask the kernel for the architecture get a wrapper.
+Flags are listed as changes to the previous generation, in Linux's names. AMX-FP16 has no flag, so Granite Rapids
+differs from Emerald Rapids only by its model. Hosts mount /proc/cpuinfo and /sys/devices/system in the kernel's order
+and format; CPUs share identical files by links, because a host with 256 CPUs has thousands. The memory is this
+machine's, divided among the NUMA nodes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ICELAKE = f"""{_CASCADELAKE}
 -mpx avx512ifma sha_ni split_lock_detect wbnoinvd avx512vbmi umip avx512_vbmi2 gfni vaes vpclmulqdq
 avx512_bitalg tme avx512_vpopcntdq la57 rdpid fsrm pconfig
 """
-# What an EC2 m6i.2xlarge prints: the hypervisor keeps power management, vmx and performance counters to itself.
+# What an EC2 m6i.2xlarge prints: the hypervisor hides power management, vmx and performance counters.
 _ICELAKE_VM = f"""{_COMMON}
 ss tsc_known_freq fma pcid x2apic movbe tsc_deadline_timer f16c rdrand hypervisor abm 3dnowprefetch cpuid_fault
 invpcid_single ibrs_enhanced fsgsbase tsc_adjust bmi1 avx2 smep bmi2 erms invpcid avx512f avx512dq rdseed adx smap
@@ -94,14 +94,14 @@ class CpuProfile:
     stepping: int
     sockets: int
     cores: int
-    """Per socket."""
+    """Cores per socket."""
     mhz: int
     l2: int
     """KB per core."""
     l3: int
     """KB, shared by `l3_cores` cores, or by a socket."""
     known_for: str
-    """Features it has or lacks that matter for training."""
+    """Features, present or missing, that matter for training."""
     flags: str
     numa_per_socket: int = 1
     threads: int = 2
@@ -207,7 +207,7 @@ class CpuSpec:
 
 
 def cpus(cpu_profile: CpuProfile) -> tuple[CpuSpec, ...]:
-    """Numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
+    """CPUs numbered as on Linux: each core's first thread, socket by socket, then the second threads."""
     result: list[CpuSpec] = []
     per_node = cpu_profile.cores // cpu_profile.numa_per_socket
     for thread in range(cpu_profile.threads):
@@ -276,7 +276,7 @@ def _arm(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
     )
 
 
-# Files that many CPUs share are written once, in a directory that `cpu*` does not match, and linked to.
+# Files that many CPUs share are written once, into a directory that `cpu*` does not match, and linked.
 _SHARED: Final = ".shared"
 _SAME_SOCKET: Final = 12
 
@@ -298,7 +298,7 @@ def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
 
 
 def cpu_mask(numbers: Collection[int], width: int) -> str:
-    """As a kernel mask: groups of 32 bits in hex, highest first, all but the first padded."""
+    """Format CPU numbers as a kernel mask: groups of 32 bits in hex, highest first, all but the first padded."""
     bits = sum(1 << number for number in numbers)
     digits = -(-width // 4)
     text = f"{bits:0{digits}x}"
@@ -435,7 +435,7 @@ def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
 
 
 def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
-    """Wrappers that make programs print the profile's architecture; none on x86."""
+    """Wrapper scripts that make programs print the profile's architecture; none on x86."""
     if cpu_profile.arch != ARM:
         return {}
     text = """#!/bin/sh

@@ -1,8 +1,8 @@
 """Removes labs, including the remains of an interrupted creation.
 
-Each kind of remains is searched by the lab's name: there may be a record, only namespaces, or only an uplink. The
-record goes last, so an interrupted removal is still listed. Busy things are retried: a loop device is released only
-after the unmount.
+Everything is found by the lab's name, because only namespaces or only an uplink may be left. The record goes last, so
+that `lab list` still shows an interrupted removal. A loop device is released only after the unmount, so removals are
+retried.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class RemovedLabs:
 
 
 def labs_left() -> Iterator[FileGroup]:
-    """What `ipexctl uninstall` lists as remaining on the control machine."""
+    """Labs that `ipexctl uninstall` lists as remaining on the control machine."""
     if labs := state.directories() if os.access(state.LABS, os.R_OK) else ():
         fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab {labs[0]}"
         yield FileGroup("labs", len(labs), 0, str(state.LABS), fix)
 
 
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
-    """Remove the named lab, the only one, or all; without a name, also remains of crashed ones."""
+    """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed."""
     system.require()
     found = find_labs()
     names = labs_to_remove(found, name, remove_all=remove_all)
@@ -55,7 +55,7 @@ def remove_abandoned() -> RemovedLabs:
 
 
 def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> RemovedLabs:
-    """`unless_changed`: labs removed as remains; another lab may have taken the name."""
+    """`unless_changed`: labs to remove as remains, unless a new lab has taken the name since."""
     removed, hosts = [], 0
     for name in names:
         with lab_lock(name):
@@ -66,7 +66,7 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
 
 
 def find_labs() -> tuple[FoundLab, ...]:
-    """Including half-made labs, and those with only namespaces left."""
+    """All labs, including half-made ones and ones of which only namespaces are left."""
     state.require_readable()
     return tuple(state.find(name) for name in sorted(known_labs()))
 
@@ -85,7 +85,7 @@ def remove(name: str) -> int:
     """Remove a lab in any state; returns its number of hosts."""
     lab = state.load(name)
     if lab:
-        with suppress(OSError):  # a full disk: an interrupted removal then leaves no remains
+        with suppress(OSError):  # a full disk: then an interrupted removal has no remains in `lab list`
             state.save(replace(lab, ready=False, maker=own_identity()))
     prefix = f"{state.NETNS_PREFIX}{name}-"
     hosts = 0
@@ -95,7 +95,7 @@ def remove(name: str) -> int:
         if spaces:
             hosts = max(hosts, len(spaces) - 1)
         if not system.kill_all(spaces):
-            raise UserError(f"some processes of the lab {name!r} do not end", fix=f"ip netns pids {spaces[0]}")
+            raise UserError(f"some processes of the lab {name!r} can't be killed", fix=f"ip netns pids {spaces[0]}")
         if lab and lab.uplink in system.links():
             with suppress(system.CommandError):
                 system.run(["ip", "link", "delete", lab.uplink])
@@ -111,11 +111,11 @@ def remove(name: str) -> int:
         if not directory.exists() and not any(name in labs_of([s]) for s in system.namespaces()):
             return hosts
         time.sleep(0.1)
-    raise UserError(f"something of the lab {name!r} could not be removed: see {state.LABS / name}")
+    raise UserError(f"the lab {name!r} could not be removed completely: see {state.LABS / name}")
 
 
 def _remove_directory(directory: Path) -> None:
-    """The record goes last, so that an interrupted removal stays in `lab list`."""
+    """Remove the record last, so that `lab list` still shows an interrupted removal."""
     with suppress(OSError):
         for path in sorted(directory.iterdir(), key=lambda path: path.name == state.RECORD):
             if path.is_dir() and not path.is_symlink():
@@ -131,7 +131,7 @@ def mounts_below(mountinfo: str, directory: str) -> list[str]:
 
 
 def _release_loops(directory: Path) -> None:
-    """Wait for the kernel to release the loop devices, shortly after the last unmount."""
+    """Wait until the kernel releases the loop devices, shortly after the last unmount."""
     deadline = time.monotonic() + 5
     while True:
         loops = []
@@ -152,7 +152,7 @@ def _sweep_links() -> None:
     found = find_labs()
     claimed = {lab.lab.uplink for lab in found if lab.lab}
     if len(claimed) < len(found):
-        return  # a lab with an unreadable record may own any of them
+        return  # the lab with the unreadable record may own any of them
     for link in system.links():
         number = link.removeprefix(state.LINK_PREFIX)
         if number != link and number.isdigit() and link not in claimed:

@@ -1,9 +1,8 @@
-"""The faults of a lab's hosts: names, arguments, effects; puts them into hosts, and removes them.
+"""The faults that a lab's host can have: names, arguments and effects; injects and removes them.
 
 A fault's script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. Two faults
-that would undo one another are refused with the command that mends the first. A fault is recorded before its script
-runs, so that `mend` can undo it after a crash. Breaking twice changes nothing; mending takes the last fault first. The
-record on disk counts, because the caller's value may be older.
+that would undo each other are refused. A fault is recorded before its script runs, so that `mend` can undo it after a
+crash. Injecting a fault twice changes nothing; `mend` removes the newest fault first.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ class Fault:
     summary: str
     arguments: tuple[Argument, ...] = ()
     clashes: str = ""
-    """Of the faults with the same value, a host has at most one."""
+    """A host can have only one fault of the same value. Empty: no limit."""
     program: str = ""
     package: str = ""
-    """The required program, and its Debian package."""
+    """Debian package of `program`."""
     script: str = ""
     on_interface: bool = False
-    """Acts on interfaces: the last argument names one, or all."""
+    """The last argument names an interface, or all."""
     in_home: bool = False
-    """Writes to the homes, so they must be writable to break and to mend."""
+    """The fault writes to the homes, so they must be writable when it is injected and removed."""
     at_switch: bool = False
-    """Also acts on the switch's end of the link."""
+    """The script also works on the switch's end of the link."""
     in_host: bool = True
 
     @property
@@ -76,7 +75,7 @@ def _rate(text: str) -> str:
 
 
 def _number(most: int, unit: str, expected: str) -> Callable[[str], str]:
-    """Parses numbers above 0 and up to `most`, with or without the unit."""
+    """Return a parser for numbers above 0 and up to `most`, with or without the unit."""
 
     def parse(text: str) -> str:
         number = text.removesuffix(unit)
@@ -104,7 +103,7 @@ _INTERFACE = Argument("INTERFACE", ALL_INTERFACES, _interface)
 FAULTS: Final = (
     Fault(
         "link-down",
-        "the cable is out: packets vanish, connections hang",
+        "the cable is unplugged: packets vanish, connections hang",
         (_INTERFACE,),
         on_interface=True,
         at_switch=True,
@@ -112,7 +111,7 @@ FAULTS: Final = (
     ),
     Fault(
         "slow-link",
-        "RATE in each direction, 10mbit unless given",
+        "RATE in each direction, default 10mbit",
         (Argument("RATE", "10mbit", _rate), _INTERFACE),
         program="tc",
         package="iproute2",
@@ -121,7 +120,7 @@ FAULTS: Final = (
     ),
     Fault(
         "packet-loss",
-        "PERCENT of the packets are lost in each direction, 5 unless given",
+        "PERCENT of the packets are lost in each direction, default 5",
         (Argument("PERCENT", "5", _number(100, "%", "a percentage above 0 and up to 100, such as 5")), _INTERFACE),
         program="iptables",
         package="iptables",
@@ -133,15 +132,15 @@ FAULTS: Final = (
         program="iptables",
         package="iptables",
     ),
-    Fault("sshd-hang", "connections are accepted and never answered", clashes="sshd"),
+    Fault("sshd-hang", "accepts connections and never answers", clashes="sshd"),
     Fault("sshd-dead", "nothing listens: connections are refused", clashes="sshd"),
-    Fault("changed-host-key", "sshd shows a key nobody has seen before", clashes="sshd"),
-    Fault("full-disk", "no byte is left on its disk, nor on a shared home", program="fallocate", package="util-linux"),
+    Fault("changed-host-key", "sshd has a new, unknown host key", clashes="sshd"),
+    Fault("full-disk", "its disk and a shared home are full", program="fallocate", package="util-linux"),
     Fault("read-only-home", "no home can be written to"),
     Fault("noisy-rc", "every shell prints on stdout and stderr before it does anything", script="rc", in_home=True),
     Fault(
         "slow-rc",
-        "every shell takes SECONDS to start, 3 unless given",
+        "every shell takes SECONDS to start, default 3",
         (Argument("SECONDS", "3", _number(600, "s", "seconds above 0 and up to 600, such as 3")),),
         script="rc",
         in_home=True,
@@ -155,10 +154,10 @@ FAULTS: Final = (
     Fault("no-python", "no python in any directory of PATH"),
     Fault(
         "clock-skew",
-        "`date` is SECONDS ahead, or behind with a minus; 90 unless given",
+        "`date` is SECONDS ahead, or behind with a minus; default 90",
         (Argument("SECONDS", "90", _skew),),
     ),
-    Fault("no-names", "it knows no host but itself by name"),
+    Fault("no-names", "it can't resolve the names of other hosts"),
 )
 _BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 
@@ -173,7 +172,7 @@ def find_fault(name: str) -> Fault:
 
 
 def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
-    """All arguments in normal form, with defaults. An interface may be given without the arguments before it."""
+    """Normalize the arguments and add defaults. An interface may be given without the arguments before it."""
     texts = list(given)
     if (
         fault.on_interface
@@ -204,7 +203,7 @@ def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
         blocks_writing = fault.in_home and other in _READ_ONLY_FAULTS
         if other != fault.name and (same_kind or blocks_writing):
             raise UserError(
-                f"{other} is in force on {host.name}, and {fault.name} cannot be added to it",
+                f"{other} is active on {host.name}: {fault.name} can't be combined with it",
                 fix=f"ipexctl lab mend {host.lab}/{host.name} {other}",
             )
 
@@ -247,7 +246,7 @@ _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 
 
 def find_host(name: str, lab: str | None = None) -> LabHost:
-    """`node1` of $IPEXCTL_HOSTFILE's lab or the only lab that has it, else `LAB/node1`."""
+    """Find `node1` in $IPEXCTL_HOSTFILE's lab or in the only lab that has it; `LAB/node1` is unambiguous."""
     if "/" in name:
         prefix, name = name.split("/", 1)
         lab = lab or prefix
@@ -268,7 +267,7 @@ def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost
         return matches[0]
     if matches:
         full_names = [f"{host.lab}/{host.name}" for host in matches]
-        raise UserError(f"more than one lab has a {name}", fix=f"one of: {', '.join(full_names)}")
+        raise UserError(f"more than one lab has a host {name}", fix=f"one of: {', '.join(full_names)}")
     names = [host.name for candidate in candidates for host in candidate.nodes]
     raise UserError(f"no lab has a host {name!r}", fix=f"one of: {', '.join(dict.fromkeys(names))}")
 
@@ -278,7 +277,7 @@ def ssh_argv(host: LabHost, command: Sequence[str] = ()) -> list[str]:
 
 
 def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
-    """Inject a fault; repeating changes nothing, other arguments replace the previous ones."""
+    """Inject a fault. Repeating it changes nothing; new arguments replace the previous ones."""
     system.require()
     definition = find_fault(fault)
     values = read_arguments(definition, args)
@@ -287,7 +286,7 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
         check_possible(definition, values, current)
         if definition.program and system.find(definition.program) is None:
             raise UserError(
-                f"{definition.name} needs {definition.program}, not on this machine",
+                f"{definition.name} needs {definition.program}, which is not on this machine",
                 fix=f"apt-get install {definition.package}",
             )
         if current.faults.get(definition.name) == values:
@@ -299,7 +298,6 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
 
 def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] = ()) -> Lab:
     """The caller holds the lab's lock."""
-    # Recorded first, so that `mend` can undo it after a crash.
     broken = replace(host, faults={**host.faults, definition.name: values})
     lab = lab.with_host(broken)
     state.save(lab)
@@ -308,13 +306,13 @@ def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] =
     except BaseException as error:
         _mend(lab, broken, definition)
         if isinstance(error, system.CommandError):
-            raise UserError(f"{definition.name} could not be put on {host.name}: {error}") from error
+            raise UserError(f"{definition.name} could not be injected on {host.name}: {error}") from error
         raise
     return lab
 
 
 def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
-    """Remove one fault, or with None all, last one first; an inactive fault is no error."""
+    """Remove one fault or, with None, all, newest first. An inactive fault is not an error."""
     system.require()
     only = find_fault(fault) if fault is not None else None
     with lab_lock(host.lab):
@@ -326,7 +324,7 @@ def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
 
 
 def _reload(host: LabHost) -> tuple[Lab, LabHost]:
-    """Lab and host as on disk: the caller's values may be older."""
+    """Lab and host as on disk, because the caller's values may be older."""
     lab = state.load(host.lab)
     current = lab.host(host.name) if lab else None
     if lab is None or current is None:
@@ -339,8 +337,8 @@ def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
         _run_scripts(definition, "mend", host.faults[definition.name], host)
     except system.CommandError as error:
         others = [name for name in host.faults if name != definition.name]
-        fix = f"ipexctl lab mend {host.lab}/{host.name} {others[-1]}, then again" if others else ""
-        raise UserError(f"{definition.name} could not be mended on {host.name}: {error}", fix=fix) from error
+        fix = f"ipexctl lab mend {host.lab}/{host.name} {others[-1]}, then try again" if others else ""
+        raise UserError(f"{definition.name} could not be removed from {host.name}: {error}", fix=fix) from error
     mended = replace(host, faults={name: args for name, args in host.faults.items() if name != definition.name})
     lab = lab.with_host(mended)
     state.save(lab)

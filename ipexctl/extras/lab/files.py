@@ -1,8 +1,8 @@
 """A lab's files for its user (hostfile, ssh_config …), each host's own /etc, and its network for `ip -batch`. Pure.
 
-A host has the machine's programs, system accounts, one login account, and no password. The bridges have their own
-namespace: this machine gets one link, and its firewall, which drops bridged packets on a Docker host, does not see
-traffic between the nodes.
+A host has the machine's programs, system accounts, one login account, and no password. The bridges are in a
+namespace of their own, so this machine's firewall, which drops bridged packets on a Docker host, does not see traffic
+between the nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipexctl.extras.lab.state import Lab, LabHost
 
 
 def hostfile(lab: Lab) -> str:
-    """One line per node reached by ssh. Relative paths, so the directory can be moved."""
+    """One line for each node that ssh reaches. Its paths are relative, so the directory can be moved."""
     lines = []
     for host in lab.hosts[:1] if lab.slurm else lab.hosts:
         internal = f" internal={host.internal}" if host.internal else ""
@@ -25,7 +25,7 @@ def hostfile(lab: Lab) -> str:
 
 
 def ssh_config(lab: Lab) -> str:
-    """For `ssh -F ssh_config node1`. Absolute paths, so it works from any directory."""
+    """Configuration for `ssh -F ssh_config node1`. Its paths are absolute, so it works from any directory."""
     sections = []
     for host in lab.nodes:
         lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
@@ -72,7 +72,7 @@ def inventory(lab: Lab) -> str:
 
 
 UID: Final = 1000
-"""The same for every account name: files in a shared home must belong to all of them."""
+"""The UID of every account, whatever its name: files in a shared home must belong to all accounts."""
 _FIRST_USER_UID, _NOBODY_UID = 1000, 65534
 _SHELL: Final = "/bin/bash"
 
@@ -96,7 +96,7 @@ def group(machine: str, host: LabHost) -> str:
 
 
 def shadow(passwd_text: str) -> str:
-    """`*` as passwords, because sshd treats `!` as a locked account."""
+    """Passwords are `*`, because sshd treats `!` as a locked account."""
     return join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
 
 
@@ -108,10 +108,10 @@ def _is_system(line: str) -> bool:
 
 
 def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
-    """Without Debian's `127.0.1.1 NAME`: it sends a rendezvous to the loopback.
+    """/etc/hosts without Debian's `127.0.1.1 NAME`, which would bind a rendezvous to the loopback.
 
-    torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`. glibc does not find the IPv4 line for it, and
-    torch warns about every connection. That line has another name, so node2 keeps its one address.
+    torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`. glibc does not find the IPv4 line for that
+    address, and torch warns about every connection. The line for it has another name, so that node2 keeps one address.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)
@@ -120,7 +120,7 @@ def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
     return join_lines(lines)
 
 
-RESOLV_CONF: Final = "# no name server: the hosts of a lab know what /etc/hosts says\noptions timeout:1 attempts:1\n"
+RESOLV_CONF: Final = "# no name server: a lab's hosts have only /etc/hosts\noptions timeout:1 attempts:1\n"
 NSSWITCH: Final = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
 
 
@@ -142,7 +142,7 @@ def sshd_config(openssh: tuple[int, int]) -> str:
         "Subsystem sftp internal-sftp",
     ]
     if openssh >= (9, 8):
-        # Tests fail to log in on purpose; since 9.8 sshd would refuse the whole lab for it.
+        # Tests fail to log in on purpose; since 9.8, sshd would then refuse connections from the whole lab.
         lines.append("PerSourcePenalties no")
     return join_lines(lines)
 
@@ -209,7 +209,7 @@ def interfaces(host: LabHost) -> tuple[str, ...]:
 
 
 def port_name(host: LabHost, interface: str) -> str:
-    """The switch's end of a host's link: at most 15 characters, such as `node400-eth1`."""
+    """Name of the switch's end of a host's link, at most 15 characters, such as `node400-eth1`."""
     return f"{host.name}-{interface}"
 
 

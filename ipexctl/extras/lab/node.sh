@@ -1,5 +1,5 @@
 # Turns a new set of namespaces into a host. Run by /bin/sh as the first process of a new pid namespace;
-# prints "ready" on stdout once sshd listens, then stays as the host's init.
+# prints "ready" on stdout once sshd listens, then remains as the host's init.
 #
 # STATE   the host's directory on this machine: disk.img, net, etc/
 # NAME    its host name            LOGIN  its user account   HOME_DIR  that account's home

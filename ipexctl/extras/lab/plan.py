@@ -1,7 +1,7 @@
-"""Checks a lab's specification and makes its names, addresses and accounts. Pure.
+"""Checks a lab's specification and chooses its names, addresses and accounts. Pure.
 
-A lab has a front and an inner network, each a /23 of 10.77 and 10.78 without overlapping routes, hence at most 400
-hosts. What can't work is refused: root and another account in one shared home, or a home in a system directory.
+A lab has a front and an inner network, each a /23 in 10.77 and 10.78, which limits it to 400 hosts. A specification
+that can't work is refused, such as root and another account in one shared home.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 
 _PER_BLOCK: Final = 200
-"""Addresses .11 to .210 of each /24."""
+"""Hosts have the addresses .11 to .210 of each /24."""
 MAX_HOSTS: Final = 2 * _PER_BLOCK
-"""Two /24; more sshd processes than one machine is likely to run."""
+"""Two /24; one machine is unlikely to run more sshd processes."""
 
 _LAB_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -29,23 +29,23 @@ _HOME_PARENT = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """A tuple with fewer entries than hosts is repeated."""
+    """What to create. A tuple with fewer entries than hosts is repeated."""
 
     hosts: int = LAB_HOSTS
     name: str | None = None
     """`None`: the first free of lab, lab2, lab3 …"""
     cpus: tuple[str, ...] = ()
     shared_home: bool = False
-    """One filesystem as home on all nodes, as on NFS."""
+    """All nodes share one filesystem as home, as on NFS."""
     bastion: bool = False
-    """A bastion host; this machine can't reach the nodes directly."""
+    """The nodes are reachable only through a bastion host."""
     internal: bool = False
     names: bool = True
     users: tuple[str, ...] = (LAB_USER,)
     homes: tuple[str, ...] = (LAB_HOMES,)
     slurm: bool = False
     temporary: bool = False
-    """Once the process that made it has exited, anybody's `down` may remove it."""
+    """Once the process that made the lab has exited, anybody's `down` may remove it."""
 
 
 def check(spec: LabSpec) -> None:
@@ -61,17 +61,17 @@ def check(spec: LabSpec) -> None:
         raise UserError("a lab needs at least one user and one home")
     if spec.shared_home and "root" in spec.users and len(set(spec.users)) > 1:
         raise UserError(
-            "root and another account can't log in to one shared home: sshd wants it to be the account's own",
-            fix="--users root, or leave root out",
+            "root and another account can't log in to one shared home: sshd requires that the account owns it",
+            fix="--users root, or remove root",
         )
     for user in spec.users:
         if not _USER_NAME.fullmatch(user):
-            raise UserError(f"{user!r} cannot be an account's name", fix="lower-case letters, digits, _ and -")
+            raise UserError(f"{user!r} can't be an account's name", fix="use lower-case letters, digits, _ and -")
     for home in spec.homes:
         if not _HOME_PARENT.fullmatch(home) or ".." in home.split("/"):
-            raise UserError(f"{home!r} cannot hold homes", fix="an absolute path such as /home or /scratch")
+            raise UserError(f"{home!r} cannot hold homes", fix="use an absolute path such as /home or /scratch")
         if home.split("/")[1] in _SYSTEM_DIRECTORIES:
-            raise UserError(f"{home!r} cannot hold homes: the system lives there", fix="/home, /scratch, /data …")
+            raise UserError(f"{home!r} cannot hold homes: it is a system directory", fix="use /home, /scratch, /data …")
 
 
 def _check_slurm(spec: LabSpec) -> None:
@@ -81,9 +81,11 @@ def _check_slurm(spec: LabSpec) -> None:
         )
     if spec.bastion or not spec.names:
         option = "--bastion" if spec.bastion else "--no-names"
-        raise UserError(f"--slurm and {option}: the daemons of Slurm find one another by name", fix=f"without {option}")
+        raise UserError(f"--slurm and {option}: Slurm's daemons find each other by name", fix=f"without {option}")
     if len(set(spec.users)) > 1 or len(set(spec.homes)) > 1:
-        raise UserError("all hosts of a Slurm have the same account and home", fix="one name each for --users, --homes")
+        raise UserError(
+            "all hosts of a Slurm cluster need the same account and home", fix="one name each for --users, --homes"
+        )
 
 
 _SYSTEM_DIRECTORIES = frozenset(
@@ -94,21 +96,23 @@ _SYSTEM_DIRECTORIES = frozenset(
 def check_name(name: str) -> None:
     if not _LAB_NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} cannot be a lab's name",
-            fix="up to 24 lower-case letters, digits and dashes, the first a letter",
+            f"{name!r} can't be a lab's name",
+            fix="use up to 24 lower-case letters, digits and dashes, the first a letter",
         )
 
 
 BASTION: Final = "bastion"
 PREFIX: Final = 23
 PREFIX_V6: Final = 31
-"""IPv6 networks; the second group is the third number of the IPv4 address."""
+"""Prefix of the IPv6 networks. Their second group is the third number of the IPv4 address."""
 _FRONT = "10.77"
 _INNER = "10.78"
 _FIRST_NODE = 11
 _BASTION_NUMBER = 10
 _MIN_PREFIX = 16
-"""Routes with a shorter prefix (a VPN's 10.0.0.0/8) do not occupy a block: the lab's /23 is more specific and wins."""
+"""Routes with a shorter prefix, such as a VPN's 10.0.0.0/8, do not occupy a block: the lab's /23 is more specific and
+wins.
+"""
 
 
 def front_gateway(block: int) -> str:
@@ -116,7 +120,7 @@ def front_gateway(block: int) -> str:
 
 
 def ipv6(address: str) -> str:
-    """10.77.3.11 → fd77:3::11."""
+    """Convert 10.77.3.11 to fd77:3::11."""
     _, net, block, number = address.split(".")
     return f"fd{net}:{block}::{number}"
 
@@ -125,7 +129,7 @@ def free_name(taken: Collection[str], requested: str | None = None) -> str:
     if requested is not None:
         if requested in taken:
             raise UserError(
-                f"there is a lab {requested!r} already", fix=f"ipexctl lab down {requested}, or another name"
+                f"the lab {requested!r} already exists", fix=f"ipexctl lab down {requested}, or another name"
             )
         return requested
     number = 1
@@ -135,7 +139,7 @@ def free_name(taken: Collection[str], requested: str | None = None) -> str:
 
 
 def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
-    """First even K whose two /23 networks no lab uses and no route overlaps."""
+    """Return the first even K whose two /23 networks are not used by a lab and overlap no route."""
     networks = [_network(route) for route in routes]
     occupied = [network for network in networks if network is not None and network.prefixlen >= _MIN_PREFIX]
     for block in range(2, 255, 2):
@@ -145,7 +149,7 @@ def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
         if not any(candidate.overlaps(other) for candidate in candidates for other in occupied):
             return block
     raise UserError(
-        "no free network is left for another lab",
+        "there is no free network for another lab",
         fix="ipexctl lab list, and ipexctl lab down NAME for a lab that you do not need",
     )
 
@@ -153,7 +157,7 @@ def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
 def _network(route: str) -> ipaddress.IPv4Network | None:
     try:
         return ipaddress.IPv4Network(route, strict=False)
-    except ValueError:  # "default", an IPv6 route, a keyword of a newer iproute2
+    except ValueError:  # "default", an IPv6 route, or a keyword of a newer iproute2
         return None
 
 

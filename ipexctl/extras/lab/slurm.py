@@ -1,9 +1,9 @@
-"""A Slurm on a lab's hosts: the first is controller and login host, the others compute nodes without sshd.
+"""Slurm on a lab's hosts: the first is controller and login host, the others are compute nodes without sshd.
 
-Debian's programs; missing packages are downloaded and unpacked only in the hosts, because installed they would change
-what `doctor` finds. munge proves who calls, as on a real cluster. ipexctl is in each host, because job scripts run on
-any. Without systemd and own cgroups (/sys is read-only), `linuxproc` tracks processes from parent to child: a daemon
-that leaves its parents outlives its step here, and would not under proctrack/cgroup.
+The programs are Debian's. Missing packages are unpacked only inside the hosts: if this machine had them, `doctor` would
+report other things. munge authenticates, as on a real cluster. ipexctl is in each host, because job scripts run on any
+of them. Without systemd and cgroups (/sys is read-only), `linuxproc` tracks processes by parent, so a daemon that
+leaves its parents outlives its job step here, but not under proctrack/cgroup.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHARED_TREES: Final = ("/usr/", "/opt/")
 
 
 def configuration(lab: Lab, cores: int) -> str:
-    """slurm.conf, the same on all hosts. The nodes share the machine's cores, so each offers all of them."""
+    """slurm.conf, the same on all hosts. The nodes share the machine's cores, so each node offers all of them."""
     first, *others = (host.name for host in lab.hosts)
     lines = (
         "ClusterName=lab",
@@ -48,9 +48,9 @@ def configuration(lab: Lab, cores: int) -> str:
         "JobAcctGatherType=jobacct_gather/none",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core",
-        # A CPU profile shows other cores than there are.
+        # A CPU profile shows other cores than the machine has.
         "SlurmdParameters=config_overrides",
-        # As on clusters with a firewall, which lets nodes connect to these ports alone.
+        # As on clusters with a firewall, where nodes may only connect to these ports.
         "SrunPortRange=61000-61999",
         "StateSaveLocation=/var/spool/slurmctld",
         "SlurmdSpoolDir=/var/spool/slurmd",
@@ -58,7 +58,7 @@ def configuration(lab: Lab, cores: int) -> str:
         "SlurmdPidFile=/run/slurmd.pid",
         "SlurmctldLogFile=/var/log/slurmctld.log",
         "SlurmdLogFile=/var/log/slurmd.log",
-        # Slurm's own are 30 and 300 seconds, which is long for a user who waits.
+        # Slurm's defaults are 30 and 300 seconds, too long for a waiting user.
         "KillWait=5",
         "SlurmdTimeout=30",
         "ReturnToService=2",
@@ -69,7 +69,7 @@ def configuration(lab: Lab, cores: int) -> str:
 
 
 CGROUP_CONF: Final = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
-"""slurmd reads it although nothing uses cgroups; without it, 22.05 looks for systemd."""
+"""slurmd reads this file although nothing uses cgroups; without it, slurmd 22.05 looks for systemd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class HostParts:
 
 
 def prepare(lab: Lab) -> HostParts:
-    """Downloads missing packages; the key is the lab's."""
+    """Download missing packages and make the lab's munge key."""
     packages = lab.dir / "packages"
     texts = {
         "slurm/slurm.conf": configuration(lab, len(os.sched_getaffinity(0))),
@@ -91,7 +91,7 @@ def prepare(lab: Lab) -> HostParts:
 
 
 def download_packages(directory: Path) -> bool:
-    """Download Slurm's programs for the hosts; False if the machine has all."""
+    """Download Slurm's programs for the hosts; False if the machine already has all of them."""
     absent = [name for name in PROGRAMS if system.find(name) is None]
     if not absent:
         return False
@@ -102,14 +102,14 @@ def download_packages(directory: Path) -> bool:
         system.run([*argv, "-o", f"Dir::Cache::archives={directory}", *packages], timeout=LAB_DOWNLOAD)
     except system.CommandError as error:
         raise UserError(
-            f"a lab with Slurm needs {', '.join(absent)}, not on this machine, and apt-get cannot download it: {error}",
-            fix="apt-get update, then again",
+            f"a lab with Slurm needs {', '.join(absent)}, which this machine lacks and apt-get can't download: {error}",
+            fix="apt-get update, then try again",
         ) from error
     return True
 
 
 def _own_python() -> dict[str, str]:
-    """ipexctl's interpreter and packages for `node.sh`; empty if hosts don't see them."""
+    """ipexctl's interpreter and packages for `node.sh`; empty if the hosts can't see these files."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     candidates = (Path(sys.executable).resolve(), Path("/usr/bin", version))
     python = next((path for path in candidates if str(path).startswith(_SHARED_TREES) and path.exists()), None)

@@ -1,8 +1,8 @@
-"""A lab's record lab.json, its hosts, files and locks, its condition, and which labs `down` removes.
+"""A lab's record lab.json, its hosts, files, locks and condition, and which labs `down` removes.
 
-lab.json is written before anything is made and removed last, so `down` and `list` find what a crash leaves. It names
-the process at work on the lab. A complete lab stays until named, unless it is the only one. Without a name, `down`
-removes remains only if their maker is known to be gone (pid and start time).
+lab.json is written before anything is made and removed last, so that `down` and `list` find what a crash leaves behind.
+Without a name, `down` removes remains only if their maker is known to be gone (by pid and start time), and a complete
+lab only if there is no other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity
 
 Condition = Literal["up", "busy", "cut-short", "abandoned", "unreadable"]
-"""busy: `up` or `down` is at work; cut-short: that process did not finish; abandoned: temporary, its process is gone;
-unreadable: no record of this version."""
+"""busy: `up` or `down` is working on it; cut-short: that process exited early; abandoned: temporary, and its maker has
+exited; unreadable: this version can't read the record.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class FoundLab:
     name: str
     lab: Lab | None
     maker_is_gone: bool = False
-    """False if unknown: the record names no process, or another machine's."""
+    """False also if unknown: the record names no process, or one on another machine."""
 
     @property
     def condition(self) -> Condition:
@@ -46,7 +47,7 @@ class FoundLab:
 
     @property
     def is_remains(self) -> bool:
-        """True if it is known that nobody needs it."""
+        """True if nobody needs the lab any more."""
         return self.maker_is_gone and self.condition in ("cut-short", "abandoned")
 
     @property
@@ -60,7 +61,7 @@ def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: b
     names = sorted(lab.name for lab in found)
     if name is not None:
         if remove_all:
-            raise UserError("a lab's name and --all exclude each other", fix=f"ipexctl lab down {name}")
+            raise UserError("a lab's name and --all can't be combined", fix=f"ipexctl lab down {name}")
         if name not in names:
             listed = ", ".join(names) or "none"
             raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
@@ -71,7 +72,7 @@ def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: b
     commands = "; ".join(f"ipexctl lab down {lab.name}" for lab in others)
     if len(others) > 1:
         listed = ", ".join(lab.name for lab in others)
-        raise UserError(f"there are {len(others)} labs on this machine: {listed}", fix=f"one of: {commands}")
+        raise UserError(f"there are {len(others)} labs on this machine: {listed}", fix=f"choose one: {commands}")
     if others[0].holder is not None:
         raise UserError(
             f"the lab {others[0].name} belongs to process {others[0].holder}, which still runs",
@@ -82,7 +83,7 @@ def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: b
 
 LABS: Final = Path("/var/lib/ipexctl/labs")
 SWITCH: Final = "switch"
-"""Namespace of a lab's bridges; no host may have this name."""
+"""Network namespace with a lab's bridges; no host may have this name."""
 NETNS_PREFIX: Final = "ipx-"
 LINK_PREFIX: Final = "ipx"
 RECORD: Final = "lab.json"
@@ -90,7 +91,9 @@ _FORMAT: Final = 1
 
 
 def netns_name(lab: str, node: str) -> str:
-    """Deterministic, so that `ip netns pids` finds a host's processes even without lab.json."""
+    """Name of a node's network namespace. It depends only on these names, so `ip netns pids` finds a host's processes
+    even without lab.json.
+    """
     return f"{NETNS_PREFIX}{lab}-{node}"
 
 
@@ -99,7 +102,7 @@ class LabHost:
     lab: str
     name: str
     address: str
-    """Address for the control machine; through the bastion if there is one."""
+    """Address as seen from the control machine; through the bastion if there is one."""
     internal: str | None
     user: str
     home: str
@@ -126,17 +129,17 @@ class Lab:
     name: str
     block: int
     hosts: tuple[LabHost, ...]
-    """In hostfile order, without the bastion."""
+    """The hosts in hostfile order, without the bastion."""
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True
     slurm: bool = False
-    """The first host is Slurm's controller and login host, the others its compute nodes."""
+    """The first host is Slurm's controller and login host, the others are compute nodes."""
     ready: bool = False
     maker: ProcessIdentity | None = None
-    """Process that makes or removes it, or did. None in older records."""
+    """Process that makes or removes the lab, or did. None in older records."""
     temporary: bool = False
-    """The lab is remains once its maker has exited."""
+    """The lab counts as remains once its maker has exited."""
 
     @property
     def dir(self) -> Path:
@@ -221,9 +224,9 @@ def load(name: str) -> Lab | None:
 
 
 def require_readable() -> None:
-    """Refuse if there are labs that this account may not read: they belong to root."""
+    """Refuse if there are labs that this account may not read, because root owns them."""
     if LABS.exists() and not (_is_readable(LABS) and all(_is_readable(LABS / name) for name in directories())):
-        raise UserError("the labs of this machine are root's", fix="run it as root, or with sudo")
+        raise UserError("the labs on this machine belong to root", fix="run it as root, or with sudo")
 
 
 def _is_readable(directory: Path) -> bool:
@@ -237,7 +240,7 @@ def load_all() -> tuple[Lab, ...]:
 
 
 def find(name: str) -> FoundLab:
-    """In any condition, even without a record."""
+    """Find a lab in any condition, even without a record."""
     lab = load(name)
     return FoundLab(name, lab, maker_is_gone=lab is not None and lab.maker is not None and lab.maker.is_gone)
 
@@ -254,9 +257,9 @@ _MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
 
 @contextmanager
 def machine_lock() -> Iterator[None]:
-    """Held while a name and block are chosen and recorded."""
+    """Held while a lab's name and block are chosen and recorded."""
     with _MACHINE_LOCK.open("w") as file:
-        _acquire(file, "another lab is being planned, for too long now")
+        _acquire(file, "another lab is still being planned")
         yield
 
 
@@ -270,7 +273,7 @@ def lab_lock(name: str) -> Iterator[None]:
         yield
         return
     with file:
-        _acquire(file, f"someone else is at work on the lab {name!r}")
+        _acquire(file, f"another process is working on the lab {name!r}")
         yield
 
 
@@ -282,5 +285,5 @@ def _acquire(file: IO[str], message: str) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise UserError(message, fix="try again when that is done") from None
+                raise UserError(message, fix="try again later") from None
             time.sleep(0.05)

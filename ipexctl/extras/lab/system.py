@@ -1,7 +1,7 @@
 """This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires.
 
 Programs end with this process: an `ip` of a killed `up` would race the `down` that removes the remains. Processes are
-found by network namespace, never by name, so only a lab's are killed.
+found by network namespace, never by name, so that only the lab's processes are killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROGRAMS: Final = {
     "hostname": "hostname",
 }
 SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
-"""A non-login root shell may lack these directories, which hold many of the programs used."""
+"""Directories that a root shell without login may lack in PATH, and that hold many of the programs used."""
 
 
 _NETNS = Path("/run/netns")
@@ -52,13 +52,13 @@ def require() -> None:
 
 def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
     if platform != "linux":
-        return "a lab needs Linux: it is made of network and mount namespaces", "run it on a Linux machine"
+        return "a lab needs Linux: it uses network and mount namespaces", "run it on a Linux machine"
     if uid != 0:
         return "a lab needs root: it makes namespaces and mounts", "run it as root, or with sudo"
     absent = [name for name in _PROGRAMS if name not in programs]
     if absent:
         packages = " ".join(dict.fromkeys(_PROGRAMS[name] for name in absent))
-        return f"a lab needs {', '.join(absent)}, not on this machine", f"apt-get install {packages}"
+        return f"a lab needs {', '.join(absent)}, which is not on this machine", f"apt-get install {packages}"
     return "", ""
 
 
@@ -67,11 +67,11 @@ def find(program: str) -> str | None:
 
 
 class CommandError(Exception):
-    """A program failed; the message holds its output."""
+    """A program failed; the message contains its output."""
 
 
 def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
-    """Returns stdout; raises CommandError unless it exits with 0. It ends with this process."""
+    """Return stdout; raise CommandError unless the program exits with 0. It ends with this process."""
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
     try:
         completed = subprocess.run(
@@ -129,7 +129,7 @@ def routes() -> tuple[str, ...]:
 
 
 def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Pids of all processes in these namespaces, in one pass over /proc."""
+    """Pids of all processes in each of these namespaces, from one pass over /proc."""
     inodes: dict[tuple[int, int], str] = {}
     for name in names:
         try:

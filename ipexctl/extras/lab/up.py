@@ -1,8 +1,8 @@
 """Makes a lab: records the plan, then network, disks and hosts; removes everything on failure.
 
-All hosts answer with sshd's banner; only then do a Slurm's compute nodes lose their sshd. A failure or signal removes
-all, ignoring a second signal. Hosts start in parallel, not as children of this process: Ctrl-C must not reach them.
-Their filesystems are sparse images, so a full disk of 16 GB uses no real space.
+A failure or signal removes everything, and a second signal is ignored. Hosts start in parallel and are not children of
+this process, because Ctrl-C must not reach them. A Slurm lab's compute nodes lose their sshd once all hosts have
+answered. Filesystems are sparse images, so a full disk of 16 GB uses no real space.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIZE: Final = 16 << 30
 
 
 def can_mount_images() -> bool:
-    """False in most containers, where a tmpfs replaces images."""
+    """Whether images can be mounted; not in most containers, where a tmpfs replaces them."""
     return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
 
 
@@ -57,13 +57,13 @@ def shared_home(lab: Lab) -> Path:
 
 
 def make_shared_home(lab: Lab) -> Path:
-    """Make the home that all nodes share; mounted here until all nodes have mounted it."""
+    """Make the home that all nodes share. It is mounted here until all nodes have mounted it."""
     home = shared_home(lab)
     home.mkdir()
     if can_mount_images():
         image = lab.dir / "home.img"
         _format(image)
-        with suppress(system.CommandError):  # a plain directory can be shared too, but not filled
+        with suppress(system.CommandError):  # a plain directory can be shared too, but it can't be filled
             system.run(["mount", "-o", "loop,noatime", str(image), str(home)])
             (home / "lost+found").rmdir()
     if Path("/etc/skel").is_dir():
@@ -79,7 +79,7 @@ def make_shared_home(lab: Lab) -> Path:
 
 
 def unmount_shared_home(lab: Lab) -> None:
-    """Unmount it here; the hosts' own mounts keep it alive, and a crash leaves none behind."""
+    """Unmount the shared home here; the hosts' own mounts keep it alive."""
     home = shared_home(lab)
     if home.is_mount():
         system.run(["umount", str(home)])
@@ -91,7 +91,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(spec: LabSpec) -> Lab:
-    """Returns when every host's sshd replies; a failure or interrupt removes everything."""
+    """Return when every host's sshd replies; a failure or interrupt removes everything."""
     system.require()
     check(spec)
     with _reserved(spec) as lab:
@@ -178,7 +178,9 @@ def _make(lab: Lab) -> Lab:
 
 
 class _Starts:
-    """Hosts being started. `close` waits for them: an interrupt in `submit` leaves a thread unknown to the pool."""
+    """Hosts that are starting. `close` waits for them: after an interrupt in `submit` the pool does not know the
+    thread.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -245,7 +247,7 @@ def _start(
 
 
 def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *, timeout: float) -> bytes:
-    """Start a program that keeps running; returns its first line, or what arrived before the timeout."""
+    """Start a program that keeps running; return its first line, or what arrived before the timeout."""
     line = b""
     deadline = time.monotonic() + timeout
     with subprocess.Popen(
@@ -293,7 +295,7 @@ def _last_lines(log: Path) -> str:
 
 
 def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
-    """Wait for sshd's banner, or until nobody waits any more."""
+    """Wait for sshd's banner, or until `is_closed`."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if is_closed():

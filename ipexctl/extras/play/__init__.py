@@ -1,1 +1,1 @@
-"""Playbooks: YAML read into a checked model, then run on hosts by the commands' own functions. `ui` renders."""
+"""Playbooks: reads YAML into a checked model, then runs it on hosts through the same functions as the commands."""

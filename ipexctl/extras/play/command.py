@@ -1,7 +1,7 @@
 """`ipexctl play`: runs a playbook on the hosts.
 
-All mistakes of a playbook are reported at once, before any host is touched. --list-tasks and --syntax-check touch no
-host, and work where a playbook's hosts are unknown.
+Reports all mistakes in a playbook at once, before it touches any host. --list-tasks and --syntax-check touch no host
+and need no hostfile.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def play_command(
         templater.start()
         play = _prepare(playbook, selection, targets, extra or (), templater, local=local, is_listing=is_listing)
         if tags and not play.ready.chosen:
-            raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")
+            raise UserError(f"--tags {','.join(tags)} selects no task", fix="--list-tasks shows the tags")
         if is_listing:
             view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
@@ -119,10 +119,10 @@ def play_command(
 class _PreparedPlay:
     ready: Prepared
     all_hosts: tuple[Host, ...]
-    """Hosts that templates may name; --limit only leaves them out of plays."""
+    """Includes hosts that --limit leaves out of the plays: templates may still use them."""
     limited: tuple[Host, ...]
     extra: list[dict[str, Any]]
-    """Variables of -e, which override all others."""
+    """Variables from -e; they override all others."""
     vars_dirs: VarsDirs
     cwd: Path
 
@@ -142,7 +142,7 @@ def _prepare(
     variables = _extra_variables(extra, cwd, templater)
     all_hosts, limited = _choose_hosts(targets, is_listing=is_listing)
     vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
-    # They may be for Ansible's playbooks: a lookup counts when a task uses its variable.
+    # group_vars may be shared with Ansible, so an unsupported lookup is an error only if a task uses the variable.
     errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
     of_files = [values for files in vars_dirs.values() for values in files]
     layers = (*variables, *of_files, *(host.vars for host in all_hosts))
@@ -156,7 +156,7 @@ def _prepare(
 
 
 def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
-    """All hosts, and those left by --limit. A listing needs no hosts, but named ones must be valid."""
+    """All hosts, and the ones that --limit keeps. A listing needs no hosts, but hosts that are named must be valid."""
     limited = choose_hosts(targets)
     if is_listing:
         shown = limited if targets.names_hosts or len(limited) > 1 else ()
@@ -193,7 +193,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
     if inventory is None:
         return targets
     if targets.names_hosts:
-        raise UserError("-i, -H and --hosts all name the hosts", fix="one of them")
+        raise UserError("-i, -H and --hosts can't be combined: each names the hosts", fix="use one of them")
     if "," in inventory:
         return replace(targets, hosts=inventory.strip(","))
     return replace(targets, hostfile=Path(inventory))
@@ -222,11 +222,11 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) 
             try:
                 values = parse_json(word)
             except ValueError as error:
-                raise UserError(f"-e: this is no JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
+                raise UserError(f"-e: not valid JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
         else:
             values = _pairs(word)
             if not values:
-                raise UserError(f"-e {quoted(word)} is no NAME=VALUE", fix="a file of variables: -e @FILE")
+                raise UserError(f"-e {quoted(word)} is not NAME=VALUE", fix="a file of variables: -e @FILE")
         result.append(values)
     return result
 

@@ -1,6 +1,6 @@
 """Runs a playbook in Ansible's order: each task on all hosts before the next; a failed host leaves the play.
 
-`Engine` holds all changing state; `task_runner.py` runs one task. Every result passes `Engine.end`, which masks
+`Engine` holds all changing state; `task_runner.py` runs one task. Every result passes through `Engine.end`, which masks
 secrets.
 """
 
@@ -81,7 +81,7 @@ class Engine:
         all_hosts = self._ready.hosts[number]
         hosts = [host for host in all_hosts if host.name not in self.unreachable_hosts | self.failed_hosts]
         if not hosts:
-            note = "none of its hosts is left" if all_hosts else "the limit leaves none of its hosts"
+            note = "none of its hosts is left" if all_hosts else "--limit leaves out all its hosts"
             self.context.watch(PlayStarted(play.name, (), note))
             return
         send_play_variables(self.context, number, play)
@@ -97,7 +97,9 @@ class Engine:
             self._play_hosts = {host.name for host in all_hosts} - {host.name for host in hosts} | set(names)
             self._run_batch(play, batch)
             if index < len(groups) and not self._remaining(names):
-                self.context.watch(Notice("serial: all of these failed, so the others are left alone", warning=True))
+                self.context.watch(
+                    Notice("serial: all hosts of this batch failed; the others are skipped", warning=True)
+                )
                 self._ended = True
 
     def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
@@ -185,7 +187,7 @@ class Engine:
         ):
             for name in rescued:
                 self.departed.pop(name, None)
-                if name in self._unrescued:  # else another failed: with any_errors_fatal all leave together
+                if name in self._unrescued:  # else another host failed: any_errors_fatal
                     self._unrescued.discard(name)
                     self.counts[name].failed -= 1
                     self.counts[name].rescued += 1
@@ -212,7 +214,7 @@ class Engine:
         return failed
 
     def _name(self, task: Task, host: str) -> str:
-        """The task's name, filled for the first host; the raw template if that fails, or with no_log."""
+        """The task's name, filled in for the first host. If that fails, or with no_log, the raw template."""
         if isinstance(task.name, str) or task.inherited.no_log:
             return task.called
         local = [(values, True) for values in task.inherited.vars]
@@ -259,7 +261,7 @@ class Engine:
 
 
 def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:
-    """Hosts in groups of `serial`: counts or percentages; the last size repeats."""
+    """Hosts in batches of `serial`, which has counts or percentages; the last size repeats."""
     groups: list[Sequence[Host]] = []
     start = 0
     while start < len(hosts):

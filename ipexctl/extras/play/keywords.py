@@ -1,7 +1,7 @@
-"""Keywords of plays, blocks and tasks, how tasks inherit them, and Ansible's names that playbooks do not have here.
+"""Keywords of plays, blocks and tasks, how tasks inherit them, and names from Ansible that ipexctl does not support.
 
-`when`, `tags`, `vars` and `environment` add up; of the others the nearest counts. Values that decide what runs can't be
-templates. Errors name the nearest known keyword. A module added to `modules/` must leave the list of Ansible's names.
+`when`, `tags`, `vars` and `environment` accumulate; for all other keywords the innermost value counts. Values that
+decide what runs can't be templates. A module added to `modules/` must leave `NOT_MODULES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANSIBLE_FACTS: Final = (
     *("hostname", "nodename", "fqdn", "distribution", "distribution_version", "os_family", "kernel"),
     *("architecture", "processor_vcpus", "memtotal_mb", "user_id", "user_dir"),
 )
-_LEFT_OUT: Final = "gather_facts: false in this play leaves it out"
+_LEFT_OUT: Final = "this play has gather_facts: false, so it has no facts"
 HINTS: Final = {
     **{f"ansible_{name}": _LEFT_OUT for name in ANSIBLE_FACTS},
     "ansible_env": "a variable of the host: exec: printenv NAME, with register and changed_when: false",
@@ -45,7 +45,7 @@ HINTS: Final = {
     "ansible_pkg_mgr": "facts.system.distro",
     "ansible_service_mgr": "facts.logind",
     "ansible_python_version": "facts.software.pythons",
-    "ansible_managed": "a line of your own",
+    "ansible_managed": "write the line yourself",
     "ansible_local": "exec: cat FILE, with register",
     "inventory_dir": "playbook_dir, or here",
     "role_path": "playbook_dir",
@@ -54,20 +54,20 @@ HINTS: Final = {
 UNSUPPORTED: Final = {
     "roles": "put the role's tasks in a file: include_tasks: FILE",
     "serial": "it belongs to the play",
-    "async": "a run that outlives the play: the module run with detach: true",
-    "poll": "a run that outlives the play: the module run with detach: true",
+    "async": "for a run that outlives the play: the module run with detach: true",
+    "poll": "for a run that outlives the play: the module run with detach: true",
     "connection": "hosts are reached by ssh; delegate_to: localhost, with --local, is this machine",
     "remote_user": "--user NAME, or user= in the hostfile",
-    "become_method": "become is sudo here",
-    "become_flags": "become is sudo -n here",
-    "local_action": "the module itself, and below it delegate_to: localhost; --local lets that be",
-    "gather_subset": "facts are one probe, always whole",
+    "become_method": "become always uses sudo",
+    "become_flags": "become always uses sudo -n",
+    "local_action": "name the module itself and add delegate_to: localhost; --local allows it",
+    "gather_subset": "one probe always gathers all facts",
     "max_fail_percentage": "any_errors_fatal: true ends the play at the first failure",
     "throttle": "-f N for the whole call, or serial: N on the play",
-    "collections": "take it out: modules have no collections here",
-    "module_defaults": "say it with each task",
+    "collections": "remove it: modules have no collections here",
+    "module_defaults": "write the options in each task",
     "vars_prompt": "-e NAME=VALUE, or {{ lookup('env', 'NAME') }}",
-    "ignore_unreachable": "a host that can't be reached leaves the play, the others go on",
+    "ignore_unreachable": "an unreachable host leaves the play, and the others continue",
     "any_errors_fatal": "it belongs to the play",
     "delegate_facts": "hostvars: {{ hostvars.NAME.VARIABLE }} has the facts of every host",
     "with_subelements": "loop: over things | map(attribute='parts') | flatten",
@@ -82,9 +82,9 @@ UNSUPPORTED: Final = {
     "with_nested": 'loop: "{{ one | product(other) }}"',
     "first_found": "name the file",
     "port": "--port, or port= in the hostfile",
-    "force_handlers": "a task under always: runs whatever happened",
+    "force_handlers": "a task under `always:` runs even after a failure",
     "debugger": "--step asks before each task",
-    "order": "hosts are taken in the order of the hostfile",
+    "order": "hosts run in the order of the hostfile",
 }
 
 
@@ -95,25 +95,25 @@ NOT_OPTIONS: Final = {
     "directory_mode": "file: {path: DIR, state: directory, mode: MODE}, before it",
     "recurse": "command: chmod -R MODE DIR",
     "remote_src": "command: cp FROM TO, with args: {creates: TO}",
-    "validate": "a command after it that looks at the file",
-    "force": "take it out: what differs is replaced",
+    "validate": "a command task after it that checks the file",
+    "force": "remove it: a file that differs is always replaced",
     "executable": "a list: [bash, -c, LINE]",
-    "warn": "take it out: nothing is warned of",
+    "warn": "remove it: there are no such warnings",
     "content_encoding": "take it out",
-    "resume": "fewer: true, and play it again: the script continues from its checkpoint on the hosts that answer",
+    "resume": "fewer: true, and run the playbook again: the script continues on the hosts that answer",
 }
-"""Options of Ansible's modules that the modules here lack, and one of `ipexctl run`, which takes command-line words."""
+"""Options of Ansible's modules that ours lack, and `resume`, which only the command `ipexctl run` has."""
 
 NOT_MODULES: Final = {
     "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",
     **dict.fromkeys(
         ("apt", "yum", "dnf", "package"),
-        "exec: 'apt-get install -y NAME', with become: true on the task; install brings packages of Python",
+        "exec: 'apt-get install -y NAME', with become: true on the task; for Python packages use install",
     ),
-    "synchronize": "sync brings a project to the hosts",
-    "script": "sync brings the project, exec runs it",
-    "raw": "exec needs nothing but sh on the host",
-    **dict.fromkeys(("setup", "gather_facts"), "facts are gathered where something uses them: {{ facts.cpu.tier }}"),
+    "synchronize": "sync uploads a project to the hosts",
+    "script": "sync uploads the project, exec runs the script",
+    "raw": "exec needs only sh on the host",
+    **dict.fromkeys(("setup", "gather_facts"), "facts are gathered if something uses them: {{ facts.cpu.tier }}"),
     **dict.fromkeys(("lineinfile", "blockinfile", "replace"), "template, or exec with sed"),
     "user": "exec: 'id NAME || useradd -m NAME', with become: true on the task",
     "group": "exec: 'getent group NAME || groupadd NAME', with become: true on the task",
@@ -127,7 +127,7 @@ NOT_MODULES: Final = {
     "git": "sync uploads the project from the control machine",
     "wait_for_connection": 'wait_for: {port: 22, host: "{{ ansible_host }}"}, with delegate_to: node0',
     "tempfile": "exec: mktemp, with register",
-    "slurp": "fetch brings it to the control machine; exec: cat FILE, with register and changed_when: false",
+    "slurp": "fetch downloads the file; or exec: cat FILE, with register and changed_when: false",
     "find": "exec: find DIR -name PATTERN, with register and changed_when: false",
     "cron": "exec: crontab -",
     "uri": "exec: curl -fsS URL, with register and changed_when: false",
@@ -161,7 +161,7 @@ boolean: Final = known_value(Option("bool"))
 
 def text(file: PlaybookFile, entry: Entry) -> str | Templated:
     if entry.value.id != "scalar" or is_null(entry.value):
-        raise file.error(entry.value, f"{quoted(entry.key)} must be a text, not {kind(entry.value)}")
+        raise file.error(entry.value, f"{quoted(entry.key)} must be text, not {kind(entry.value)}")
     return file.text_value(entry.value)
 
 
@@ -190,7 +190,7 @@ def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
 
 
 def condition(file: PlaybookFile, node: YamlNode) -> Templated:
-    """`"{{ x }}"` is read as `x`."""
+    """Read `"{{ x }}"` as `x`."""
     template = replace(file.template(node), kind="expr")
     bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
     if bare:
@@ -198,7 +198,8 @@ def condition(file: PlaybookFile, node: YamlNode) -> Templated:
     if "{{" in template.text or "{%" in template.text:
         brace = "{{" if "{{" in template.text else "{%"
         raise template.spot(None, brace).error(
-            "a condition is an expression already", fix=f"without {brace} … : when: facts.cpu.tier == 'amx'"
+            "a condition is already an expression",
+            fix=f"write it without {brace}, as in: when: facts.cpu.tier == 'amx'",
         )
     return template
 
@@ -221,9 +222,9 @@ def variables(file: PlaybookFile, node: YamlNode | None, what: str) -> Mapping[s
 def check_variable(file: PlaybookFile, node: YamlNode) -> None:
     name = str(node.value)
     if not is_variable_name(name):
-        raise file.error(node, f"{kind(node)} can't be the name of a variable", fix="letters, digits and _")
+        raise file.error(node, f"{kind(node)} can't be a variable name", fix="letters, digits and _")
     if name in RESERVED:
-        raise file.error(node, f"{quoted(name)} is a variable that ipexctl sets", fix="another name")
+        raise file.error(node, f"{quoted(name)} is a variable that ipexctl sets", fix="use another name")
 
 
 def _ignore_errors(file: PlaybookFile, entry: Entry) -> bool | Templated:
@@ -244,7 +245,7 @@ def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
             raise file.error(entry.value, f"'environment' must be a mapping of variables, not {kind(entry.value)}")
         for name in mapping if isinstance(mapping, dict) else ():
             if not is_variable_name(name):
-                raise file.error(entry.value, f"{quoted(name)} can't be the name of a variable")
+                raise file.error(entry.value, f"{quoted(name)} can't be a variable name")
     return tuple(values)
 
 
@@ -254,7 +255,7 @@ _ADDED: Final[Mapping[str, KeywordReader]] = {
     "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
     "environment": _environment,
 }
-"""Keywords of a task that add to the value of its play and blocks. All others replace it."""
+"""Task keywords that add to the values of the play and its blocks. All other keywords replace them."""
 _INHERITED: Final[Mapping[str, KeywordReader]] = {
     **_ADDED,
     **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),
@@ -274,7 +275,7 @@ OF_TASKS: Final[Mapping[str, KeywordReader]] = {
     "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),
     "listen": plain_texts,
 }
-"""Keywords of tasks only, besides the loop and module options."""
+"""Keywords that only tasks have, besides loops and module options."""
 TASK: Final = frozenset([*_INHERITED, *OF_TASKS, "loop", "with_items", "loop_control", "args"])
 BLOCK: Final = frozenset([*_INHERITED, "name", "block", "rescue", "always", "any_errors_fatal"])
 INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
@@ -289,7 +290,7 @@ def advice(keyword: str, known: Collection[str]) -> str:
     if keyword in UNSUPPORTED:
         return UNSUPPORTED[keyword]
     if keyword.startswith("with_"):
-        return "loop: does what with_… did"
+        return "loop replaces with_…"
     return did_you_mean(keyword, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")
 
 

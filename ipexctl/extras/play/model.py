@@ -1,7 +1,7 @@
 """The model of a playbook: plays, tasks and blocks, with unfilled templates. Frozen.
 
-`read.py` makes it from files and reports all errors; `prepare.py` and `engine.py` read it. Values keep their position
-for later errors. A file that is included twice gives two tasks.
+`read.py` builds it from files. Values keep their position in the file, for later errors. Including a file twice makes
+two sets of tasks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Task:
     register: str | None = None
     until: tuple[Templated, ...] = ()
     retries: int | None = None
-    """Without `until`: retry until it succeeds."""
+    """Without `until`, a failed task is retried until it succeeds."""
     delay: float = 5.0
     changed_when: tuple[Templated, ...] | bool | None = None
     failed_when: tuple[Templated, ...] | bool | None = None
@@ -113,10 +113,10 @@ class Play:
     vars: Mapping[str, Value] = field(default_factory=dict, hash=False)
     file_vars: tuple[Mapping[str, Value], ...] = ()
     gather_facts: bool | None = None
-    """None: only if a task uses facts."""
+    """None: gather facts only if a task uses them."""
     any_errors_fatal: bool = False
     serial: tuple[int | str, ...] = ()
-    """Hosts at a time: counts and percentages. Empty: all at once."""
+    """Batch sizes, as counts or percentages. Empty: all hosts at once."""
 
     @property
     def tasks(self) -> Iterator[Task]:
@@ -139,7 +139,7 @@ class Playbook:
 
 
 def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, str]]:
-    """Each task with its part of a block: `rescue`, `always` or empty."""
+    """Each task with the part of its block: `rescue`, `always` or empty."""
     for step in steps:
         if isinstance(step, Task):
             yield step, part

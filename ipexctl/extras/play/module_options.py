@@ -1,7 +1,7 @@
-"""A task's module and options as written: a mapping, inline, under `args:` or as `name=value` words.
+"""Reads a task's module and options, written as a mapping, inline, under `args:` or as `name=value` words.
 
-Each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their blanks. A
-command's own line must not contain options (`creates=`): they would be its words.
+Each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their spaces. Options
+such as `creates=` inside a command's own line are errors, because they would become arguments of the command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KNOWN: Final = {*MODULES, INCLUDE_VARS}
 _PREFIX: Final = re.compile(r"^(ansible\.builtin|ansible\.legacy|ipexctl)\.")
 _INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
-"""Splits `name=value` words; blanks inside quotes and braces belong to the value."""
+"""Splits `name=value` words; spaces inside quotes and braces belong to the value."""
 _INLINE_ARGS: Final = re.compile(
     r"(?:^\s*|\s(?=(?:(?:creates|removes|chdir)=(?:\{\{.*?\}\}|\S)+\s*)+$))(creates|removes|chdir)=((?:\{\{.*?\}\}|\S)+)",
     re.DOTALL,
@@ -45,7 +45,7 @@ def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]
     for entry in unknown:
         key = strip_prefix(entry.key)
         if key in UNSUPPORTED:
-            file.report(entry.key_node, f"there is no {quoted(entry.key)} here", fix=UNSUPPORTED[key])
+            file.report(entry.key_node, f"{quoted(entry.key)} is not supported here", fix=UNSUPPORTED[key])
         elif modules or key.startswith("with_"):
             file.report(
                 entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
@@ -59,12 +59,12 @@ def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]
         return None
     if not modules:
         keys = " and ".join(quoted(key) for key in entries) or "nothing"
-        raise file.error(node, f"this task has {keys}, and no module", fix=f"one of {', '.join(sorted(MODULES))}")
+        raise file.error(node, f"this task has {keys} but no module", fix=f"one of {', '.join(sorted(MODULES))}")
     if len(modules) > 1:
         raise file.error(
             modules[1].key_node,
-            f"a task is one module, and this has {modules[0].key} and {modules[1].key}",
-            fix="two tasks, each with its own `- `",
+            f"a task has one module, but this one has {modules[0].key} and {modules[1].key}",
+            fix="write two tasks, each with its own `- `",
         )
     return modules[0]
 
@@ -121,12 +121,12 @@ def _option_value(file: PlaybookFile, spec: Spec, name: str, entry: Entry) -> Va
 def _option_name(spec: Spec, module_name: str, key: str, position: Position) -> str:
     if spec.any_option:
         if not is_variable_name(key):
-            raise position.error(f"{quoted(key)} can't be the name of a variable", fix="letters, digits and _")
+            raise position.error(f"{quoted(key)} can't be a variable name", fix="letters, digits and _")
         return key
     name = spec.option(key)
     if name is None:
         names = sorted(spec.options)
-        fix = NOT_OPTIONS.get(key) or did_you_mean(key, names, f"it has {', '.join(names)}")
+        fix = NOT_OPTIONS.get(key) or did_you_mean(key, names, f"its options: {', '.join(names)}")
         raise position.error(f"{module_name} has no option {quoted(key)}", fix=fix)
     return name
 
@@ -137,13 +137,13 @@ def _refuse_inline_args(file: PlaybookFile, module_entry: Entry) -> None:
         value = f'"{match[2]}"' if "{{" in match[2] else match[2]
         raise file.error(
             module_entry.value,
-            f"{match[1]}= in the line itself would be a word of the command",
+            f"{match[1]}= inside the line would become an argument of the command",
             fix=f"args: {{{match[1]}: {value}}}, below the line",
         )
 
 
 def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Arg]:
-    """`copy: src=a dest=b`, quoted if they contain blanks."""
+    """Read `copy: src=a dest=b`; values with spaces are quoted."""
     template = file.template(module_entry.value)
     if re.search("[\"']", _WORD.sub("", template.text)):
         raise file.error(module_entry.value, "a quote is never closed")
@@ -184,14 +184,14 @@ def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
     if not exists:
         raise arg.position.error(
             f"{module}: there is no {quoted(str(arg.value))} on this machine",
-            fix=f"its path is from {base} on, or from {module.replace('copy', 'file')}s/ there",
+            fix=f"paths are relative to {base} or its directory {module.replace('copy', 'file')}s/",
         )
     if module == "template":
         return _file_text(path, arg.position, str(arg.value))
     try:
         check_copied(path)
     except TooLargeError:
-        raise arg.position.error(f"copy: {quoted(str(arg.value))} has more than 256 MB", fix=TOO_LARGE_FIX) from None
+        raise arg.position.error(f"copy: {quoted(str(arg.value))} is larger than 256 MB", fix=TOO_LARGE_FIX) from None
     except OSError as error:
         reason = f"copy: {quoted(str(arg.value))} can't be read: {error.strerror or error}"
         raise arg.position.error(reason, fix="name a file that you can read") from None
@@ -203,7 +203,7 @@ def _file_text(path: Path, position: Position, shown: str) -> Templated:
         text = decoded(read_regular(path, PLAYBOOK))
     except TooLargeError:
         raise position.error(
-            f"template: {quoted(shown)} has more than {PLAYBOOK.limit:,} bytes", fix="copy brings it as it is"
+            f"template: {quoted(shown)} is larger than {PLAYBOOK.limit:,} bytes", fix="copy sends it unchanged"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not a text file"

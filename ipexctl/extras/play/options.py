@@ -1,7 +1,6 @@
-"""Module options with types; values known before the run are checked before anything runs.
+"""Module options and their types; values that are known before the run are checked before anything runs.
 
-Conversion is Ansible's: `yes` is true, and a mode is read from the text, because YAML reads 644 and 0644 as two
-numbers. A `BadOption` message continues the option's name.
+Values convert as in Ansible: `yes` is true, and a mode is read from the text.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Spec:
     options: Mapping[str, Option] = field(hash=False)
     free: str | None = None
     any_option: bool = False
-    """Option names are free: set_fact."""
+    """Any option name is allowed, as for set_fact."""
     one_of: tuple[str, ...] = ()
     becomes: bool = False
     once: bool = False
@@ -86,7 +85,7 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Posit
     given = [name for name in spec.one_of if name in args]
     if spec.one_of and len(given) != 1:
         names = " or ".join(spec.one_of)
-        yield (args[given[1]].position if given else position).error(f"{called} needs {names}: one of them")
+        yield (args[given[1]].position if given else position).error(f"{called} needs either {names}")
     known = {}
     for name, arg in args.items():
         if spec.any_option or templates_in(arg.value):
@@ -106,7 +105,7 @@ def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, str) and value == OMIT:
             if spec.options[name].required:
-                raise BadOption(f"{quoted(name)} is needed, and was omitted")
+                raise BadOption(f"{quoted(name)} is required but was omitted")
             continue
         try:
             options[name] = converted(spec.options[name], value)
@@ -122,17 +121,17 @@ def filled_environment(layers: Sequence[object]) -> dict[str, str]:
     variables: dict[str, str] = {}
     for layer in layers:
         if not isinstance(layer, dict):
-            raise BadOption(f"'environment' came to {quoted(str(layer))}, which is no mapping of variables")
+            raise BadOption(f"'environment' is {quoted(str(layer))}, which is not a mapping of variables")
         for key, value in layer.items():
             name, text = str(key), value if isinstance(value, str) else json.dumps(value)
             if not is_variable_name(name):
                 raise BadOption(
-                    f"'environment': {quoted(name)} can't be the name of a variable", "a name has letters, digits and _"
+                    f"'environment': {quoted(name)} can't be a variable name", "a name has letters, digits and _"
                 )
             if text == OMIT:
                 continue
             if "\0" in text:
-                raise BadOption(f"'environment': {name} has a NUL character in it")
+                raise BadOption(f"'environment': {name} contains a NUL character")
             variables[name] = text
     return variables
 
@@ -161,7 +160,7 @@ def _text(value: Value) -> str:
     if isinstance(value, str | int | float):
         text = str(value)
         if "\0" in text:
-            raise BadOption("has a NUL character in it")
+            raise BadOption("contains a NUL character")
         return text
     raise _wrong("str", value)
 
@@ -169,12 +168,12 @@ def _text(value: Value) -> str:
 def _path(value: Value) -> str:
     text = _text(value)
     if not text:
-        raise BadOption("must be a path, and is empty")
+        raise BadOption("must be a path, but is empty")
     return text
 
 
 def _env(value: Value) -> str:
-    from ipexctl.stack.env.record import check_env_name  # costs start-up
+    from ipexctl.stack.env.record import check_env_name  # imported late for a fast start
 
     try:
         return check_env_name(_text(value))
@@ -219,7 +218,7 @@ def _dict(value: Value) -> dict[str, Any]:
 
 
 def _mode(value: Value) -> int:
-    """From the text as written: YAML reads 644 and 0644 as two numbers, but both are the same mode."""
+    """Read the mode from the text as written, because YAML reads 644 and 0644 as two different numbers."""
     text = value if isinstance(value, str) else f"0{value:o}" if type(value) is int else ""
     if re.fullmatch(r"(0o?)?[0-7]{3,4}", text):
         return int(text.removeprefix("0o"), 8)
@@ -261,12 +260,12 @@ def source_path(module: str, base: Path, text: str) -> Path:
 
 
 TOO_LARGE_FIX: Final = (
-    "ipexctl push sends it and resumes after an interruption; a directory of a project: sync: {src: DIR}"
+    "ipexctl push sends it and resumes after an interruption; for a project directory use sync: {src: DIR}"
 )
 
 
 def check_copied(path: Path) -> None:
-    """Raise an OSError if copy can't send this, TooLargeError if it is too large. Reads nothing."""
+    """Raise OSError if copy can't send the file, TooLargeError if it is too large. Does not read it."""
     sizes: Iterable[int]
     if not path.is_dir():
         number = open_regular(path)
@@ -285,7 +284,7 @@ def check_copied(path: Path) -> None:
 
 
 def script_argv(base: Path, line: str) -> list[str]:
-    """`train.py --epochs 3`: script and arguments; an existing path with spaces is one word."""
+    """Split `train.py --epochs 3` into script and arguments; an existing path with spaces is one word."""
     if not path_problem(local_path(base, line), "file"):
         return [line]
     try:

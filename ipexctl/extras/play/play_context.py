@@ -1,7 +1,7 @@
-"""Context shared by all modules of one call: sessions, options, event callback, and what tasks tell later ones.
+"""Context shared by all modules of one call: sessions, options, event callback, and what tasks pass to later tasks.
 
-One connection to a host for the call, and one task at a time on it, because several may be delegated to one host.
-Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.lend`).
+Each host has one connection per call, with one task at a time on it, because several tasks may be delegated to one
+host. Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.lend`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LOCALHOST: Final = ("localhost", "127.0.0.1")
 
 
 def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
-    fix = "--local lets this playbook run its tasks for localhost on this machine"
+    fix = "--local allows this playbook to run tasks on this machine"
     if name not in LOCALHOST:
-        fix = did_you_mean(name, known, "node0 is the first of them")
+        fix = did_you_mean(name, known, "node0 is the first host")
     return f"delegate_to: {quoted(name)} is not one of the hosts", fix
 
 
@@ -60,7 +60,7 @@ class PlayContext:
     fixed: set[str] = field(default_factory=set)
     """Ids of doctor findings that earlier tasks fixed, or would have fixed without --check."""
     not_run: set[tuple[str, str]] = field(default_factory=set)
-    """Hosts and variables registered there by a task that --check did not run: values unknown."""
+    """(host, variable) pairs registered by a task that --check did not run, so their values are unknown."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     @property
@@ -77,6 +77,6 @@ class PlayContext:
         return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, call.timeout)
 
     def sleep(self, seconds: float) -> None:
-        """Returns early on cancellation."""
+        """Return early on cancellation."""
         with suppress(Cancelled):
             self.cancel.sleep(seconds)

@@ -1,7 +1,7 @@
-"""A playbook's YAML files, found and read; values, templates and errors keep their position.
+"""Finds and reads a playbook's YAML files; values, templates and errors keep their position.
 
-A name without a path is first a file, then a playbook that ships with ipexctl. Errors are collected, so that a user
-sees all mistakes of a file at once.
+A name without a path means a file in the current directory or, if there is none, a playbook that ships with ipexctl.
+Errors are collected, so that a user sees all mistakes in a file at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
 from ipexctl.text import expanded
 
 _CHECKOUT: Final = Path(__file__).parents[3] / "playbooks"
-"""In a source checkout; an installed package has them inside."""
+"""Playbooks in a source checkout; an installed package contains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Templated:
     text: str
     position: Position
     body: int = 0
-    """Lines between its position and its first line: 1 for `|` and `>`."""
+    """Lines from `position` to the first line of the text: 1 for `|` and `>`."""
     kind: Literal["text", "expr", "file"] = "text"
     """A text that is a single `{{ … }}` yields that value; an expression always yields a value, a file always text."""
 
@@ -101,7 +101,7 @@ def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
     if path.is_dir():
         raise UserError(f"{quoted(name)} is a directory", fix="name the playbook in it")
     files = [str(Path(name).with_name(file.name)) for file in sorted(path.parent.glob("*.y*ml"))]
-    fix = did_you_mean(name, [*files, *known], f"a file, or one that comes with ipexctl: {', '.join(known)}")
+    fix = did_you_mean(name, [*files, *known], f"name a file, or one that comes with ipexctl: {', '.join(known)}")
     raise UserError(f"there is no playbook {quoted(name)}", fix=fix)
 
 
@@ -118,7 +118,7 @@ def read_file(
         if at is None:
             raise UserError(f"{shown}: {reason}") from None
         raise at.error(
-            f"{quoted(shown)} can't be read: {reason}", fix="its path is from the directory of this file"
+            f"{quoted(shown)} can't be read: {reason}", fix="paths are relative to the directory of this file"
         ) from None
     return PlaybookFile(text, shown, path.parent, errors)
 
@@ -131,7 +131,7 @@ _MAX_DIGITS: Final = 300
 class PlaybookFile(YamlTree):
     def __init__(self, text: str, path: str, base: Path, errors: list[FileError] | None = None) -> None:
         self.errors = [] if errors is None else errors
-        """The files of one playbook share the list."""
+        """Shared by all files of one playbook."""
         super().__init__(text, path, base)
 
     def position(self, node: YamlNode) -> Position:
@@ -158,7 +158,7 @@ class PlaybookFile(YamlTree):
         if node.tag == "!unsafe" and node.id == "scalar":
             return str(node.value)
         if node.tag.startswith("!"):
-            fix = "a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
+            fix = "use a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
             raise self.error(node, f"{quoted(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)
         if node.id == "mapping":
             return {entry.key: self.value(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
@@ -174,7 +174,7 @@ class PlaybookFile(YamlTree):
         if name not in ("bool", "int", "float") or ":" in text:  # YAML 1.1 reads 22:22 as a base-60 number
             return self.text_value(node)
         if len(text) > _MAX_DIGITS:
-            raise self.error(node, f"a number of {len(text)} digits", fix="in quotes it is a text")
+            raise self.error(node, f"a number of {len(text)} digits is too long", fix="write it in quotes")
         from yaml.constructor import SafeConstructor
 
         try:

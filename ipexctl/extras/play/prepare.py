@@ -1,7 +1,7 @@
 """Prepares a playbook before any host is touched: reads it, checks templates and files, selects hosts and tasks.
 
-All errors are reported at once. Template syntax, facts, named hosts and projects of sync and run can't fail later; what
-depends on a variable is checked by the module.
+All errors are reported at once. Template syntax, facts, host names and the projects of sync and run are checked here;
+each module checks what depends on variables.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def prepare(
     *,
     local: bool = False,
 ) -> tuple[Prepared, list[FileError]]:
-    """Select hosts and tasks; errors are plays and tasks that name other hosts. `limited`: hosts after --limit."""
+    """Select hosts and tasks. Plays and tasks that name other hosts are errors. `limited`: hosts after --limit."""
     errors: list[FileError] = []
     names = {host.name for host in limited}
     hosts: dict[int, tuple[Host, ...]] = {}
@@ -89,7 +89,7 @@ def prepare(
 
 
 def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
-    """Selected sync and run tasks whose project is a home directory. Modules check paths with variables."""
+    """Errors of selected sync and run tasks whose project is a home directory. Modules check paths with variables."""
     tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
     return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
 
@@ -135,7 +135,7 @@ def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: 
             continue
         if task.spec.where != "host":
             yield task.position.error(
-                f"{task.spec.name} can't be delegated", fix="it is done once, for all hosts of the play, as it is"
+                f"{task.spec.name} can't be delegated", fix="remove delegate_to: it runs once for all hosts"
             )
         elif isinstance(target, str) and target not in names:
             what, fix = unknown_delegate(target, names)
@@ -184,7 +184,7 @@ def _has_one(tags: frozenset[str], chosen: frozenset[str]) -> bool:
 
 
 def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
-    """By id(): a file that is included twice has two sets of tasks."""
+    """Return the id() of each task, because a file that is included twice has two sets of equal tasks."""
     tasks = [task for play in playbook.plays for task in play.tasks]
     first = 0 if choice.start_at is None else _index_of(choice.start_at, tasks)
     return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
@@ -199,7 +199,7 @@ def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, s
 
 
 def _index_of(name: str, tasks: list[Task]) -> int:
-    """Task of this name, or the first it matches as a pattern."""
+    """Index of the task with this name, or of the first task that it matches as a pattern."""
     names = [task.called for task in tasks]
     matching = [name] if name in names else [found for found in names if fnmatchcase(found, name)]
     if not matching:

@@ -1,7 +1,7 @@
 """Reads a playbook and the files it names into the model; every error has its position.
 
 Reading continues after an error, and a task with an error is left out, so one mistake is reported once. Files may come
-with a cloned repository: their number, nesting and tasks are limited, and recursive includes are errors.
+with a cloned repository, so their number, nesting and tasks are limited, and recursive includes are errors.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000
-"""Files that one playbook may name, counted each time they are read."""
+"""Limit on the files of one playbook; a file counts each time it is read."""
 _MAX_DEPTH: Final = 50
 
 
 def read_playbook(path: Path, shown: str) -> tuple[Playbook, list[FileError]]:
-    """All plays of a file and its imports, without unreadable ones, and all errors."""
+    """All readable plays of a file and its imports, and all errors."""
     reader = _PlaybookReader([path.resolve()])
     plays = reader.plays(read_file(path, shown, errors=reader.errors))
     return Playbook(path, shown, tuple(plays)), reader.errors + reader.source_errors
@@ -68,9 +68,9 @@ def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
 class _PlaybookReader:
     open_files: list[Path]
     errors: list[FileError] = field(default_factory=list)
-    """Errors of the playbook, without `source_errors`."""
+    """All errors except `source_errors`."""
     source_errors: list[FileError] = field(default_factory=list)
-    """Missing files of copy and template: their tasks are read all the same."""
+    """Missing files of copy and template tasks; the tasks are kept."""
     task_count: int = 0
     file_count: int = 0
 
@@ -83,11 +83,11 @@ class _PlaybookReader:
 
     @contextmanager
     def _open_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> Iterator[PlaybookFile]:
-        """A file of tasks or plays, which none of the files it names may name again."""
+        """Open a file of tasks or plays. A file that it includes may not include it again."""
         path = _named_path(file, node, keyword).resolve()
         if path in self.open_files:
             ring = " > ".join(name.name for name in (*self.open_files[self.open_files.index(path) :], path))
-            raise file.error(node, f"these files include each other: {ring}", fix="take one of them out")
+            raise file.error(node, f"these files include each other: {ring}", fix="remove one of the includes")
         if len(self.open_files) > _MAX_DEPTH:
             raise file.error(node, f"files are included more than {_MAX_DEPTH} deep")
         named = self._read_named_file(file, node, keyword)
@@ -125,7 +125,7 @@ class _PlaybookReader:
         if "hosts" not in entries:
             file.report(node, "this play does not name its hosts", fix="hosts: all")
         if "strategy" in entries and str(entries["strategy"].value.value) not in ("linear", "ansible.builtin.linear"):
-            file.report(entries["strategy"].value, "there is one strategy here: linear", fix="take it out")
+            file.report(entries["strategy"].value, "the only strategy is linear", fix="take it out")
         values = read_keywords(file, entries, _OF_PLAYS)
         of_tasks = {key: entry for key, entry in entries.items() if key != "vars"}
         inherited = read_inherited(file, of_tasks, InheritedKeywords())
@@ -155,7 +155,7 @@ class _PlaybookReader:
         return [play]
 
     def _imported(self, file: PlaybookFile, entry: Entry, entries: Mapping[str, Entry]) -> list[Play]:
-        report_unknown(file, entries, {entry.key, "name", "vars"}, entry.key, lambda _: "put it into the plays there")
+        report_unknown(file, entries, {entry.key, "name", "vars"}, entry.key, lambda _: "put it into that file's plays")
         with self._open_named_file(file, entry.value, entry.key) as imported:
             plays = self.plays(imported)
         given = variables(file, entries["vars"].value, "'vars'") if "vars" in entries else {}
@@ -169,7 +169,7 @@ class _PlaybookReader:
             if isinstance(step, Block):
                 raise step.position.error("a handler is a task, not a block")
             if isinstance(step, Flush):
-                raise file.error(entry.value, "a handler can't call the handlers", fix="notify")
+                raise file.error(entry.value, "a handler can't call the handlers", fix="use notify")
         return tuple(step for step in steps if isinstance(step, Task))
 
     def _vars_files(self, file: PlaybookFile, entry: Entry | None) -> tuple[Mapping[str, Value], ...]:
@@ -225,7 +225,7 @@ class _PlaybookReader:
         self, file: PlaybookFile, include: Entry, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
     ) -> tuple[Step, ...]:
         known = {key for key in entries if strip_prefix(key) in INCLUDE}
-        loop_fix = "include it several times, or loop inside"
+        loop_fix = "include it several times, or loop inside the file"
         report_unknown(
             file, entries, known, include.key, lambda key: loop_fix if "loop" in key else advice(key, INCLUDE)
         )
@@ -258,7 +258,6 @@ class _PlaybookReader:
         position, name = file.position(module.key_node), strip_prefix(module.key)
         if name == INCLUDE_VARS:
             spec, args = MODULES["set_fact"], self._included_vars(file, module)
-            # The variables may refer to each other.
             inherited = replace(inherited, vars=(*inherited.vars, {name: arg.value for name, arg in args.items()}))
         else:
             spec, errors_before_args = MODULES[name], len(self.errors)
@@ -270,8 +269,8 @@ class _PlaybookReader:
         if inherited.become and not spec.becomes and "become" in entries:
             file.report(
                 entries["become"].key_node,
-                f"{module.key} does nothing as root",
-                fix="take become out: only what works on each host by itself can use it: exec, copy, file, tune …",
+                f"{module.key} does not support become",
+                fix="remove become: only modules that run on each host separately support it: exec, copy, file, tune …",
             )
         if len(self.errors) > errors_before:
             return ()
@@ -288,7 +287,7 @@ class _PlaybookReader:
         if file_node.id == "mapping":
             options = {entry.key: entry for entry in file.entries(file_node, module.key)}
             if "file" not in options or options.keys() - {"file", "name"}:
-                raise file.error(file_node, f"{module.key} needs 'file', and knows 'name' besides")
+                raise file.error(file_node, f"{module.key} takes 'file' and, optionally, 'name'")
             file_node, name = options["file"].value, name_of(file, options["name"]) if "name" in options else None
         values = self._variables_of(file, file_node, module.key)
         position = file.position(file_node)
@@ -336,7 +335,7 @@ _LOOP_CONTROL: Final[Mapping[str, KeywordReader]] = {
 
 def _play_advice(key: str) -> str:
     if key in ("block", "exec", "shell", "command", "copy", "install", "doctor", "debug"):
-        return "tasks stand under `tasks:`"
+        return "tasks belong under `tasks:`"
     return advice(key, PLAY)
 
 
@@ -345,13 +344,13 @@ def _check_notified(file: PlaybookFile, play: Play) -> None:
     for task in (*play.tasks, *play.handlers):
         for name, position in task.notify:
             if name not in known:
-                fix = did_you_mean(name, known, "it stands under `handlers:` of this play")
+                fix = did_you_mean(name, known, "handlers belong under `handlers:` of this play")
                 file.errors.append(position.error(f"no handler is called {quoted(name)}", fix=fix))
 
 
 def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:
     if str(meta.value.value) != "flush_handlers":
-        raise file.error(meta.value, f"meta knows flush_handlers, not {kind(meta.value)}", fix="fail, or when:")
+        raise file.error(meta.value, f"meta supports only flush_handlers, not {kind(meta.value)}", fix="fail, or when:")
     report_unknown(file, entries, {meta.key, "name", "tags"}, "meta", lambda _: "take it out")
     return Flush()
 
@@ -364,7 +363,7 @@ def _loop(file: PlaybookFile, entries: Mapping[str, Entry]) -> Loop | None:
             raise file.error(control.key_node, "'loop_control' without a 'loop'")
         return None
     if "loop" in entries and "with_items" in entries:
-        raise file.error(entries["with_items"].key_node, "'loop' and 'with_items' are one thing", fix="keep loop")
+        raise file.error(entries["with_items"].key_node, "'loop' and 'with_items' can't be combined", fix="keep loop")
     items = file.value(entry.value)
     if not isinstance(items, list | Templated):
         raise file.error(entry.value, f"'loop' must be a list, not {kind(entry.value)}", fix="[one, two]")

@@ -73,7 +73,7 @@ class Scope:
         return self._filled[name]
 
     def _filled_or_undefined(self, value: Any) -> Any:
-        """Undefined if it needs an undefined variable, for `is defined` and `default`."""
+        """Return Undefined if the value needs an undefined variable, for `is defined` and `default`."""
         outer = self.at
         try:
             return self.fill(value)
@@ -117,7 +117,7 @@ class Scope:
 
     @contextmanager
     def _inside(self, template: Mapping[str, Any]) -> Iterator[None]:
-        """Set the position for errors; an error keeps the innermost template's."""
+        """Set the position that an error reports; a nested template sets its own."""
         before, self.at = self.at, template["\0p"]
         self._depth += 1
         if self._depth > _MAX_DEPTH:
@@ -164,7 +164,7 @@ class _LazyMapping(Mapping[str, Any]):
 
 def _fix_for_name(name: str) -> str:
     if name in ("facts", "ansible_facts"):
-        return "gather_facts: false in this play leaves them out"
+        return "this play has gather_facts: false, so it has no facts"
     if name in HINTS:
         return HINTS[name]
     if name.startswith("ansible_"):
@@ -173,7 +173,7 @@ def _fix_for_name(name: str) -> str:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """As JSON types. Undefined values are an error, nested ones too."""
+    """Convert to JSON types. Undefined values are an error, nested ones too."""
     if isinstance(value, Undefined):
         raise UndefinedError(value._undefined_message)
     if value is None or isinstance(value, bool | int | str):
@@ -181,14 +181,14 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if depth > _MAX_DEPTH:
-        raise BadTemplate("this comes to something nested too deep")
+        raise BadTemplate("the result is nested too deep")
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, Iterable):
         return [_plain(item, depth + 1) for item in value]
-    raise BadTemplate(f"this comes to no value: {type(value).__name__}")
+    raise BadTemplate(f"the result is not a value: {type(value).__name__}")
 
 
 def main() -> None:
@@ -196,7 +196,7 @@ def main() -> None:
         _, hard = resource.getrlimit(resource_id)
         try:
             resource.setrlimit(resource_id, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-        except ValueError:  # macOS limits no memory; a template's time and output have limits there too
+        except ValueError:  # macOS does not limit memory; a template's time and output are limited there too
             if is_linux():
                 raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills this process
@@ -251,7 +251,7 @@ class Worker:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             if len(text) > MAX_CHARACTERS:
-                raise BadTemplate(f"it comes to more than {MAX_CHARACTERS:,} characters")
+                raise BadTemplate(f"the result has more than {MAX_CHARACTERS:,} characters")
         except (Exception, _TimeUp) as error:  # noqa: BLE001  # any exception of a template becomes a reply
             return json.dumps({"error": _explained(error, scope), "secrets": sorted(self.renderer.secrets)})
         else:
@@ -273,7 +273,7 @@ class Worker:
 
     def _holds(self, scope: Scope, condition: Mapping[str, Any]) -> bool:
         value = scope.expression(condition)
-        if isinstance(value, str):  # -e flag=false is a text
+        if isinstance(value, str):  # the value of -e flag=false is text
             return value.strip().lower() not in _FALSE_TEXTS
         return bool(value)
 
@@ -283,11 +283,11 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
     if isinstance(error, _TimeUp):
         problem = f"this template took longer than {TEMPLATE_RENDERED:g} s"
-        fix = "it never ends, or does what a task should do"
+        fix = "it never ends, or does work that belongs in a task"
     elif isinstance(error, MemoryError):
-        problem = "this template takes too much memory"
+        problem = "this template needs too much memory"
     elif isinstance(error, RecursionError):
-        problem = "these templates need each other, without end"
+        problem = "these templates refer to each other in a circle"
     elif isinstance(error, UndefinedError):
         problem, fix, word = scope.undefined(str(error))
         at = scope.at  # undefined() may have moved it to a variable's own template

@@ -41,16 +41,16 @@ _MAX_COMPILED: Final = 4096
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 _LOOKUPS: Final = ("lookup", "query")
 _BUILTIN: Final = "ansible.builtin."
-_LOOKUP_FIX: Final = "let a task make the value, and register it: exec, with delegate_to: localhost and --local"
+_LOOKUP_FIX: Final = "have a task produce the value and register it: exec, with delegate_to: localhost and --local"
 _LOOKUP_FIXES: Final = {
     "file": "copy: {src: FILE, dest: PATH} sends the file; vars_files: [FILE] reads variables from it",
     "template": "template: {src: FILE, dest: PATH} fills the file and sends it",
-    "vars": "name the variable itself: {{ NAME }}; of another host: {{ hostvars[HOST][NAME] }}",
+    "vars": "name the variable itself: {{ NAME }}; for another host: {{ hostvars[HOST][NAME] }}",
 }
 
 
 class BadTemplate(Exception):
-    """Takes too much memory or time, or yields no value that a playbook can hold."""
+    """The template takes too much memory or time, or yields no value that a playbook can hold."""
 
 
 def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any]:
@@ -83,13 +83,13 @@ def regex_search(value: Any, pattern: str, *groups: str, ignorecase: bool = Fals
 
 def mandatory(value: Any, msg: str = "") -> Any:
     if type(value).__name__ == "Undefined":
-        raise ValueError(msg or "a value that is mandatory is undefined")
+        raise ValueError(msg or "a mandatory value is undefined")
     return value
 
 
 def hashed(value: Any, kind: str = "sha256") -> str:
     if kind not in ("sha1", "sha256", "sha512", "md5"):
-        raise ValueError(f"no hash is called {kind!r}")
+        raise ValueError(f"there is no hash {kind!r}")
     return hashlib.new(kind, str(value).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -101,7 +101,7 @@ def extract(key: Any, container: Any, more: Any = None) -> Any:
 
 
 def _listed(name: str) -> Callable[..., list[Any]]:
-    """`map`, `select` and the like as lists, so that `| last` and `| length` work."""
+    """`map`, `select` and similar filters return lists, so that `| last` and `| length` work."""
     lazy = JINJA_FILTERS[name]
 
     @pass_context
@@ -186,8 +186,8 @@ class Undefined(ChainableUndefined, StrictUndefined):
         if owner is missing:
             return f"\1{name}\2"
         if isinstance(owner, list | tuple) and isinstance(name, int):
-            return f"there is no item {name}: the list has {len(owner)}"
-        return f"a value of the kind {type(owner).__name__} has no {name!r}"
+            return f"there is no item {name}: the list has {len(owner)} items"
+        return f"a value of type {type(owner).__name__} has no {name!r}"
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -239,7 +239,7 @@ class Renderer:
         self._compiled = lru_cache(_MAX_COMPILED)(self._compile)
 
     def syntax_error(self, text: str, expression: bool, *, lookups: bool) -> dict[str, Any] | None:
-        """Syntax error of a template, or None; evaluates nothing. `lookups`: check these too."""
+        """Return a template's syntax error, or None; evaluates nothing. `lookups`: check lookup calls too."""
         try:
             tree = self._env.parse("{{ (" + text + ") }}" if expression else text)
         except TemplateSyntaxError as error:
@@ -258,7 +258,7 @@ class Renderer:
         for kind, label, known in kinds:
             for node in tree.find_all(kind):
                 if node.name not in known:
-                    problem = f"no {label} is called {node.name!r}"
+                    problem = f"there is no {label} {node.name!r}"
                     return {"what": problem, "line": node.lineno, "word": node.name, "known": sorted(known)}
         for call in tree.find_all(nodes.Call) if lookups else ():
             if isinstance(call.node, nodes.Name) and call.node.name in _LOOKUPS and call.args:
@@ -270,7 +270,7 @@ class Renderer:
         return None
 
     def printed_name(self, text: str, names: Container[str]) -> dict[str, Any] | None:
-        """First of these names that is printed directly, not through a filter, test or condition."""
+        """First of `names` that the template prints directly, not through a filter, test or condition."""
         for output in self._env.parse(text).body:
             for node in output.nodes if isinstance(output, nodes.Output) else ():
                 while isinstance(node, nodes.Getattr | nodes.Getitem):
@@ -283,7 +283,7 @@ class Renderer:
         return self._compiled(text, True)(**variables)
 
     def render(self, text: str, variables: Mapping[str, Any], *, may_be_value: bool) -> Any:
-        """With `may_be_value`, a single `{{ … }}` yields the value itself."""
+        """With `may_be_value`, a single `{{ … }}` yields the value itself rather than text."""
         bare = _only_expression(self._env, text) if may_be_value else None
         if bare is not None:
             return self.expression(bare, variables)
@@ -298,7 +298,7 @@ class Renderer:
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
         """Only `env` is supported. Its values are secrets."""
         if kind.removeprefix(_BUILTIN) != "env":
-            raise SecurityError(f"lookup({kind!r}); there is lookup('env', 'NAME')")
+            raise SecurityError(f"lookup({kind!r}); only lookup('env', 'NAME') is supported")
         values = [os.environ.get(name, default if default is not None else "") for name in names]
         self.secrets.update(str(value) for value in values if value and len(str(value)) > 3)
         return values[0] if len(values) == 1 else values

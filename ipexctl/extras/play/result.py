@@ -1,7 +1,7 @@
-"""Calls and results of modules on hosts, the events while a playbook runs, and the report at its end.
+"""Module calls and their results, the events while a playbook runs, and the final report.
 
-`register` data have Ansible's names. Failures of a host are values, so the other hosts continue. A loop has the worst
-status of its items. The file of failed hosts is for `-l @FILE`.
+Keys of `register` data are Ansible's. A host's failure is a value, so the other hosts continue. A loop has the worst
+status of its items.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ipexctl.user_directories import state_directory
 
 @dataclass
 class Counts:
-    """One host's line of the recap; a changed task counts as ok too."""
+    """One host's line of the recap; a changed task also counts as ok."""
 
     ok: int = 0
     changed: int = 0
@@ -111,9 +111,9 @@ class PlayReport:
 
 
 def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
-    """Write PLAYBOOK.retry in the user's state directory; delete it if no host failed."""
+    """Write PLAYBOOK.retry, for `-l @FILE`, in the user's state directory; delete it if no host failed."""
     failed = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
-    with contextlib.suppress(OSError, UserError):  # the file is a convenience: the result stands without it
+    with contextlib.suppress(OSError, UserError):  # the file is only a convenience
         path = state_directory() / "retry" / f"{playbook.stem}.retry"
         if failed:
             make_private_directory(path.parent)
@@ -137,7 +137,7 @@ class Result:
     diff: str = ""
     message: str = ""
     not_run: bool = False
-    """Skipped by --check: `changed_when`, `failed_when` and `until` have nothing to check."""
+    """--check skipped the task, so `changed_when`, `failed_when` and `until` have nothing to check."""
     line: str = ""
     column: int = 0
 
@@ -147,7 +147,7 @@ class Result:
 
     @property
     def changed(self) -> bool:
-        """A failed command may have changed something too."""
+        """True also for a failed command that may have changed something."""
         return self.status == "changed" or (self.status == "failed" and self.data.get("changed") is True)
 
     def to_variable(self) -> dict[str, Any]:
@@ -222,29 +222,29 @@ def failed_host(failure: HostError | HostResult | HostReport) -> Result:
 
 
 def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> Result | None:
-    """The refusal, or None. `missing`: host that left the play → reason."""
+    """Result that refuses a cluster job, or None. `missing`: host that left the play → reason."""
     if missing and not calls[0].args.get("fewer"):
         remaining = fold([call.host.name for call in calls])
         return failed(
             f"{calls[0].task.spec.name} needs all hosts: "
             + "; ".join(f"{name} {reason}" for name, reason in missing.items()),
-            f"repair {fold(missing)} and play again; to use {remaining} only: fewer: true",
+            f"repair {fold(missing)} and run the playbook again; to use only {remaining}: fewer: true",
         )
     for name, value in calls[0].args.items():
         if any(call.args[name] != value for call in calls):
             values = ", ".join(f"{call.args[name]} on {call.host.name}" for call in calls)
             return failed(
-                f"{calls[0].task.spec.name} is one for all hosts, and {name} is {values}",
-                f"{name}: one value for all, such as hostvars[node0]'s; or a play for each kind of host",
+                f"{calls[0].task.spec.name} runs once for all hosts, but {name} is {values}",
+                f"give {name} one value for all hosts, such as hostvars[node0]'s, or make a play for each kind of host",
             )
     return None
 
 
 HIDDEN: Final = "********"
 SHORTEST: Final = 4
-"""Shorter texts are not masked: they are part of many words."""
+"""Shorter secrets are not masked: they occur inside many ordinary words."""
 SHORTEST_LINE: Final = 8
-"""Shortest line masked of a multi-line secret, such as a key: `}` or `-----` is in many other texts."""
+"""A shorter line of a multi-line secret, such as a key, is not masked: `}` and `-----` occur in many other texts."""
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
@@ -270,7 +270,7 @@ def _forms_of(secret: str) -> frozenset[str]:
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """As in sh, JSON, regular expressions, Python and HTML; without surrounding quotes."""
+    """As quoted in sh, JSON, regular expressions, Python and HTML; without the surrounding quotes."""
     yield from (text.replace("'", "'\"'\"'"), text.replace("'", "'\\''"))
     yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     yield from (re.escape(text), repr(text)[1:-1])
@@ -284,7 +284,7 @@ def _url_quoted(text: str) -> Iterator[str]:
 
 
 def _base64(text: str) -> Iterator[str]:
-    """Also inside a longer text, such as USER:SECRET, where it begins at any of three positions."""
+    """Base64 forms of a text, also inside a longer text, such as USER:SECRET, where three alignments are possible."""
     data = text.encode("utf-8", "surrogateescape")
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + data).decode()
@@ -320,7 +320,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
 
 
 def secrets_in(result: Result, loop_var: str = "item") -> set[str]:
-    """Secrets of a task with no_log: output and its lines, variables it set, loop items."""
+    """Secrets of a no_log task: its output and each line of it, the variables it set, and its loop items."""
     values: list[object] = []
     items = result.data.get("results")
     for data in (result.data, *(items if isinstance(items, list) else ())):

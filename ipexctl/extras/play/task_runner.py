@@ -1,7 +1,8 @@
-"""Runs one task on all its hosts: fill conditions and options, call the module, check the result, retry.
+"""Runs one task on all its hosts: fills conditions and options, calls the module, checks the result, retries.
 
 The order is Ansible's: `when` before the options, so skipped hosts need no variables; then the module; then
-changed_when, failed_when and until. With --check, a condition that needs a result no task made is reported.
+changed_when, failed_when and until. With --check, a condition is reported if it needs the result of a task that did not
+run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ipexctl.extras.play.engine import Engine
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_NOT_BEGUN = failed("it was not begun")
+_NOT_BEGUN = failed("it was not started")
 _RETRIES = 3
 
 
@@ -98,7 +99,7 @@ class TaskRunner:
                 continue
             items = answer.values["items"]
             if not isinstance(items, list):
-                what = f"'loop' came to {quoted(str(items)[:40])}, which is no list"
+                what = f"'loop' is {quoted(str(items)[:40])}, which is not a list"
                 result = failed_by(loop.position.error(what, fix="[one, two]"))
                 self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
@@ -137,10 +138,10 @@ class TaskRunner:
                 self._prepare(work_item, answer)
 
     def _skip(self, host: Host, condition: str) -> Result:
-        """Result for a false condition; names registered results that --check lacks."""
+        """Result for a false condition; names the registered results that are missing because of --check."""
         words = dict.fromkeys(_WORD.findall(condition))
         unknown = [word for word in words if (host.name, word) in self._context.not_run]
-        note = f" (--check did not run the task that registers {', '.join(unknown)})" if unknown else ""
+        note = f" (--check skipped the task that registers {', '.join(unknown)})" if unknown else ""
         return Result("skipped", f"when: {condition}{note}")
 
     def _prepare(self, work_item: _WorkItem, answer: Filled) -> None:
@@ -191,7 +192,7 @@ class TaskRunner:
         return target
 
     def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
-        """Call the module; retry up to `retries` times until `until` holds or, without one, it succeeds."""
+        """Call the module; retry up to `retries` times until `until` is true or, without one, the module succeeds."""
         task = self._task
         pending = list(work_items)
         retries = (_RETRIES if task.until else 0) if task.retries is None else task.retries
@@ -204,7 +205,7 @@ class TaskRunner:
             if not unfinished or attempt == max_attempts or self._context.cancel.thrown:
                 break
             names = fold(dict.fromkeys(work_item.host.name for work_item in unfinished))
-            why = "until doesn't hold yet" if task.until else "it failed"
+            why = "until is not true yet" if task.until else "it failed"
             self._context.watch(Notice(f"{names}: {self._report.name}: {why}; {max_attempts - attempt} more"))
             self._context.sleep(task.delay)
             pending = unfinished
@@ -292,7 +293,7 @@ class TaskRunner:
             work_item.result = self._apply_truths(work_item.result, truths)
             if task.until and not truths["until"]:
                 unfinished.append(work_item)
-                reason = f"until did not hold: {' and '.join(template.text for template in task.until)}"
+                reason = f"until never became true: {' and '.join(template.text for template in task.until)}"
                 work_item.result = replace(work_item.result, status="failed", reason=work_item.result.reason or reason)
             elif task.retries and not task.until and work_item.result.status == "failed":
                 unfinished.append(work_item)

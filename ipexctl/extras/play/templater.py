@@ -1,7 +1,7 @@
-"""Fills templates in a separate process (`renderer.py`), killed after 8 s without a reply and restarted.
+"""Fills templates in a separate process (`renderer.py`), which is killed and restarted after 8 s without a reply.
 
-A template is a program that may come from elsewhere: one that takes all memory or never ends must not end the call. The
-process starts early, because it loads jinja2 while this one reads files.
+A template is a program of unknown origin: if it takes all memory or never ends, the call must survive. The process
+starts early, so that it loads jinja2 while ipexctl reads files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Job:
     when: Sequence[Templated] = ()
     truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
     local: Sequence[tuple[Mapping[str, Value], bool]] = ()
-    """Variables of this job only, and whether they may hold templates; those with templates are weaker."""
+    """Variables of this job only, each with whether it may contain templates. Variables with templates are weaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Filled:
     held: bool
     values: Mapping[str, Any] = field(default_factory=dict)
     truths: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-    """Whether these hold; not evaluated after the first that does not."""
+    """Whether each condition holds; conditions after the first false one are missing."""
     by: str = ""
 
 
 class Templater:
-    """Starts the process on first use or by `start`; a restarted one gets all variables again."""
+    """Starts the process on first use or by `start`; after a restart, sends all variables again."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
@@ -104,7 +104,7 @@ class Templater:
         ]
 
     def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:
-        """Templates that print one of these never-set names, with its hint."""
+        """Errors for templates that print one of the names in `hints`, which are never set."""
         suspects = [
             template
             for template in templates
@@ -121,7 +121,7 @@ class Templater:
         texts = [[template.text, template.kind] for template in templates]
         replies = self._ask({"op": op, "texts": texts, **more})
         if replies is None:
-            what = "the templates of this playbook can't be checked: they take all the time"
+            what = "the templates of this playbook take too long to check"
             raise templates[0].position.error(what)
         for template, problem in zip(templates, replies, strict=True):
             if problem is not None:
@@ -134,7 +134,7 @@ class Templater:
         reply = self._ask({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
         first = _templates_of(job)[0].position
         if reply is None:
-            return first.error("this template took all the time or memory there was, and was ended")
+            return first.error("this template took too much time or memory and was stopped")
         self.secrets.update(reply.pop("secrets"))
         if "error" not in reply:
             return Filled(**reply)
@@ -172,7 +172,7 @@ class Templater:
             process.stdin.flush()
 
     def _ask(self, message: Mapping[str, object]) -> Any:
-        """None if the process took too long or exited; it restarts for the next call."""
+        """Return None if the process took too long or exited; it restarts for the next call."""
         self.start()
         self._write(_encode(message))
         process = self._process

@@ -1,6 +1,7 @@
 """Variables of a playbook: group_vars/ and host_vars/, the inventory, the play and the call, sent to the templater.
 
-`send_play_variables` has the precedence, Ansible's. A vault is refused: secrets come from the call's environment.
+`send_play_variables` sets their precedence, which is Ansible's. Vaults are refused: secrets come from the environment
+of the call.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _VAULT: Final = b"$ANSIBLE_VAULT"
 
 
 def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDirs:
-    """Later directories, such as the playbook's, win."""
+    """Files of later directories, such as the playbook's, win."""
     parents = list(dict.fromkeys(directory.resolve() for directory in directories))
     groups = dict.fromkeys(["all", *(group for host in hosts for group in host.groups)])
     dirs = {}
@@ -45,7 +46,9 @@ def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDi
 
 def _variables(path: Path) -> Mapping[str, Value]:
     if path.is_dir():
-        raise UserError(f"{path} is a directory: its files aren't read", fix=f"one file: {path.with_suffix('.yml')}")
+        raise UserError(
+            f"{path} is a directory: its files aren't read", fix=f"use one file: {path.with_suffix('.yml')}"
+        )
     check_found(path)
     try:
         vault = read_regular(path, PLAYBOOK).startswith(_VAULT)
@@ -55,8 +58,8 @@ def _variables(path: Path) -> Mapping[str, Value]:
         raise UserError(f"{path}: {error.strerror or error}") from None
     if vault:
         raise UserError(
-            f"{path} is a vault, and there are none here",
-            fix="secrets come from the environment: {{ lookup('env', 'NAME') }}",
+            f"{path} is an Ansible vault, which ipexctl can't read",
+            fix="take secrets from the environment: {{ lookup('env', 'NAME') }}",
         )
     return read_variables(path)
 
@@ -126,7 +129,7 @@ def _layers(name: str, dirs: VarsDirs) -> list[str]:
 
 
 def _of_inventory(host: str, name: str, text: str) -> Any:
-    """Convert like Ansible: numbers, booleans, lists and mappings are not texts."""
+    """Convert like Ansible, which does not read numbers, booleans, lists and mappings as text."""
     if "{{" in text or "{%" in text:
         return Templated(text, Position(SourceFile(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
     if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):

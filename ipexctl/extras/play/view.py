@@ -1,8 +1,8 @@
 """Output of `ipexctl play`: tasks with results, recap, questions of --step, or JSON.
 
-Hosts with equal results share a line. A task's results are printed together after its last host, so tasks never mix;
-rank output is printed as it comes. Failures go to stderr with reason, fix and playbook line. --json leaves stdout to
-the document.
+Hosts with identical results share a line. A task's results are printed together after its last host, so tasks never
+mix; rank output is printed as it comes. Failures go to stderr with reason, fix and playbook line. With --json, stdout
+has nothing but the document.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PlayView:
                 self._rank(event)
 
     def ask(self, name: str) -> str:
-        """For --step: `yes`, `no`, or `all` for this and the remaining tasks."""
+        """Answer for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
         with self._lock:
             while True:
                 sys.stderr.write(f"TASK [{printable(name)}]: run it? (y/n/c) ")
@@ -91,7 +91,7 @@ class PlayView:
             self._recap(report)
         if interrupted:
             print_message(
-                "stopped: what ran on the hosts was ended; the same call continues; --start-at NAME begins at a task"
+                "stopped, also on the hosts; run the same command to continue, with --start-at NAME to begin at a task"
             )
         if report.retry_file is not None and not self._quiet:
             print_message(f"only the hosts that failed: -l @{report.retry_file}")
@@ -193,7 +193,7 @@ class PlayView:
 
 
 def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
-    """Loop items with their hosts; equal failures of several hosts are one line."""
+    """Loop items with their hosts; identical failures of several hosts share a line."""
     alike: dict[tuple[object, ...], list[ItemDone]] = {}
     for number, item in enumerate(items):
         key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
@@ -260,7 +260,7 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
     if quiet:
         count = sum(len(entry["tasks"]) for entry in plays)
         sys.stdout.write(
-            f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: all well\n"
+            f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: no errors\n"
         )
         return
     for entry, pattern in zip(plays, patterns, strict=True):

@@ -1,1 +1,1 @@
-"""The page of `ipexctl report`, decided from the record of a run; `html.py` draws it."""
+"""The page of `ipexctl report`: its content is decided from the run's record; `html.py` draws it."""

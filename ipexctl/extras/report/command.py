@@ -1,6 +1,7 @@
 """Makes the page of a run and writes it: for `ipexctl report`, `--report FILE` and `Run.report`.
 
-The page comes from the answer of `why` and from files of the control machine. It never replaces a file of another kind.
+The page comes from node0's answer to `why` and from files on the control machine. It never replaces a file of another
+kind.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
 
 
 def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
-    """Lines with the time their end was received. `steps`: time, and size of the output then."""
+    """Lines with the time at which their end was received. `steps`: a time, and the size of the output at that time."""
     begin = 0
     for at, end in steps:
         last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1
@@ -105,7 +106,7 @@ class RunReport(NamedTuple):
 def report_of(
     record: RunRecord, open_session: Callable[[], Session], runs: Path, cancel: Cancel, *, timeout: float
 ) -> RunReport:
-    """Query node0; if unreachable, read the copy in `runs`, the registry's directory."""
+    """Ask node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
     answer = why(record, open_session, runs, cancel, timeout=timeout)
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
@@ -133,7 +134,7 @@ def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
         commands=diagnosis.next,
         notes=diagnosis.notes,
         facts=tuple(facts),
-        missing=("everything else: the record of the run is on node0 alone",),
+        missing=("everything else: the record of the run is only on node0",),
     )
 
 
@@ -159,18 +160,18 @@ class RunPageFile:
         if detach or dry_run:
             raise UserError(
                 "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
-                fix="ipexctl report writes it at any time",
+                fix="write it later: ipexctl report",
             )
         check_file("--report", self.path)
 
     def write(self, record: RunRecord, output: Output) -> bool:
-        """The run's exit code matters more: a failure is only reported."""
+        """Write the page. A failure is only reported, because the run's exit code matters more."""
         with call_about_runs(output) as (caller, _):
             page = _make_report(record, caller, None).page
         try:
             write_page("--report", self.path, page_html(page))
         except UserError as error:
-            print_message(f"{error.message}; it is not written")
+            print_message(f"{error.message}; the page is not written")
             return False
         output.print_note(f"the page of the run: {self.path}")
         return True
@@ -190,7 +191,7 @@ def _unwritable(path: Path) -> str:
         if path.exists() and not path.is_file():
             return "it is not a regular file"
         if path.exists() and not _is_page(path):
-            return "it exists, and is not a page of ipexctl report"
+            return "it exists and is not a page of ipexctl report"
         check_named_file(path)
         is_writable = os.access(path.parent, os.W_OK)
     except PermissionError:
@@ -199,7 +200,7 @@ def _unwritable(path: Path) -> str:
 
 
 def _is_page(path: Path) -> bool:
-    """True if the file may be replaced: empty, or a page of another report."""
+    """True if the file may be replaced: it is empty or a page that ipexctl wrote."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     return not head or GENERATOR.encode() in head
@@ -208,7 +209,7 @@ def _is_page(path: Path) -> bool:
 def write_report(
     option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
 ) -> int:
-    """Write the page, compared with a second run if named. Exits with the code of `why`."""
+    """Write the page, compared with a second run if there is one. Exits with the code of `why`."""
     check_file(option, path)
     report, *others = [_make_report(record, caller, timeout) for record in records]
     page = compared(report.page, others[0].page) if others else report.page
@@ -223,7 +224,7 @@ def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) 
 
 
 def write_page(option: str, path: Path, text: str) -> None:
-    """Only this account can read it: lines of the run may be private."""
+    """Only this account can read the page, because lines of the run may be private."""
     try:
         write_named_file(path, text.encode(), 0o600)
     except OSError as error:

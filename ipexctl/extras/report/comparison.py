@@ -1,7 +1,7 @@
-"""Compares two runs: settings that differ, and the change of throughput with its interval. Pure.
+"""Compares two runs: settings that differ, and the change of throughput with its confidence interval. Pure.
 
-Windows within a run are correlated, so each run gives means of a few equal parts; the interval is Welch's, and there is
-none below `MIN_PARTS` parts. Two starts of one program differ too (docs/benchmarks.md).
+Windows within a run are correlated, so each run gives the means of a few equal parts. The interval is Welch's; with
+fewer than `MIN_PARTS` parts there is none. Two starts of one program also differ (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS: Final = 10
 MIN_PARTS: Final = 5
 _WARM_UP: Final = 0.1
 _T_95: Final = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 12: 2.18, 14: 2.14, 16: 2.12}
-"""Student's t for 95 % by degrees of freedom; others use the next lower, which is wider."""
+"""Student's t for 95 % by degrees of freedom; for numbers not listed, the next lower one, whose interval is wider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Change:
 
 
 Incomparable = Literal["not-measured", "other-unit", "too-short"]
-"""No steps in a run, curves of different units, or only windows of its start."""
+"""A run has no steps, the curves have different units, or a run has only windows of its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def compare(page: ReportPage, other: ReportPage) -> RunComparison:
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
-    """Name → value, with facts that are choices; hidden values count as equal."""
+    """Name → value, including the facts that are choices; hidden values count as equal."""
     values: dict[str, list[str]] = {}
     for fact in page.facts:
         if fact.label in ("Script", "Hosts", "Environment", "Stack", "Backend", "Started by", "Commit"):

@@ -1,8 +1,8 @@
 """Drawings over time: phases, curves, the grid of ranks, host figures; each with its table.
 
-All share left and right edges, so one moment is at one place. Each is complete without the script, which finds only
-numbers and letters in `data-` attributes. A grid level is one path for all ranks: that keeps a page of 1,000 ranks
-small.
+All drawings have the same left and right edges, so they show a moment at the same place. Each is complete without the
+script, which finds only numbers and letters in `data-` attributes. All cells of one grid level are a single path, which
+keeps a page of 1,000 ranks small.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORK_LEVELS: Final = 5
 WAIT_LEVELS: Final = 3
 _NUMBERED_ROW: Final = 11.5
 _WAITS_FROM: Final = 0.1
-"""Share of waiting from which a cell shows it instead of work."""
+"""Share of waiting from which a cell shows the waiting instead of the work."""
 _NAMES: Final[dict[PhaseKind, str]] = {
     "checks": "Checks",
     "sync": "Sync",
@@ -58,31 +58,33 @@ _NAMES: Final[dict[PhaseKind, str]] = {
 
 
 _UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint")
-"""Text on their colours has too little contrast."""
+"""Phases without a text in their bar, because their colours have too little contrast for it."""
 
 
 def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
     heading = element("h2", escaped(title), id=f"t{number}")
     readout = element("p", class_="readout")
     behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
-    shown = element("div", drawing, class_="wide")  # scrolls on a narrow screen, where its texts would be too small
+    shown = element(
+        "div", drawing, class_="wide"
+    )  # scrolls on a narrow screen, where its texts would otherwise be too small
     return element(
         "section", heading, note or joined(), shown, readout, behind, class_="figure", aria_labelledby=f"t{number}"
     )
 
 
 def wide(content: Markup, title: str) -> Markup:
-    """Scrolls sideways on a narrow screen, also with the keys."""
+    """Content that scrolls sideways on a narrow screen; the keyboard can scroll it, too."""
     return element("div", content, class_="wide", tabindex="0", role="region", aria_label=title)
 
 
 def scrolled(content: Markup, title: str) -> Markup:
-    """Scrolls by itself, also with the keys."""
+    """Content that scrolls inside its own box; the keyboard can scroll it, too."""
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> Markup:
-    """The first column heads the rows."""
+    """A table whose first column has the row headings."""
     top = element("tr", *(element("th", escaped(cell), scope="col") for cell in head))
     body = (
         element("tr", element("th", escaped(row[0]), scope="row"), *(element("td", escaped(c)) for c in row[1:]))
@@ -109,7 +111,7 @@ def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[
 
 
 def _time_axis(span: float, top: float, bottom: float) -> Markup:
-    """Vertical lines with times below; the script rewrites them after a zoom."""
+    """Vertical lines with times below them; the script redraws both after a zoom."""
     marks = []
     for at, label in time_ticks(span):
         x = LEFT + at / span * PLOT
@@ -179,7 +181,7 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
 
 
 def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0, bridged: int = 0) -> str:
-    """A line with gaps. `bridged`: number of columns without a value that are no gap."""
+    """A line with gaps. `bridged`: number of successive columns without a value that do not make a gap."""
     step, words, drawing = PLOT / len(values), [], False
     missing = 0
     for column, value in enumerate(values):
@@ -269,7 +271,7 @@ def _curve_table(shown: TimeCurve) -> Markup:
 
 
 def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = ()) -> Markup:
-    """A row per rank, a cell per column: work in blue, waiting in orange, grey without a step."""
+    """A row per rank, a cell per column: blue for work, orange for waiting, grey without a step."""
     places, height_in_rows = _places(ranks.rows)
     row_height = min(18.0, max(1.0, 460 / height_in_rows))
     top, height = 8.0, row_height * height_in_rows
@@ -316,13 +318,13 @@ def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
 
 
 def _busiest(rows: Sequence[RankRow]) -> float:
-    """Share of work that a fiftieth of the cells exceeds."""
+    """Share of work that only a fiftieth of the cells exceeds."""
     used = sorted(cpu for row in rows for cpu in row.cpu if cpu is not None)
     return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
 
 
 def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[str, list[str]]:
-    """Class → pieces of its path: runs of equal cells, as horizontal lines one unit wide."""
+    """Class → pieces of its path: runs of equal cells become horizontal lines one unit wide."""
     styles = [f"w{n}" for n in range(WORK_LEVELS)] + [f"d{n}" for n in range(WAIT_LEVELS)] + ["idle"]
     paths: list[list[str]] = [[] for _ in styles]
     ends = [0] * len(styles)
@@ -342,7 +344,7 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
 
 
 def _levels(row: RankRow, most: float) -> Iterator[int]:
-    """Style of each cell; a rank that never steps has no time without steps."""
+    """Style of each cell; a rank that never steps has no grey cells."""
     for cpu, waits, steps in zip(row.cpu, row.waits, row.steps_per_s, strict=True):
         if steps is None and cpu is None:
             yield -1
@@ -357,7 +359,7 @@ def _levels(row: RankRow, most: float) -> Iterator[int]:
 
 
 def _encoded(row: RankRow, most: float) -> str:
-    """Two letters per cell: shares of work and waiting, in 64 steps; `.` if unknown."""
+    """Two letters per cell, for the shares of work and waiting in 64 steps; `.` if unknown."""
     return "".join(
         _letter(None if cpu is None else cpu / most) + _letter(waits)
         for cpu, waits in zip(row.cpu, row.waits, strict=True)

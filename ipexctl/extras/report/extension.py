@@ -1,4 +1,4 @@
-"""Registers `ipexctl report`, and the page that `run --report` and Python programs write, with the core."""
+"""Registers `ipexctl report`, and the page that `run --report` and Python programs write."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

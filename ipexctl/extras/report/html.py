@@ -1,7 +1,7 @@
 """The page of a run as one HTML file, in the order of a reader's questions.
 
-The file loads nothing (`default-src 'none'` and hashes of its style and script). Every host's text is escaped, and none
-becomes a link. Hidden values are not in the file. Work is blue and waiting orange, which colour-blind people can tell
+The file loads nothing (`default-src 'none'` and hashes of its style and script). Every text from a host is escaped, and
+none becomes a link. Hidden values are not in the file. Colour-blind people can tell blue (work) and orange (waiting)
 apart. The script adds cursor and zoom to complete drawings; it writes text, never markup.
 """
 
@@ -247,7 +247,7 @@ def _facts(page: ReportPage) -> Markup:
 
 
 def _slow(page: ReportPage) -> Markup:
-    """Slow ranks and links, and what was compared; empty if the ranks could not be."""
+    """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
     if page.slow is None or page.record is None:
         return joined()
     if page.slow.unjudged and not page.slow.findings and not network_text(page.slow.network):
@@ -357,8 +357,8 @@ def _comparison(comparison: RunComparison) -> Markup:
 
 _INCOMPARABLE: Final[dict[Incomparable, str]] = {
     "not-measured": "a run has no measured steps",
-    "other-unit": "one run has samples and the other one steps",
-    "too-short": "a run has ended in its warm-up; a minute of steps suffices",
+    "other-unit": "one run has samples, the other has steps",
+    "too-short": "a run ended during its warm-up; a minute of steps is enough",
 }
 
 
@@ -368,6 +368,6 @@ def _change_sentence(change: Change | Incomparable) -> str:
     speeds = f"{number_text(change.before)} before, {number_text(change.after)} {change.unit} now"
     sentence = f"Throughput changed by {100 * change.ratio:+.1f} % ({speeds})"
     if change.low is None or change.high is None:
-        return f"{sentence}. A run is too short for an interval."
+        return f"{sentence}. A run is too short for a confidence interval."
     bounds = f"between {100 * change.low:+.1f} % and {100 * change.high:+.1f} %"
     return f"{sentence}, {bounds} with 95 % confidence for these two starts; two starts of one program differ, too."

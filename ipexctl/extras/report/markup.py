@@ -1,6 +1,6 @@
-"""HTML and SVG elements, and axes: where their marks are, and how numbers and times are written. Pure.
+"""HTML and SVG elements, axes with their tick marks, and how numbers and times are written. Pure.
 
-Texts enter a page only by `escaped`, between tags, never in a name, attribute or address.
+Texts enter a page only through `escaped`, and only between tags, never in a name, attribute or address.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final, NewType
 from ipexctl.text import printable
 
 Markup = NewType("Markup", str)
-"""Only this module makes one from a text."""
+"""Only this module turns a text into markup."""
 
 
 def escaped(text: str) -> Markup:
-    """Neither markup nor terminal or direction codes remain."""
+    """Escape a text so that no markup, terminal codes or direction codes remain."""
     return Markup(html.escape(printable(text), quote=True))
 
 
 def element(name: str, *children: Markup, **attributes: str | float) -> Markup:
-    """Attribute values are our own; `_` in a name becomes `-`, a trailing one is dropped."""
+    """Attribute values are our own; `_` in an attribute's name becomes `-`, and a trailing `_` is dropped."""
     words = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(_value(v))}"' for key, v in attributes.items())
     return Markup(f"<{name}{words}>{''.join(children)}</{name}>")
 
@@ -36,14 +36,14 @@ def _value(value: str | float) -> str:
 
 
 def short(number: float) -> str:
-    """At most one decimal place."""
+    """Format with at most one decimal place."""
     return f"{number:.1f}".removesuffix(".0")
 
 
 def path_data(words: str) -> str:
-    """Path data: digits, signs and commands, nothing else."""
+    """Check path data: it may have digits, signs and commands, nothing else."""
     if words.strip("0123456789.-MmLlHhVvZz ,"):
-        raise ValueError("not the data of a path")
+        raise ValueError("not path data")
     return words
 
 
@@ -63,7 +63,7 @@ def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
 
 
 def value_ticks(most: float, least: float = 0.0, count: int = 4) -> list[float]:
-    """Round marks from 0, or below a negative `least`, to at least `most`."""
+    """Round tick marks from 0, or from below a negative `least`, to at least `most`."""
     most, least = max(most, 0.0), min(least, 0.0)
     if not math.isfinite(most - least) or most - least < 1e-300:
         return [0.0, 1.0]
@@ -75,13 +75,13 @@ def value_ticks(most: float, least: float = 0.0, count: int = 4) -> list[float]:
 
 
 def number_text(value: float) -> str:
-    """Three digits: `0.125`, `3.2`, `410`, `12.5k`."""
+    """Format with three digits: `0.125`, `3.2`, `410`, `12.5k`."""
     digits, prefix = _scaled(value)
     return f"{digits}{prefix}"
 
 
 def quantity(value: float, unit: str) -> str:
-    """`40 cores`, `300 GB`, `1.2 GB/s`."""
+    """Format as `40 cores`, `300 GB` or `1.2 GB/s`."""
     digits, prefix = _scaled(value)
     return f"{digits} {prefix}{unit}"
 
@@ -100,7 +100,7 @@ def _digits(value: float) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Time since the start: `45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`."""
+    """Format time since the start: `45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`."""
     whole = round(min(max(seconds, 0.0), 1e12))
     if whole < 60:
         return f"{whole} s"
@@ -112,7 +112,7 @@ def clock_text(seconds: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Duration: `0.4 s`, `45 s`, `12 min`, `12:05 min`."""
+    """Format a duration: `0.4 s`, `45 s`, `12 min`, `12:05 min`."""
     if 0 <= seconds < 9.95:
         return f"{seconds:.1f} s"
     text = clock_text(seconds)
@@ -120,7 +120,7 @@ def duration_text(seconds: float) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """A long name keeps its two ends."""
+    """Shorten a long name in the middle, so that both ends remain."""
     if len(name) <= most:
         return name
     half = (most - 1) // 2

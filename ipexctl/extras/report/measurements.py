@@ -1,8 +1,8 @@
-"""A run's measurements, reduced to the columns of a drawing, so few that a page stays small. Pure.
+"""A run's measurements, reduced to few columns, so that a page stays small. Pure.
 
-Windows are about 10 s long. A window counts in each column by its part there. A column without a window has no value,
-not zero. A window without a step, as between attempts, counts in no step rate unless steps are that rare. Only this
-module knows how windows arrive; `NO_MEASUREMENTS` is a run without any.
+Windows are about 10 s long; a window counts in each column by the part that lies there. A column without a window has
+no value rather than zero. A window without a step, as between attempts, counts in no step rate unless steps are rare.
+`NO_MEASUREMENTS` is a run without any.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ipexctl.run.why.run_snapshot import RunSnapshot
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
-"""Of all ranks: more ranks get fewer columns each."""
+"""Limit on the cells of all ranks together: more ranks get fewer columns each."""
 MAX_POINTS: Final = 24_000
-"""Of all curves of all hosts."""
+"""Limit on the points of all hosts' curves together."""
 _MIN_COLUMNS: Final = 60
 
 
@@ -37,11 +37,11 @@ class Window(NamedTuple):
     samples: float | None = None
     """None if unknown."""
     waited: float | None = None
-    """Seconds waiting for data or other ranks; None if neither is measured."""
+    """Seconds of waiting for data or other ranks; None if neither is measured."""
     cpu: float | None = None
-    """Seconds of the stepping threads."""
+    """CPU seconds of the stepping threads."""
     memory: float | None = None
-    """Bytes of the rank's processes."""
+    """Memory of the rank's processes, in bytes."""
 
 
 class HostWindow(NamedTuple):
@@ -57,7 +57,7 @@ class Measurements:
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
     losses: tuple[tuple[float, float], ...] = ()
     is_metric: bool = False
-    """Samples come from values a rank printed for the run, so they are not summed over ranks."""
+    """Samples are values that a rank printed for the whole run, so they are not summed over the ranks."""
 
 
 NO_MEASUREMENTS: Final = Measurements()
@@ -76,7 +76,7 @@ def measurements_of(
 
 
 def windows_of(started: float, seconds: float, rates: Iterable[RankRates | None]) -> tuple[Window, ...]:
-    """A rank's consecutive windows; None: nothing known for that one."""
+    """A rank's consecutive windows; a rate of None means that nothing is known of that window."""
     return tuple(
         Window(
             started + number * seconds,
@@ -110,7 +110,7 @@ def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | 
 class Columns:
     start: float
     width: float
-    """Seconds."""
+    """Seconds per column."""
     count: int
 
     @property
@@ -123,21 +123,21 @@ class RankRow:
     rank: int
     host: str
     steps: float
-    """Approximate: a window where steps began or ended counts as if it had them all the time."""
+    """Approximate: a window in which steps began or ended counts as if it had steps all the time."""
     samples: float | None
     mean_wait: float | None
     mean_cpu: float | None
     most_memory: float | None
     """Bytes."""
     cpu: tuple[float | None, ...]
-    """Share of time its thread was on a processor."""
+    """Share of time that the rank's thread was on a processor."""
     waits: tuple[float | None, ...]
     """Share of time spent waiting."""
     steps_per_s: tuple[float | None, ...]
     samples_per_s: tuple[float | None, ...]
     """Empty if samples are unknown."""
     throughput: Throughput | None = None
-    """From its status."""
+    """From the rank's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def rank_grid(
     end: float,
     figures: Mapping[int, Throughput | None] | None = None,
 ) -> RankGrid | None:
-    """None if no rank was measured. `hosts`: host of each rank, in host order."""
+    """None if no rank was measured. `hosts`: each rank's host, in host order."""
     known = [(rank, host) for rank, host in hosts.items() if measured.ranks.get(rank)]
     if not known:
         return None
@@ -244,7 +244,7 @@ def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float | 
 
 
 def host_curves(measured: Measurements, hosts: Mapping[int, str], start: float, end: float) -> tuple[HostCurves, ...]:
-    """Curves of each measured host; `hosts`: host of each rank, in order."""
+    """Curves of each measured host. `hosts`: each rank's host, in order."""
     known = [host for host in dict.fromkeys(hosts.values()) if measured.hosts.get(host)]
     if not known:
         return ()
@@ -290,7 +290,7 @@ PhaseKind = Literal[
 _MAX_BEFORE: Final = 7 * 86400.0
 _SHORTEST: Final = 0.05
 _MIN_WARM: Final = 6
-"""Windows needed to know a usual speed."""
+"""Number of windows from which a usual speed is known."""
 _WARM: Final = 0.9
 """Share of the usual speed at which the warm-up is over."""
 
@@ -313,7 +313,7 @@ def before_start(plan: Mapping[str, Any]) -> dict[str, float]:
 def find_phases(
     snapshot: RunSnapshot, measured: Measurements, before: Mapping[str, float], start: float, end: float
 ) -> Iterator[RunPhase]:
-    """`start`: when the checks began; `end`: when the run ended, or now."""
+    """`start`: when the checks began. `end`: when the run ended, or now."""
     checked = before.get("checks", 0.0)
     origin = start + sum(before.values())
     if checked:
@@ -362,7 +362,7 @@ def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: 
 
 
 def _exchange(snapshot: RunSnapshot, begin: float, begun: float) -> float | None:
-    """When the checkpoint exchange began: all ranks were connected then."""
+    """When the checkpoint exchange began, because all ranks were connected."""
     if not any(begin <= at <= begun for at in _times_of(snapshot, "checkpoint")):
         return None
     return max((at for at in _times_of(snapshot, "connected") if begin <= at <= begun), default=None)
@@ -374,7 +374,7 @@ def _times_of(snapshot: RunSnapshot, name: str) -> Sequence[float]:
 
 
 def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[float, float] | None:
-    """Time span of windows with steps, of any rank; None without any."""
+    """Time span of all windows with steps; None without any."""
     firsts, lasts = [], []
     for windows in measured.ranks.values():
         low = bisect_left(windows, begin, key=_start_of)
@@ -388,7 +388,7 @@ def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[fl
 
 
 def _warm_from(measured: Measurements, begin: float, end: float) -> float:
-    """When the lowest measured rank reaches the usual speed; `begin` with too few windows to know."""
+    """When the slowest measured rank reaches the usual speed; `begin` if there are too few windows."""
     windows = measured.ranks[min(measured.ranks)]
     low, high = bisect_left(windows, begin, key=_start_of), bisect_left(windows, end, key=_start_of)
     inside = [window for window in windows[low:high] if window.seconds > 0]

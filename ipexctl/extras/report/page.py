@@ -1,8 +1,7 @@
-"""The page of a run as a value, in the order in which a reader asks. Pure; `html.py` draws it without deciding
-anything.
+"""The content of a run's page, in the order in which a reader asks. Pure; `html.py` draws it and decides nothing.
 
-A part that the record lacks is empty and named in `missing`, so older records give a page too. A secret's value never
-enters the page. Texts are as hosts sent them; the drawing escapes them. Times are of node0's clock.
+A part that the record lacks is empty and named in `missing`, so older records also give a page. A secret's value never
+enters the page. Texts are as hosts sent them; `html.py` escapes them. Times are by node0's clock.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2
-"""A variable with more values, each for some ranks, is one row."""
+"""A variable with more values, each for some ranks, is shown as one row."""
 _BRIDGED: Final = 5
 _MAX_GROUPS: Final = 64
 _MAX_FRAMES: Final = 60
@@ -51,7 +50,7 @@ _CREDENTIAL: Final = re.compile(
     r"(?:^|_)(?:API_?KEYS?|ACCESS_KEYS?|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRETS?|TOKENS?)(?:_|$)",
     re.IGNORECASE,
 )
-"""Names of variables with hidden values, however set: a page is made to be passed on."""
+"""Variables whose values are hidden, whatever set them, because a page is made to be passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Fact:
 class SettingRow:
     name: str
     value: str | None
-    """None: it is removed."""
+    """None: the variable is removed."""
     reason: str
     where: str
     is_hidden: bool = False
@@ -78,14 +77,14 @@ class StackText:
 
 @dataclass(frozen=True, slots=True)
 class TimeCurve:
-    """One value per column; `low` and `high`: slowest and fastest rank."""
+    """One value per column; `low` and `high` are the slowest and the fastest rank."""
 
     title: str
     unit: str
     values: tuple[float | None, ...]
     columns: Columns
     bridged: int = 0
-    """Columns without a value that are no gap, for values printed now and then."""
+    """Number of columns without a value that do not make a gap, for values printed now and then."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
 
@@ -112,14 +111,14 @@ class ReportPage:
     phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
-    """Rows left out."""
+    """Number of rows left out."""
     lines: tuple[Line, ...] = ()
     whose: str = ""
     stacks: tuple[StackText, ...] = ()
     missing: tuple[str, ...] = ()
     comparison: RunComparison | None = None
     record: RunRecord | None = None
-    """For the commands in the section on slow ranks."""
+    """Used for the commands in the section on slow ranks."""
     slow: SlowVerdict | None = None
 
     @property
@@ -175,11 +174,11 @@ def report_page(
 
 def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Sequence[SettingRow]) -> Iterator[str]:
     if grid is None:
-        yield "throughput, and work and waiting of each rank: the record has no figures of ranks"
+        yield "throughput, and work and waiting of each rank: the record has no measurements of ranks"
     elif not any(row.steps for row in grid.rows):
-        yield "throughput: no rank has called the step of a torch optimizer"
+        yield "throughput: no rank called a torch optimizer's step"
     if not hosts:
-        yield "memory and network of each host: the record has no figures of hosts"
+        yield "memory and network of each host: the record has no measurements of hosts"
     if not settings:
         yield "the plan's variables: the plan of this run is not on the control machine"
 
@@ -212,7 +211,7 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
 
 
 def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:
-    """Samples/s of all ranks, or as printed (`is_metric`), else steps/s with the range of the ranks."""
+    """Samples/s of all ranks, or as printed (`is_metric`); else steps/s with the range of the ranks."""
     printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
     if is_metric and printed is not None:
         return TimeCurve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
@@ -250,7 +249,9 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
-    """Variables with equal values and reasons are one row; so are those removed for one reason, and those of ranks."""
+    """Variables with equal values and reasons share a row; so do variables removed for one reason, and variables of
+    ranks.
+    """
     rows: dict[tuple[str, str, str], list[SettingRow]] = {}
     for row in _equal_settings(plan):
         is_own = row.value is not None and row.where.startswith("rank")

@@ -1,1 +1,1 @@
-"""The slow ranks of a run, and its slow links: judged from the windows of its step meter."""
+"""Finds the slow ranks and slow links of a run in the windows of its step meter."""

@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl slow`, and of the verdict that `why` and Python programs get."""
+"""Registers `ipexctl slow`, and the verdict that `why` and Python programs show."""
 
 from ipexctl.extensions import CommandEntry, Extra
 

@@ -1,9 +1,9 @@
-"""Reads the windows of a run, judges them, and looks at the host of the worst suspect if that can say more.
+"""Reads the windows of a run, judges them, and inspects the host of the worst suspect if that can tell more.
 
-Exit code: 0 with a verdict, even if a rank is slow; 1 if none is possible; 3 if node0 can't be reached and nothing is
-known here. One call to node0, and at most one look at one host of a run that continues, because it costs that host a
-second of reading. A failed look leaves the verdict as it is, and adds its reason. Without node0, the copy on the
-control machine counts if it says how the run ended.
+Exit code: 0 with a verdict, even if a rank is slow; 1 if no verdict is possible; 3 if node0 can't be reached and
+nothing is known here. One call goes to node0, and at most one to a host of a running run, because it costs that host a
+second of reading. If that one fails, the verdict stays and has the reason. Without node0, the copy on the control
+machine is used if it has the end of the run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SlowResult:
     error: HostError | None = None
     from_copy: bool = False
     look_error: str = ""
-    """Why the look at the suspect's host failed; begins with the host."""
+    """Why the suspect's host could not be inspected; begins with the host."""
 
 
 def slow_of_run(record: RunRecord, caller: CallWatcher, *, timeout: float | None) -> SlowResult:
@@ -57,7 +57,7 @@ def slow(
     *,
     timeout: float = SLOW_ANSWER,
 ) -> SlowResult:
-    """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
+    """Ask node0. If it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
         session = open_session(record.node0)
         status, setup = _read_setup(session, record, timeout, cancel)
@@ -77,19 +77,19 @@ def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
 
 
 def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
-    """The worst rank that is slow now, if a look at its host can say more."""
+    """The worst rank that is slow now, if inspecting its host can tell more."""
     current = (found for found in verdict.findings if found.is_current)
     return next((found for found in current if needs_look(found.cause)), None)
 
 
 def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
-    """The verdict by the copy on the control machine, without a call to any host."""
+    """The verdict from the copy on the control machine, without a call to any host."""
     status = read_status(read_json(directory / "status.json"))
     return status, verdict_of(read_copied_windows(directory), status, read_json(directory / "plan.json"))
 
 
 def verdict_of(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> SlowVerdict:
-    """The verdict by windows alone; `plan` as in plan.json, or as much of it as exists."""
+    """The verdict from the windows alone; `plan` as in plan.json, or as much of it as exists."""
     fields = plan_fields(plan)
     return judge(windows, setup_of(status, fields["backend"], fields["allreduce"]))
 
@@ -119,7 +119,7 @@ def _with_look(
     host = next((host for host in record.nodes if host.name == suspect.host), None)
     row = next((row for row in status.ranks if row.rank == rank), None)
     if host is None or row is None or row.pid is None:
-        return replace(result, look_error=f"{suspect.host}: the record does not say how to reach it")
+        return replace(result, look_error=f"{suspect.host}: the run's record does not say how to reach it")
     request: LookRequest = {"home": record.home, "id": record.id, "pid": row.pid}
     try:
         reply = call(

@@ -1,9 +1,8 @@
 """Puts the windows of all ranks and hosts on one clock, and joins them until each has enough steps. Pure.
 
-A row of `JudgedWindow`s, oldest first, ends where nothing is known of the ranks, as at a restart. A judged window has
-at least MIN_STEPS steps of the median rank, so that one long step decides nothing. The window in which steps begin is
-left out, because it has imports and compilation; one without any step is no training and is left out, unless steps are
-as rare as that. Figures are means over the joined windows.
+A row of `JudgedWindow`s, oldest first, ends where the ranks are unknown, as at a restart. A judged window has at least
+MIN_STEPS steps of the median rank, so that one long step decides nothing. The window in which steps begin is left out,
+because it has imports and compilation. A window without steps is left out too, unless steps are rare.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from ipexctl.node.run.slow_watch import MIN_STEPS
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 LATE: Final = 3
-"""Windows that a rank's may be late while it still runs."""
+"""A rank that still runs may be this many windows late."""
 RARE_STEPS: Final = 3.0
-"""With fewer steps in a usual window, a window may have none while the ranks train."""
+"""Usual steps per window below which a training window may have no step."""
 Rates = TypeVar("Rates", RankRates, HostRates)
 RatesOut = TypeVar("RatesOut", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedWindow:
-    """Some seconds of training, with the mean figures of each rank and host known there."""
+    """Some seconds of training, with the mean figures of each rank and host known in that time."""
 
     start: float
     """Seconds since the epoch, by node0's clock."""
     seconds: float
-    """Of training: windows without a step between its parts do not count."""
+    """Seconds of training, without the windows without a step that lie between."""
     steps: float
     ranks: Mapping[int, RankRates] = field(hash=False)
     hosts: Mapping[str, HostRates] = field(default_factory=dict, hash=False)
@@ -49,7 +48,7 @@ class _Slot:
 
 
 def judged_rows(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> list[list[JudgedWindow]]:
-    """The windows that may be compared with one another, in rows without a gap."""
+    """Windows that can be compared with each other, in rows without a gap."""
     rows = [list(_joined(row)) for row in _rows(_slots(ranks, hosts))]
     return [row for row in rows if row]
 
@@ -61,7 +60,8 @@ def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -
     seconds = max(record.seconds for record in known)
     start = max(record.started for record in known)
     ends = [record.started + record.seconds * len(record.windows) for record in known]
-    # Of a live run, the newest windows of some ranks have not arrived: a slot without them would compare the others.
+    # In a live run, the newest windows of some ranks have not arrived: a slot without these ranks would compare the
+    # others.
     end = min(end for end in ends if end >= max(ends) - LATE * seconds)
     for number in range(int((end - start) / seconds + 0.5)):
         at = start + number * seconds
@@ -80,7 +80,7 @@ class _Record(Protocol[RatesOut]):
 
 
 def _at(records: Mapping[Any, _Record[Rates]], at: float, seconds: float) -> Iterator[tuple[Any, Rates]]:
-    """What each one did in the window that has most of these seconds."""
+    """The rates of each record in the window that covers most of these seconds."""
     for key, record in records.items():
         place = int((at + seconds / 2 - record.started) // record.seconds)
         rates = record.windows[place] if 0 <= place < len(record.windows) else None
@@ -89,7 +89,7 @@ def _at(records: Mapping[Any, _Record[Rates]], at: float, seconds: float) -> Ite
 
 
 def _rows(slots: Iterable[_Slot]) -> Iterator[list[_Slot]]:
-    """The windows with steps, in rows; each row begins after the window in which steps began."""
+    """Windows with steps, in rows; each row begins after the window in which steps began."""
     row: list[_Slot] = []
     for slot in slots:
         if slot.ranks:
@@ -105,7 +105,7 @@ def _training(row: Sequence[_Slot]) -> list[_Slot]:
     if not steps:
         return []
     begun = (number for number, slot in enumerate(row) if all(rates.steps_per_s > 0 for rates in slot.ranks.values()))
-    first = next(begun, len(row))  # then also the rank that begins last has its imports behind it
+    first = next(begun, len(row))  # by then, the last rank to begin has also imported its modules
     last = max(number for number, slot in enumerate(row) if slot.steps > 0)
     is_rare = median(steps) < RARE_STEPS
     return [slot for slot in row[first + 1 : last + 1] if slot.steps > 0 or is_rare]

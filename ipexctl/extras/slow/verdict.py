@@ -1,9 +1,9 @@
-"""Judges which ranks of a run are slow, since when, why, and what it costs; and its network apart from that. Pure.
+"""Judges which ranks of a run are slow, since when, why, and what it costs; judges the network separately. Pure.
 
-A rank is slow if its own time is at least MORE_OWN of a step above the median of the other ranks, in ROW judged windows
-in a row of at least 30 steps each. Two ranks are enough, because the one that waits is not the slow one. The network is
-slow if no rank's own time explains a good part of each step and large transfers take longer than on 1 Gbit/s. No link
-is blamed while ranks wait for processors or disks. What cannot be known is not guessed (`unjudged`).
+A rank is slow if its own time is at least MORE_OWN of a step above the median of the other ranks, in ROW successive
+judged windows of at least 30 steps. Two ranks are enough, because the rank that waits is not the slow one. The network
+is slow if no rank's own time explains a good part of each step and large transfers take longer than on 1 Gbit/s. No
+link is blamed while ranks wait for processors or disks.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ CauseKind = Literal["other-programs", "slower-cores", "data", "memory", "more-wo
 Confidence = Literal["likely", "possible", "insufficient"]
 EXPLAINS: Final = 0.5
 UNSEEN_SHARE: Final = 0.2
-"""Of a processor: time without a visible process is the difference of rough figures."""
+"""In parts of a processor. A smaller time without a visible process is noise: it is the difference of rough figures."""
 LOWER_CLOCK: Final = 0.95
 FAULTS: Final = 10.0
-"""Per second, more than the others."""
+"""Page faults per second, more than the other ranks."""
 MORE_SAMPLES: Final = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one rank used in its slow windows. `…_more`: the difference to the median of the others; None if unknown."""
+    """What one rank used in its slow windows. `…_more`: difference to the other ranks' median; None if unknown."""
 
     own: float
-    """In parts of a step."""
+    """Own time, in parts of a step."""
     usual_own: float
     cpu_more: float | None = None
     queue_more: float | None = None
@@ -46,7 +46,7 @@ class Evidence:
     usual_cpu: float | None = None
     usual_queue: float | None = None
     samples_ratio: float | None = None
-    """Samples per second, relative to the others."""
+    """Samples per second relative to the other ranks, or None."""
     faults_more: float | None = None
     mhz: float | None = None
     usual_mhz: float | None = None
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def crowding(self) -> float | None:
-        """Time in the run queue, less what the other ranks wait for the same work."""
+        """Additional time in the run queue, less what the other ranks would wait with that much work."""
         if self.queue_more is None or self.cpu_more is None or self.usual_queue is None or not self.usual_cpu:
             return self.queue_more
         return self.queue_more - self.usual_queue * self.cpu_more / self.usual_cpu
@@ -141,17 +141,17 @@ SIGNATURES: Final = (
     Signature(SlowCause("more-work", "likely"), _has_more_samples),
     Signature(SlowCause("more-work", "possible"), _computes_longer),
 )
-"""Specific signatures come before those that resemble them."""
+"""Specific signatures come before signatures that they resemble."""
 
 
 TRANSFER: Final = 0.3
-"""The part of a step that no rank's own time explains."""
+"""Least part of a step that no rank's own time explains, for a slow network."""
 STEP_BYTES: Final = 1 << 20
-"""Sent by each host in a step; with less, round trips dominate."""
+"""Least bytes that each host sends in a step; with fewer, round trips dominate."""
 SLOW_SPEED: Final = 1e9 / 8
 """Bytes per second."""
 CROWDED: Final = 0.25
-"""The part of the time in which a rank's threads wait for a processor."""
+"""Least part of the time in which a crowded rank's threads wait for a processor."""
 Window = TypeVar("Window")
 
 
@@ -162,11 +162,11 @@ class LinkFinding:
     end: float
     windows: int
     is_current: bool
-    """True if it is so in one of the last two windows."""
+    """True if the link is slow in one of the last two windows."""
     transfer: float
-    """The part of a step that is transfer and waiting for it."""
+    """Part of a step that ranks transfer, or wait for a transfer."""
     bytes_per_s: float
-    """While data is transferred, on the slowest host."""
+    """Transfer rate of the slowest host."""
 
 
 def judge_network(rows: Sequence[Sequence[JudgedWindow]]) -> list[LinkFinding]:
@@ -188,7 +188,7 @@ def judge_network(rows: Sequence[Sequence[JudgedWindow]]) -> list[LinkFinding]:
 
 
 def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
-    """Stretches of at least ROW windows in a row for which `is_so`; after these, a single other window is skipped."""
+    """Stretches of at least ROW successive windows for which `is_so` holds. A single other window inside is skipped."""
     for row in rows:
         found: list[Window] = []
         missed = 0
@@ -206,19 +206,19 @@ def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool])
 
 
 def lasts(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
-    """True if it is still so: one window may be below a threshold, because they vary and the call itself is a load."""
+    """True if the stretch reaches one of the last two windows: one may miss a threshold, because figures vary."""
     return any(stretch[-1] is window for window in rows[-1][-2:])
 
 
 def transfer_part(window: JudgedWindow) -> float | None:
-    """The part of a step that is nobody's own time; None if some rank's wait is unknown."""
+    """Part of a step that is no rank's own time; None if some rank's wait is unknown."""
     waits = [rates.collective_wait for rates in window.ranks.values()]
     known = [wait for wait in waits if wait is not None]
     return min(known) if known and len(known) == len(waits) else None
 
 
 def transfer_speed(window: JudgedWindow) -> float:
-    """Bytes per second of the host that sends least, while it transfers; 0 if unknown."""
+    """Transfer rate, in bytes per second, of the host that sends least; 0 if unknown."""
     part = transfer_part(window)
     sent = [rates.sent_per_s for rates in window.hosts.values() if rates.sent_per_s is not None]
     return min(sent) / part if part and sent else 0.0
@@ -236,7 +236,7 @@ def is_slow_transfer(window: JudgedWindow) -> bool:
 
 
 TOGETHER: Final = 0.2
-"""How much the steps of ranks in a window may differ, in parts of the median, if they step together."""
+"""If ranks step together, their steps in a window differ by at most this part of the median."""
 Unjudged = Literal[
     "", "older-version", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"
 ]
@@ -247,7 +247,7 @@ class RunSetup:
     hosts: Mapping[int, str] = field(hash=False)
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
-    """As the supervisor measured it."""
+    """Measured by the supervisor; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +255,9 @@ class SlowFinding:
     rank: int
     host: str
     percent: float
-    """Own time above the usual, in percent of a step."""
+    """Own time above the usual own time, in percent of a step."""
     cost_percent: float
-    """Upper limit: how much less time steps would take without it."""
+    """Upper limit of the time that steps would save without the slowness, in percent."""
     cost_seconds: float
     cause: SlowCause
     evidence: Evidence
@@ -271,15 +271,15 @@ class SlowFinding:
 @dataclass(frozen=True, slots=True)
 class SlowVerdict:
     findings: tuple[SlowFinding, ...] = ()
-    """Current ones first, then by cost."""
+    """Current findings first, then by cost."""
     links: tuple[LinkFinding, ...] = ()
     windows: int = 0
     seconds: float = 0.0
-    """Of these windows."""
+    """Duration of the judged windows together."""
     waiting: Waiting = "sleeps"
     unjudged: Unjudged = ""
     network: NetworkCost | None = None
-    """What transfers between hosts cost; known even if no rank is compared."""
+    """What transfers between hosts cost; known even if no ranks are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +289,11 @@ class _Judged:
     window: JudgedWindow
     own: Mapping[int, float] = field(hash=False)
     more: Mapping[int, float] = field(hash=False)
-    """Rank → own time above the median of the others."""
+    """Rank → own time above the median of the other ranks."""
 
 
 def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook] | None = None) -> SlowVerdict:
-    """Judge a run; `looks` are from now, so they count for ranks that are slow now."""
+    """Judge a run. `looks` were taken now, so they only count for ranks that are slow now."""
     hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
     rows = judged_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
@@ -366,7 +366,7 @@ def _slow_ranks(
 
 
 def _parts(rank: int, stretch: list[_Judged], setup: RunSetup) -> Iterator[list[_Judged]]:
-    """One part, or two if the rank is slow for another cause in the end: only what slows it now can be fixed."""
+    """One part, or two if the cause changed towards the end: only the current cause can be fixed."""
 
     def cause(windows: Sequence[_Judged]) -> SlowCause:
         return find_cause(_evidence(rank, windows, setup, None))
@@ -411,7 +411,7 @@ def _finding(
 
 
 def _cost(rank: int, judged: _Judged, slow: set[int]) -> float:
-    """How much shorter a step would be if this rank were like the slowest of those that are not slow."""
+    """How much shorter a step would be if this rank were like the slowest rank that is not slow."""
     others = [own for other, own in judged.own.items() if other not in slow]
     own = judged.own[rank]
     return max(0.0, own - max(others, default=own))

@@ -1,8 +1,8 @@
-"""Output of `ipexctl slow` as text or JSON, its one line for `why`, and its section of the page.
+"""Output of `ipexctl slow` as text or JSON, its line for `why`, and its section of the page.
 
-A sentence says how sure it is. A command only looks, or starts the next run in another way, and never ends a process,
-which may be a colleague's work. Names that processes gave themselves and texts of hosts are made printable. Without a
-slow rank, it says how much was judged, and what could not be seen.
+A sentence says how sure it is. A fix only inspects, or changes how the next run starts; it never ends a process, which
+may be a colleague's. Texts from hosts are made printable. Without a slow rank, the output says how much was judged and
+what could not be seen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100
 _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "insufficient": "cause"}
 _NOT_JUDGED: Final = {
-    "older-version": ("an older version of ipexctl wrote its figures", "its throughput: ipexctl why {run}"),
+    "older-version": ("an older version of ipexctl wrote its figures", "for its throughput: ipexctl why {run}"),
     "no-windows": (
         "its record has no measured steps",
         "try again 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",
@@ -41,24 +41,27 @@ _NOT_JUDGED: Final = {
         "a verdict needs three windows in a row of at least 10 s and 30 steps; try again later: ipexctl slow {run}",
     ),
     "no-own-time": (
-        "it is not known how long its threads were on a processor",
+        "the time its threads spent on a processor is unknown",
         "see where each rank is: ipexctl why {run} --stacks",
     ),
-    "independent": ("its ranks wait for nobody (--backend none)", "compare their throughput: ipexctl ps --json"),
+    "independent": (
+        "its ranks don't wait for each other (--backend none)",
+        "compare their throughput: ipexctl ps --json",
+    ),
     "not-together": ("its ranks do not step together", "compare their throughput: ipexctl ps --json"),
     "one-rank": ("it has only one rank", "see where it is: ipexctl why {run} --stacks"),
 }
 _FIX_WHEN_OVER: Final = {
     "no-windows": "ipexctl counts the steps of torch's optimizers, unless the run has --no-meter",
     "too-short": (
-        "a verdict needs three windows in a row of at least 10 s and 30 steps; its throughput: ipexctl why {run}"
+        "a verdict needs three windows in a row of at least 10 s and 30 steps; for its throughput: ipexctl why {run}"
     ),
-    "no-own-time": "its throughput: ipexctl why {run}",
-    "one-rank": "its throughput: ipexctl why {run}",
+    "no-own-time": "for its throughput: ipexctl why {run}",
+    "one-rank": "for its throughput: ipexctl why {run}",
 }
 _SPINS: Final = (
-    "ranks that wait under oneCCL and MPI use their processor, too: of a slow rank only the wait for a processor and "
-    "for data is seen, and not more work or a slow processor"
+    "ranks that wait under oneCCL and MPI use their processor, too: a slow rank shows only if it waits for a processor "
+    "or for data, not if it has more work or a slow processor"
 )
 
 
@@ -117,7 +120,7 @@ def _link_json(link: LinkFinding, record: RunRecord) -> dict[str, Any]:
 
 
 def sentence_of(found: SlowFinding) -> str:
-    """`rank 3 on node2 is slow: …`, with the percent and the time."""
+    """Return `rank 3 on node2 is slow: …`, with percent and time."""
     verb = "is" if found.is_current else "was"
     return (
         f"rank {found.rank} on {found.host} {verb} slow: its own time is {found.percent:.0f} % of a step longer than "
@@ -139,29 +142,29 @@ def reason_of(found: SlowFinding) -> str:
     evidence, look = found.evidence, found.evidence.look
     who = "ranks" if _is_of_run(look) else "programs"
     queue = f"its main thread waited {_percent(evidence.queue_more)} of the time longer for a processor"
-    compute = f"it was {_percent(evidence.cpu_more)} of the time longer on its processor"
+    compute = f"it ran on its processor for {_percent(evidence.cpu_more)} of the time longer"
     samples = 100 * ((evidence.samples_ratio or 1) - 1)
     reasons: dict[CauseKind, str] = {
         "other-programs": f"other {who} use its cores: {_programs(look)}; {queue}"
         if found.cause.confidence == "likely"
-        else f"other programs, other ranks or a limit of its processor time, which was not seen: {queue}",
+        else f"other programs, other ranks or a limit of its processor time (which one is unknown): {queue}",
         "slower-cores": f"its cores are slower than the other hosts': {evidence.mhz or 0:.0f} MHz, the others "
         f"{evidence.usual_mhz or 0:.0f} MHz, and {compute}",
-        "data": f"its data come late: it waited {_percent(evidence.data_more)} of the time longer for them",
+        "data": f"its data arrives late: it waited {_percent(evidence.data_more)} of the time longer for data",
         "memory": f"its host lacks memory: it read {evidence.faults_more or 0:.0f} pages a second from disk",
         "more-work": f"it has more data: {samples:.0f} % more samples; {compute}"
         if evidence.has_more_samples
-        else f"more work in this rank, or slower memory: {compute}; without counters of the processor, the two cannot "
-        "be told apart",
+        else f"more work in this rank, or slower memory: {compute}; without processor counters, ipexctl can't "
+        "tell the two apart",
         "unknown": "insufficient evidence: what was measured explains less than half of it"
         if evidence.cpu_more is None or evidence.queue_more is None
-        else f"more work in this rank, or other programs on its cores: not known; {compute}, and {queue}",
+        else f"more work in this rank, or other programs on its cores (which one is unknown); {compute}, and {queue}",
     }
     return reasons[found.cause.kind]
 
 
 def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
-    """What to type; clauses end with semicolons. Only a running run can be asked for stacks and processes."""
+    """What to type; clauses end with semicolons. Stacks and processes need a run that still runs."""
     host, run = shlex.quote(found.host), record.id
     without = f"-l '!{found.host}'"
     later = f"start the next run without it: {_again(record, without)}"
@@ -180,7 +183,7 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
         "other-programs": _fix_programs(found, record, later)
         if found.cause.confidence == "likely"
         else f"{top}; see its limits: ipexctl doctor -l {host}; {naming}",
-        "slower-cores": f"let its administrator look at governor, cooling and power limits: ipexctl doctor -l {host}; "
+        "slower-cores": f"ask its administrator to check governor, cooling and power limits: ipexctl doctor -l {host}; "
         f"{later}",
         "data": f"{waiting}; {workers}; copy the data to a disk of each host with ipexctl push",
         "memory": f"use less memory on that host, such as fewer ranks or a smaller batch; {top}",
@@ -193,7 +196,7 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
 
 
 def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
-    """Look at processes of other programs; give other ranks of the run their own cores."""
+    """Inspect processes of other programs; give other ranks of this run their own cores."""
     look, host = found.evidence.look, shlex.quote(found.host)
     pids = [str(process.pid) for process in look.others if not process.is_of_run] if look is not None else []
     if _is_of_run(look):
@@ -225,7 +228,7 @@ def link_fix(link: LinkFinding, record: RunRecord) -> str:
 
 
 def show(result: SlowResult, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print the verdict to stdout, also with `quiet`: it is the answer."""
+    """Print the verdict to stdout; `quiet` does not hide it, because it is the answer."""
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
@@ -233,7 +236,7 @@ def show(result: SlowResult, *, quiet: bool = False, no_color: bool = False) -> 
 
 
 def lines_of(result: SlowResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
-    """The lines of the verdict; with `columns` 0 nothing is wrapped, for grep."""
+    """The lines of the verdict; with `columns` 0 they are not wrapped, for grep."""
     record, verdict = result.record, result.verdict
     width = min(columns, _WIDE) if columns else 0
     for number, entry in enumerate(section_of(record, verdict, is_over=result.state in FINAL).entries):
@@ -256,7 +259,7 @@ def _closing(result: SlowResult) -> Iterator[str]:
             return
     yield from _judgement(record, verdict, is_over=result.state in FINAL)
     if result.look_error:
-        yield f"{result.look_error}; so ipexctl does not know who uses its cores"
+        yield f"{result.look_error}; so it is unknown who uses its cores"
 
 
 def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
@@ -276,7 +279,7 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
 
 
 class SlowEntry(NamedTuple):
-    """A slow rank or link, in texts that are neither printable nor escaped yet."""
+    """A slow rank or link; the texts are neither made printable nor escaped."""
 
     headline: str
     details: tuple[str, ...]
@@ -330,13 +333,13 @@ class VerdictOfRun:
 
     @property
     def _worst(self) -> tuple[SlowFinding | None, LinkFinding | None]:
-        """What lasts until the last window: a rank, else a link."""
+        """The problem that lasts until the last window: a rank, else a link."""
         found = next((found for found in self.verdict.findings if found.is_current), None)
         return found, next((link for link in self.verdict.links if link.is_current), None)
 
 
 def of_windows(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> VerdictOfRun:
-    """For `why` and the page of a run; `plan` as in plan.json, or as much of it as exists."""
+    """For `why` and the page of a run. `plan` as in plan.json, or as much of it as exists."""
     return VerdictOfRun(verdict_of(windows, status, plan))
 
 

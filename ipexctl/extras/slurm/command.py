@@ -1,7 +1,7 @@
 """`ipexctl submit`: puts a run into a Slurm cluster's queue through its login node. `submission.py` does the work.
 
-Every option is decided here, from this machine's files of defaults; the job reads none. The run's id is the only line
-on stdout.
+Every option is decided here, from this machine's defaults files; the job reads none. The run's id is the only line on
+stdout.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
             explained = explain(record, known.status)
             reason, fix = explained.reason, explained.fix
     except HostError as error:
-        reason, fix = error.reason, f"ipexctl ps shows it; ipexctl stop {record.id} takes it out of the queue"
+        reason, fix = error.reason, f"to see it: ipexctl ps; to take it out of the queue: ipexctl stop {record.id}"
     if output.json:
         fields = {"id": record.id, "state": state, "job": job, "login": record.node0.name, "reason": reason, "fix": fix}
         print_json({"schema": SCHEMA, **fields})
@@ -146,7 +146,7 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
 
 
 def targets_of_login(name: str | None, targets: Targets) -> Targets:
-    """The host of that name, if the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
+    """The host of that name, if the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else a host that ssh knows."""
     if name is None:
         raise UserError("which cluster? submit needs its login node", fix="--slurm LOGIN, a name or user@name for ssh")
     if targets.limit is not None and "limit" not in targets.defaults:
@@ -163,7 +163,7 @@ def targets_of_login(name: str | None, targets: Targets) -> Targets:
             names = ", ".join(host.name for host in found.hosts[:3]) + (", …" if len(found.hosts) > 3 else "")
             raise UserError(
                 f"--slurm {quoted(name)}: no host of {found.source} has this name",
-                fix=f"one of its hosts ({names}); or, for a name that ssh knows, the call without these hosts",
+                fix=f"use one of its hosts ({names}), or leave these hosts out for a name that ssh knows",
             )
     return replace(targets.without_defaults("hosts", "hostfile", "limit", "cluster"), hosts=name)
 
@@ -171,7 +171,7 @@ def targets_of_login(name: str | None, targets: Targets) -> Targets:
 def _login(name: str | None, targets: Targets) -> Host:
     hosts = choose_hosts(targets)
     if len(hosts) != 1:
-        raise UserError(f"--slurm {name} names {len(hosts)} hosts", fix="one login node")
+        raise UserError(f"--slurm {name} names {len(hosts)} hosts", fix="name one login node")
     return hosts[0]
 
 
@@ -203,7 +203,7 @@ def _read_call(
         raise UserError(refusal.reason, fix=refusal.fix)
     if options.requeue and not spec.checkpoint:
         raise UserError(
-            "--requeue without --checkpoint: the script would begin from nothing each time",
-            fix="--checkpoint PATH, a file or directory that the script writes and reads when it begins",
+            "--requeue without --checkpoint: the script would start over each time",
+            fix="--checkpoint PATH, a file or directory that the script writes and reads at its start",
         )
     return spec, replace(options, no_kill=spec.has_pool), locate_project(spec, current_directory())

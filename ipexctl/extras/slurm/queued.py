@@ -1,7 +1,7 @@
-"""Slurm's queue as a starter: explains submitted runs without their own record. Pure.
+"""Slurm's queue as a starter: explains submitted runs that have no record of their own yet. Pure.
 
-Slurm's words are untrusted text: they are shown, and decide nothing. `starters.py` finds `QUEUE` by the name in
-a record; the login node is reached by ssh.
+Slurm's texts are untrusted: they are shown and decide nothing. `starters.py` finds `QUEUE` by the name in a run's
+record; ssh reaches the login node.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ipexctl.starters import MpirunOverSsh
 from ipexctl.text import printable
 
 _REASONS: Final = {
-    "PartitionConfig": "it asks for more than its partition has, and does not begin",
+    "PartitionConfig": "it asks for more than its partition has, so it never begins",
     "PartitionNodeLimit": "it asks for more nodes than its partition allows",
     "PartitionTimeLimit": "it asks for more time than its partition allows",
     "PartitionDown": "its partition is down",
     "BadConstraints": "no node has what it asks for",
-    "BeginTime": "it begins at its time: that of --begin, or two minutes after a start that Slurm has ended",
+    "BeginTime": "it begins at the time of --begin, or two minutes after Slurm ended its last start",
     "JobHeldUser": "it is held: scontrol release lets it begin",
     "JobHeldAdmin": "an administrator of the cluster holds it",
-    "DependencyNeverSatisfied": "the job that it depends on has not ended as it needs, and it does not begin",
-    "QOSMaxJobsPerUserLimit": "the account has as many jobs as it may",
+    "DependencyNeverSatisfied": "the job it depends on did not end as required, so it never begins",
+    "QOSMaxJobsPerUserLimit": "the account has its maximum number of jobs",
 }
 """Slurm's reasons for waiting that do not explain it."""
 _NEVER: Final = frozenset(
@@ -44,7 +44,7 @@ _MOST_RANKS: Final = 100_000
 
 
 def reason_of_wait(job: QueueJob) -> str:
-    """`Slurm job 12: Priority`."""
+    """Text such as `Slurm job 12: Priority`."""
     reason, why = job.reason, _REASONS.get(job.reason)
     if reason.startswith(_NODES_DOWN):
         reason, why = "nodes that it needs are down, drained or kept for jobs of higher priority", ""
@@ -52,7 +52,7 @@ def reason_of_wait(job: QueueJob) -> str:
 
 
 def ended_by_slurm(job: QueueJob) -> str:
-    """Why the job ended by Slurm's account; empty if it does not say."""
+    """Why the job ended, according to Slurm; empty if Slurm does not say."""
     is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
     return printable(describe_job_end(job)) if is_by_slurm else ""
 
@@ -60,7 +60,7 @@ def ended_by_slurm(job: QueueJob) -> str:
 def explain(record: RunRecord, status: RunStatus) -> Explained:
     job, run = status.slurm, record.id
     if job is None or not job.id:
-        return Explained("Slurm has no job of it", f"if ipexctl submit was cut off: ipexctl stop {run}")
+        return Explained("Slurm has no job for it", f"if ipexctl submit was interrupted: ipexctl stop {run}")
     if status.state == "queued":
         return Explained(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
     if status.state == "starting":
@@ -71,26 +71,26 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
         return Explained(f"{by} before the run began")
     if status.state == "unknown":
         return Explained(
-            f"Slurm does not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
-            "the same command again, later",
+            f"Slurm did not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
+            "run the same command again later",
         )
     code = job.script_code if job.script_code is not None else job.exit_code
     login, node = record.node0.name, printable(job.node)
     nodes = printable(", ".join(job.without_home)) or node or "its nodes"
     by_code = {
         NO_HOME: (
-            f"{nodes} does not have {record.home} of {login}",
-            "install and submit with --home and a directory that they share",
+            f"{nodes} does not share {record.home} with {login}",
+            "for install and submit, use --home with a directory that they share",
         ),
         NO_PROJECT: (f"its directory {record.plan.cwd} is not on {node}", ""),
-        NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install makes the environment again"),
+        NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install recreates the environment"),
     }
     why, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
     if why:
         return Explained(f"it did not begin: {why}", CallOptions(record.options.hosts).apply(fix))
     if status.state == "lost":
         return Explained(
-            f"its end is not known: Slurm no longer knows job {job.id}, and its script left none",
+            f"it is unknown how it ended: Slurm no longer knows job {job.id}, and its script left no exit code",
             f"on {login}: sacct -j {job.id}",
         )
     return Explained(f"it did not begin: the script of job {job.id} ended with exit code {code}")
@@ -121,21 +121,21 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
 
 
 def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool = False) -> Diagnosis:
-    """Add what Slurm did to a begun run. `had_notice`: its ranks were told that the job is about to end."""
+    """Add what Slurm did to a run that had begun. `had_notice`: its ranks were told that the job is about to end."""
     cause, notes = diagnosis.cause, tuple(map(for_submit, diagnosis.notes))
     cause = replace(cause, fix=for_submit(cause.fix)) if cause is not None else None
     job, first = status.slurm, status.first_failure
     if had_notice and first is not None and first.kind == "exit":
-        note = "its ranks had got the notice of the time limit: a rank may end itself then by exit code 0 or the signal"
+        note = "its ranks had been told of the time limit: a rank may then exit with code 0 or by the signal"
         notes = (f"{note}; another code is a failure", *notes)
     if job is not None and status.job_end == LIMIT_NEAR:
-        near = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
+        near = f"{describe_run_end(LIMIT_NEAR)}, and its ranks had been told, so they may not have finished"
         more = "for more time, submit it with a longer -t, or with --requeue and --checkpoint"
         notes = (*((near,) if status.state == "ok" else ()), more, *notes)
     elif job is not None and status.state in ("stopped", "failed", "lost") and not status.job_end:
         text = ended_by_slurm(job)
         if not text and job.notice == "cancelled":
-            text = f"Slurm job {job.id} was cancelled, or its time was over"
+            text = f"Slurm job {job.id} was cancelled, or reached its time limit"
         if text and status.state == "lost":
             return replace(diagnosis, headline=f"run {diagnosis.id} is lost: {text}", cause=None, notes=())
         if text:
@@ -144,8 +144,9 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
 
 
 def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
-    """The record with the job's valid hosts and ranks. All files are in one home: nodes are reached through the login
-    node."""
+    """The record with the job's valid hosts and ranks. The nodes share one home, so they are reached through the login
+    node.
+    """
     try:
         size, hosts, ranks = placed.integer("world_size"), placed.texts("hosts"), placed.texts("ranks")
     except HostError:
@@ -165,7 +166,7 @@ class SlurmQueue(MpirunOverSsh):
     with_end_of_job = staticmethod(with_end_of_job)
 
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
-        """If it has not begun, the status has the reason."""
+        """If the run has not begun, the status has the reason."""
         if document.get("placed"):
             job = status.slurm.id if status.slurm is not None else ""
             record = with_place(record, document.record("placed"), job)

@@ -1,10 +1,10 @@
 """The script of a job that starts a run, as text for sbatch. Pure.
 
-On the job's first node it checks that the nodes share the login node's home; then `ipexctl run` from the package that
-`submit` sent takes the nodes from the allocation and starts the run with its known id, again after a requeue.
-`node/common/batch_job.py` reads what it leaves in RUNDIR/slurm. Plain scancel signals the script and its children, so
-it passes nothing on. `ipexctl stop` sends USR2 to the script alone. `node/run/job_limit.py` handles the time limit.
-Values for Slurm must be words without blanks or quotes: option lines are no shell text.
+On the job's first node it checks that the nodes share the login node's home. Then `ipexctl run`, from the package that
+`submit` sent, takes the nodes from the allocation and starts the run with its known id, also after a requeue.
+`node/common/batch_job.py` reads the files in RUNDIR/slurm. Plain scancel signals the script and its children, so the
+script passes nothing on; `ipexctl stop` sends USR2 to the script alone. Option lines are not shell text, so values for
+Slurm must be words without spaces or quotes.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _OWN: Final = {
 }
 """sbatch options, and the `submit` options that replace them."""
 _REFUSED: Final = {
-    "--array": "one call of ipexctl submit for each run",
-    "--wait": "ipexctl wait waits for its end",
+    "--array": "call ipexctl submit once for each run",
+    "--wait": "use ipexctl wait",
     "--signal": "ranks get SIGUSR1 a minute before the time limit, if they handle it",
     "--wrap": "put the command after --",
-    **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs has the output of the ranks"),
-    **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit decides it"),
+    **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs shows the output of the ranks"),
+    **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit sets it"),
 }
 """Options that would break a run, and what to use instead."""
 _OF_SHARE: Final = (
     *("--exclusive", "--oversubscribe", "--cpus-per-task", "--mem", "--mem-per-cpu", "--ntasks-per-node"),
     *("--cores-per-socket", "--threads-per-core", "--hint", "--mincpus"),
 )
-"""Options that set the job's share of a node; without one it gets whole nodes."""
+"""Options that set the job's share of a node; without any of them the job gets whole nodes."""
 _NOT_IN_JOB: Final = frozenset(("sync", "cwd", "exclude", "include", "allow_big", "exclusive", "wait"))
-"""Options of `run` that were applied before, or that Slurm replaces."""
+"""Options of `run` that `submit` has already applied, or that Slurm replaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class QueueOptions:
     requeue: bool = False
     """True if Slurm may requeue the job after a node failure or preemption."""
     no_kill: bool = False
-    """True if the job survives a lost node."""
+    """True if the job survives the loss of a node."""
     others: tuple[str, ...] = ()
 
 
@@ -85,18 +85,20 @@ def check_queue_options(options: QueueOptions) -> None:
         if not (_OPTION.fullmatch(option) and _WORD.fullmatch(option)):
             raise UserError(
                 f"--sbatch {quoted(option)} is not an option of sbatch",
-                fix="in its long form, without blanks: --constraint=amx",
+                fix="use its long form, without spaces: --constraint=amx",
             )
         if (whole := _abbreviated(name)) is not None:
-            raise UserError(f"--sbatch {name}: sbatch takes it for {whole}", fix=f"the whole name: --sbatch {whole}")
+            raise UserError(
+                f"--sbatch {name}: sbatch reads it as {whole}", fix=f"write the full name: --sbatch {whole}"
+            )
         if name in _OWN:
             raise UserError(f"--sbatch {name}: submit has its own option for it", fix=_OWN[name])
         if name in _REFUSED:
-            raise UserError(f"--sbatch {name} is not for a run", fix=_REFUSED[name])
+            raise UserError(f"--sbatch {name} does not work for a run", fix=_REFUSED[name])
 
 
 def _abbreviated(name: str) -> str | None:
-    """Option that sbatch may take it for: it accepts prefixes, such as `--err`, depending on its version."""
+    """The option that sbatch may take it for: depending on its version, sbatch accepts prefixes such as `--err`."""
     known = (*_OWN, *_REFUSED, *_OF_SHARE)
     return None if name in known else next((option for option in known if option.startswith(name)), None)
 
@@ -128,7 +130,7 @@ class BatchScript:
     words: tuple[str, ...]
     options: QueueOptions
     nonce: str
-    """Content of a file that only a node with the same home has."""
+    """Content of a file, by which a node proves that it has the same home."""
 
     def text(self) -> str:
         return _TEMPLATE.format(
@@ -149,7 +151,7 @@ class BatchScript:
 
 
 BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ipexctl.__main__ import main; main()"
-"""Runs only the package, whatever modules the project or account has."""
+"""Imports only from the package, whatever modules the project or account has."""
 _SEE_HOME: Final = '[ "$(cat "$0" 2>/dev/null)" = "$1" ] || echo "$SLURMD_NODENAME"'
 _TEMPLATE: Final = """\
 #!/bin/sh
@@ -178,12 +180,12 @@ trap '[ -n "$reason" ] || echo cancelled >"$dir/notice"' TERM
 finish() {{
   notice=$(cat "$dir/notice" 2>/dev/null)
   if [ -e "$dir/requeue" ] && [ "$notice" != stop ]; then
-    # A job that Slurm ends to begin it again has not ended.
+    # A job that Slurm ends in order to restart it has not ended.
     if [ -e "$dir/waits" ] || [ "$notice" = cancelled ]; then exit "$1"; fi
   fi
   rm -f "$dir/env"
   echo "$1" >"$dir/.ended" && mv -f "$dir/.ended" "$dir/ended"
-  # Nor does Slurm begin it again now, as after preemption.
+  # After a stop, Slurm must not restart it either, as it does after preemption.
   if [ -e "$dir/requeue" ] && [ "$notice" = stop ]; then scancel "$SLURM_JOB_ID"; fi
   exit "$1"
 }}

@@ -1,9 +1,9 @@
 """Submits a run to Slurm: sends the project and ipexctl's package to the login node, then calls sbatch.
 
-The job's script calls `ipexctl run` (`script.py`), because the hosts are known only when the job begins. What would
+The job's script calls `ipexctl run` (`script.py`), because the hosts are known only when the job begins. Whatever would
 fail there after hours of waiting is checked here: environment, Python, the script's imports, Slurm's programs. A run
-that Slurm did not accept leaves nothing; if the connection broke at that moment, the record stays, and the run's
-directory on the cluster knows the job.
+that Slurm refused leaves nothing. If the connection broke at that moment, the record stays, and the run's directory on
+the cluster has the job's number.
 """
 
 from __future__ import annotations
@@ -58,20 +58,21 @@ MODULES: Final = (
     *("ClusterShell", "annotated_doc", "click", "packaging", "pathspec", "platformdirs", "rich", "shellingham"),
     *("typer", "typing_extensions"),
 )
-"""Third-party modules; those missing here are not needed by the installed versions."""
+"""Third-party modules. A module missing here is one that the installed versions do not need."""
 _NEEDED: Final = frozenset(("typer", "rich", "platformdirs", "packaging"))
 _OWN: Final = Path(__file__).parents[2]
 _NOT_SENT: Final = ("lab",)
-"""Parts of ipexctl that nothing in a job calls."""
+"""Parts of ipexctl that a job never calls."""
 _NOT_CODE: Final = frozenset((".so", ".pyc", ".pyo", ".pyd", ".pyi"))
 
 
 @functools.cache
 def own_package() -> bytes:
-    """ipexctl for a cluster that has none: a compressed tar archive, with equal bytes for equal content.
+    """ipexctl for a cluster that has none: a compressed tar archive; the same content gives the same bytes.
 
-    Only pure Python, because nodes may have another processor or Python; compiled modules (paramiko's cryptography) are
-    only needed for ssh. It goes to HOME/agent with a name like the agent's copies, so cleanup and uninstall find it.
+    Only pure Python modules, because nodes may have another processor or Python; compiled modules (paramiko's
+    cryptography) are needed only for ssh. The package is in HOME/agent under a name like the agent's copies, so that
+    cleanup and uninstall find it.
     """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -97,7 +98,7 @@ def _files() -> Iterator[tuple[str, Path]]:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             if module in _NEEDED:
-                raise UserError(f"the module {module} of this ipexctl is not in files", fix="install ipexctl again")
+                raise UserError(f"ipexctl's module {module} is not in files", fix="install ipexctl again")
             continue
         origin = Path(spec.origin)
         if origin.name != "__init__.py":
@@ -117,7 +118,7 @@ PROGRAMS: Final = ("sbatch", "scontrol", "scancel", "srun")
 _OWN_DISKS: Final = frozenset(
     ("ext2", "ext3", "ext4", "ext2/ext3", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "overlayfs")
 )
-"""File systems that are seldom another machine's."""
+"""File systems that nodes seldom share."""
 _LEAST_PYTHON: Final = (3, 10)
 
 
@@ -143,7 +144,7 @@ class Submission:
     on_step: Callable[[str], None]
     note: Callable[[str], None]
     login_options: CallOptions = NO_OPTIONS
-    """Options of this call with which other commands reach the login node."""
+    """Options with which other commands reach the login node, from this call."""
 
     def plan(self) -> PlannedSubmission | StartFailure:
         try:
@@ -202,7 +203,7 @@ class Submission:
         return clean_up((self.login,), script, self.pool)
 
     def _context(self, *, dry_run: bool = False) -> Gathered:
-        """What the login node knows: home and environment, which the nodes share."""
+        """What the login node has: home and environment, which the nodes share."""
         unsynced = self.project.executed_path(self.spec)
         context = gather((self.login,), self.spec, self.pool, unsynced=unsynced, dry_run=dry_run)
         for text in context.notes:
@@ -226,7 +227,9 @@ class Submission:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 
     def _look(self, context: Gathered) -> bool:
-        """True if the package is there. Raises a StartError without Slurm's programs or with an old Python."""
+        """True if the package is already there. Raises a StartError if Slurm's programs are missing or Python is too
+        old.
+        """
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"
         package = f"{context.home}/agent/{package_name()}"
@@ -243,8 +246,8 @@ class Submission:
         if missing := [words[1] for words in found if words[0] == "missing"]:
             raise StartError(
                 StartFailure(
-                    f"{self.login.name}: there is no {', '.join(missing)} on PATH, for commands over ssh",
-                    f"if Slurm is there: add the directory of its programs to PATH in ~/.bashrc of {self.login.name}",
+                    f"{self.login.name}: {', '.join(missing)} is not on PATH for commands over ssh",
+                    f"if Slurm is installed, add its directory to PATH in ~/.bashrc of {self.login.name}",
                     (self.login.name,),
                 )
             )
@@ -253,21 +256,20 @@ class Submission:
             raise StartError(
                 StartFailure(
                     f"{self.login.name}: {context.env.python} is Python {'.'.join(versions[-1])}; the job needs 3.10",
-                    "ipexctl install --python 3.11 --env py311 makes an environment with a newer one, for submit "
-                    "--env py311",
+                    "ipexctl install --python 3.11 --env py311 makes a newer environment, for submit --env py311",
                     (self.login.name,),
                 )
             )
         disk = next((words[1] for words in found if words[0] == "disk" and len(words) > 1), "")
         if disk in _OWN_DISKS and not self._is_home_shared(context.home):
             self.note(
-                f"{context.home} is on {disk}, which is seldom shared: if the nodes have another home, the job ends at "
-                "once and says so; --home DIR names a directory that they share"
+                f"{context.home} is on {disk}, which is seldom shared: if the nodes don't share it, the job ends at "
+                "once and says so; use --home DIR with a shared directory"
             )
         return any(words[0] == "package" for words in found)
 
     def _is_home_shared(self, home: str) -> bool:
-        """True if a job has found this home on its nodes before."""
+        """True if an earlier job found this home on its nodes."""
         return any(
             record.starter.waits and (record.node0, record.home) == (self.login, home) and record.plan.world_size
             for record in RunRegistry().all()
@@ -336,12 +338,12 @@ class Submission:
             answer = self._run(line, "submit the job", files)
         except StartError as error:
             if isinstance(error.__cause__, (Cancelled, TimedOut, Unreachable)):
-                fix = f"it may be in the queue: ipexctl ps shows it, ipexctl stop {script.run} takes it out"
+                fix = f"it may be in the queue; to see it: ipexctl ps; to take it out: ipexctl stop {script.run}"
                 failure = StartFailure(error.failure.reason, fix, error.failure.hosts, error.failure.exit_code, True)
                 raise StartError(failure) from None
             raise
         if not answer.ended.ok:
-            what = "Slurm does not take the job" if answer.ended.code == 2 else "the job's files could not be written"
+            what = "Slurm did not accept the job" if answer.ended.code == 2 else "the job's files could not be written"
             raise StartError(self._failure(answer, record.home, what))
 
     def _failure(self, answer: Captured, home: str, what: str) -> StartFailure:

@@ -1,4 +1,4 @@
-# Put before every fault's script. LOGIN and HOME_DIR are the login account of the hostfile and its home.
+# Precedes every fault's script. LOGIN and HOME_DIR are the login account of the hostfile and its home.
 set -eu
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 # In memory, because the disk may be full; removed when the host ends.

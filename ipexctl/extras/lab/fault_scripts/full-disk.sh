@@ -1,4 +1,4 @@
-# $1 break|mend: a file of the size of the free space. Allocated but never written, so it uses no real disk.
+# $1 break|mend: fills the disk with files that are allocated but never written, so they use no real disk.
 fill() { # directory
     file=$1/.lab-filler-$(hostname)
     : >>"$file"

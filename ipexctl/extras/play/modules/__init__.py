@@ -1,7 +1,7 @@
 """The modules of playbooks: their options, types, defaults and refused combinations; implementations are imported late.
 
-`options.py` checks by the declarations before any host is touched. A function `_NAME` gets the given options and
-returns why they can't stand together, or None.
+`options.py` checks tasks against the declarations before any host is touched. A function `_NAME` takes the given
+options and returns why they can't be combined, or None.
 """
 
 from __future__ import annotations
@@ -34,57 +34,57 @@ _PRESENT: Final = Option("str", default="present", choices=("present", "absent")
 
 def _exec(given: Mapping[str, Any]) -> str | None:
     if isinstance(given.get("cmd"), list) and not given["cmd"][0]:
-        return "the list has no program in front"
+        return "the list must begin with a program"
     return None
 
 
 def _fetch(given: Mapping[str, Any]) -> str | None:
     if "path" in given and "run" not in given:
-        return "'path' is a path of a run: say 'run', too, or 'src' for a file of the host"
+        return "'path' is a path in a run: give 'run' too, or use 'src' for a file on the host"
     return None
 
 
 def _wait(given: Mapping[str, Any]) -> str | None:
     if "port" in given and "path" in given:
-        return "'port' and 'path' are two tasks"
+        return "'port' and 'path' need two tasks"
     if "port" in given and given["port"] > 65535:
-        return f"there is no port {given['port']}"
+        return f"{given['port']} is not a port number"
     if "host" in given and "port" not in given:
-        return "'host' goes with 'port'"
+        return "'host' needs 'port'"
     return None
 
 
 def _file(given: Mapping[str, Any]) -> str | None:
     if ("src" in given) != (given.get("state") == "link"):
-        return "'src' and state: link go together"
+        return "'src' and state: link need each other"
     if "mode" in given and given.get("state") in ("link", "absent"):
-        return f"'mode' means nothing to state: {given['state']}"
+        return f"'mode' has no effect with state: {given['state']}"
     return None
 
 
 def _env(given: Mapping[str, Any]) -> str | None:
     if "from" in given and given.get("state", "verified") != "named":
-        return "'from' goes with state: named"
+        return "'from' needs state: named"
     if given.get("state") == "named" and "from" not in given:
-        return "state: named needs 'from', the environment that is to have the name"
+        return "state: named needs 'from', the environment to name"
     return None
 
 
 def _tune(given: Mapping[str, Any]) -> str | None:
     for name in given.get("sysctl") or {}:
         if not SYSCTL.fullmatch(name):
-            return f"'{name}' is not a sysctl; such as vm.swappiness"
+            return f"'{name}' is not a sysctl such as vm.swappiness"
     return None
 
 
 def _run(given: Mapping[str, Any]) -> str | None:
     if "cmd" in given and "argv" in given:
-        return "the command's words stand in 'cmd' already"
+        return "'cmd' already has the command"
     return _of_request(given)
 
 
 def _of_request(given: Mapping[str, Any]) -> str | None:
-    """What `ipexctl run` would refuse on any hosts, so that no earlier task trains in vain."""
+    """What `ipexctl run` would refuse on any hosts; checked early, so that no earlier task trains in vain."""
     from ipexctl.run.start.request import check_request, run_spec
 
     try:

@@ -1,4 +1,4 @@
-"""The modules exec, shell, command and wait_for (on the host), assert, fail, debug, set_fact and pause (without one).
+"""The modules exec, shell, command, wait_for (on a host) and assert, fail, debug, set_fact, pause (without a host).
 
 `wait_for` waits for a port or path in one round trip.
 """
@@ -22,9 +22,9 @@ from ipexctl.remote.session import Session
 def _assert(_: PlayContext, call: Call) -> Result:
     for text, holds in call.args["that"]:
         if not holds:
-            reason = call.args["fail_msg"] or f"it does not hold: {text}"
+            reason = call.args["fail_msg"] or f"not true: {text}"
             return failed(reason, assertion=text, evaluated_to=False)
-    return Result("ok", message="" if call.args["quiet"] else call.args["success_msg"] or "all of it holds")
+    return Result("ok", message="" if call.args["quiet"] else call.args["success_msg"] or "all conditions are true")
 
 
 def _fail(_: PlayContext, call: Call) -> Result:
@@ -61,7 +61,7 @@ there() {
   if [ -z "$host" ]; then cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qi ":$port [0-9A-F]*:0000 0A"; return; fi
   timeout 3 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$host" "$port" 2>/dev/null
 }
-[ -z "$host" ] || command -v bash >/dev/null || { echo 'there is no bash, which host: needs' >&2; exit 2; }
+[ -z "$host" ] || command -v bash >/dev/null || { echo 'bash is missing, and host: needs it' >&2; exit 2; }
 sleep "$delay"
 began=$(date +%s)
 while :; do
@@ -98,7 +98,7 @@ def _wait_for(context: PlayContext, call: Call, session: Session) -> Result:
     state = {"yes": "does not exist", "no": "is still there"}[expected]
     if call.check:
         return Result("ok", f"{target} {state}; --check doesn't wait")
-    return failed(f"{target} {state} after {args['seconds']:g} s", "seconds: more of them, or see why")
+    return failed(f"{target} {state} after {args['seconds']:g} s", "raise seconds:, or find out why")
 
 
 def _pause(context: PlayContext, call: Call) -> Result:
@@ -139,7 +139,7 @@ def _exec(context: PlayContext, call: Call, session: Session) -> Result:
             try:
                 argv = shlex.split(argv)
             except ValueError:
-                return failed("a quote in this line is never closed", "shell: hands a line to sh as it is")
+                return failed("a quote in this line is never closed", "shell: passes the line to sh unchanged")
         else:
             argv, line = ["/bin/sh", "-c", argv], argv
     guard_args = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
@@ -160,19 +160,19 @@ def _exec(context: PlayContext, call: Call, session: Session) -> Result:
 def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> Result:
     args = call.args
     if guard_letter == b"d":
-        return failed(f"there is no directory {args['chdir']} to go to", "chdir: one that is there", **data)
+        return failed(f"chdir: there is no directory {args['chdir']}", "create it first, or use another", **data)
     if guard_letter == b"c":
-        return Result("ok", f"{args['creates']} is there already", data=data)
+        return Result("ok", f"{args['creates']} already exists", data=data)
     if guard_letter == b"r":
-        return Result("ok", f"{args['removes']} isn't there", data=data)
+        return Result("ok", f"{args['removes']} does not exist", data=data)
     if guard_letter == b"w":
         return Result("changed", "would be run", data=data, not_run=True)
     if guard_letter != b"g":
-        return failed(f"the shell there can't run our script: {last_line or 'it says nothing'}", **data)
+        return failed(f"the host's shell can't run our script: {last_line or 'no message'}", **data)
     if data["rc"] != 0:
-        fix = "no such program is on the PATH there" if data["rc"] == 127 else ""
+        fix = "the program is not on the host's PATH" if data["rc"] == 127 else ""
         return failed(f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True)
-    note = "more than 16 MB of output: the rest is left out" if truncated else ""
+    note = "more than 16 MB of output: the rest is omitted" if truncated else ""
     return Result("changed", note, data=data)
 
 

@@ -1,7 +1,7 @@
 """The modules copy and template: write a file, text or directory of the control machine to a host.
 
-The host compares hashes; up to 256 KB are sent along in the same round trip. The scripts enter the parent directory
-through no other account's link (`walk.sh`): as root they would write wherever it leads.
+The host compares hashes; up to 256 KB are sent along in the same round trip. On the way to the parent directory, the
+scripts follow no link of another account (`walk.sh`): as root they would write wherever it leads.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ done
 [ -z "$present" ] || [ "$check" = yes ] || remove_abandoned "$name"
 have= was= state=changed
 if [ -n "$present" ] && [ -e "./$name" ] && [ ! -L "./$name" ]; then
-  [ ! -d "./$name" ] || fail "a directory is in its place: $dest"
-  [ -f "./$name" ] || fail "no regular file is in its place: $dest"
+  [ ! -d "./$name" ] || fail "$dest is a directory"
+  [ -f "./$name" ] || fail "$dest is not a regular file"
   open_file "$name"
   have=$(sha256sum <&3) || exit 1
   have=${have%% *} was=$(stat -L -c %a /proc/self/fd/3) || exit 1
@@ -72,7 +72,7 @@ mask=$(umask); umask 077
 set -C
 exec 4>"$temporary"
 cat >&4 || exit 1
-[ "$(wc -c </proc/self/fd/4)" -eq "$size" ] || fail 'only part of it has arrived'
+[ "$(wc -c </proc/self/fd/4)" -eq "$size" ] || fail 'only part of the file arrived'
 [ -n "$mode" ] || mode=${was:-$(printf %o $((0666 & ~mask)))}
 report changed; old
 if [ "$backup" = yes ] && [ -n "$have" ]; then
@@ -136,9 +136,9 @@ def _copy(context: PlayContext, call: Call, session: Session) -> Result:
         with _READING:
             data = _content(source, source.stat().st_mtime_ns)
     except TooLargeError:
-        return failed(f"{source} has more than 256 MB", TOO_LARGE_FIX)
+        return failed(f"{source} is larger than 256 MB", TOO_LARGE_FIX)
     except OSError as error:
-        return failed(f"{source} on this machine: {error.strerror or error}", "its path is from the playbook on")
+        return failed(f"{source} on this machine: {error.strerror or error}", "paths are relative to the playbook")
     return _put(context, call, session, data, source.name)
 
 
@@ -148,7 +148,7 @@ def _content(path: Path, _modified: int) -> bytes:
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
-    """Write a file. A small one is sent along with the check, and discarded if the host has it."""
+    """A small file is sent along with the check; the host discards it if it already has that content."""
     args = call.args
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     arguments = [args["dest"], name, hashlib.sha256(data).hexdigest(), str(len(data)), mode]
@@ -177,7 +177,7 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
 def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
     if b"\0" in old[:8000] or b"\0" in new[:8000] or max(len(old), len(new)) >= _MAX_DIFF:
         names = f"--- /dev/null\n+++ {path}\n" if is_new else f"--- {path} (before)\n+++ {path} (after)\n"
-        return f"{names}(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
+        return f"{names}(too long or not text: {len(old)} bytes → {len(new)} bytes)\n"
     return unified_diff(old.decode(errors="replace"), new.decode(errors="replace"), path, is_new=is_new)
 
 
@@ -190,10 +190,10 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     except OSError as error:
         return failed(f"{error.filename} on this machine: {error.strerror or error}")
     if files is None:
-        return failed(f"{source} has more than 256 MB", TOO_LARGE_FIX)
+        return failed(f"{source} is larger than 256 MB", TOO_LARGE_FIX)
     unsupported = next((name for name in files if "\n" in name or "\\" in name), None)
     if unsupported is not None:
-        return failed(f"{unsupported!r}: copy can't carry such a name", "sync can")
+        return failed(f"{unsupported!r}: copy can't transfer a file with such a name", "sync can")
     expected = {f"{prefix}{name}": file for name, file in files.items()}
     lines = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, (data, _) in expected.items())
     checked = run_sh(context, session, call, _TREE, [args["dest"]], stdin=os.fsencode(lines))

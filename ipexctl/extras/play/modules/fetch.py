@@ -1,7 +1,7 @@
 """The module fetch: downloads a host's file, or files of a run, to `dest/HOST/` as in Ansible.
 
-Small files come by a shell script, directories and large ones by the agent. A file with the same hash is not sent. Name
-and place come from the playbook alone; the mode is the host's, masked by the umask.
+A shell script sends small files, the agent sends directories and large files. A file with the same hash is not sent.
+The playbook alone decides name and place; the mode is the host's, masked by the umask.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ case $src in '~/'*) src=$HOME/${src#??};; esac
 case $src in -*) src=./$src;; esac
 if [ -d "$src" ]; then echo d; exit 0; fi
 [ -e "$src" ] || { echo n; exit 0; }
-[ -f "$src" ] || { echo "no regular file: $src" >&2; exit 1; }
+[ -f "$src" ] || { echo "$src is not a regular file" >&2; exit 1; }
 size=$(wc -c <"$src") || exit 1
 is=$(sha256sum <"$src") || exit 1
 if [ "${is%% *}" = "$have" ]; then echo "s $size"; exit 0; fi
@@ -59,19 +59,19 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
         directory = base if call.args["flat"] else base / call.host.name
         return _fetch_with_agent(context, call, directory, f"{directory}/")
     if status_line == b"n" and call.args["fail_on_missing"] and not call.check:
-        return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
+        return failed(f"there is no {src}", "fail_on_missing: false allows that", src=src)
     if status_line == b"n":
         return Result("ok", f"there is no {src}", data={"src": src})
     match = _STATUS_LINE.fullmatch(status_line)
     if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
-        return failed("its answer about the file can't be read", "look at that machine before you trust it", src=src)
+        return failed("its reply about the file can't be read", "check that machine before you trust it", src=src)
     data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
     if match[1] == b"s" or call.check:
         return Result("ok" if match[1] == b"s" else "changed", data=data)
     if completed.truncated or len(content) != data["size"]:
         if data["size"] >= MAX_OUTPUT - 64:
             return _fetch_with_agent(context, call, dest, str(dest))
-        return failed("it changed while it was read", "fetch it again", **data)
+        return failed("the file changed while it was read", "fetch it again", **data)
     return _write(dest, content, data, int(match[3] or b"600", 8))
 
 
@@ -99,7 +99,7 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
     if call.check:
-        return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
+        return Result("changed", "would be fetched", data={"src": call.args["src"], "dest": str(path)})
     return _fetch_order(
         context,
         order_of_host(FetchSource(call.target.name, call.args["src"]), dest, [call.target], context.options.home),
@@ -109,13 +109,13 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
 def _fetch_from_run(context: PlayContext, call: Call) -> Result:
     dest = local_path(call.task.base, call.args["dest"])
     if not call.args["run"]:
-        return Result("skipped", "there was no run to bring from")
+        return Result("skipped", "there is no run to fetch from")
     try:
         record = RunRegistry().find(call.args["run"])
         if call.host.name != record.node0.name:
             return Result("skipped", f"node0 of the run is {record.node0.name}")
         if call.check:
-            return Result("changed", "would be brought", data={"run": record.id, "dest": str(dest)})
+            return Result("changed", "would be fetched", data={"run": record.id, "dest": str(dest)})
         order = order_of_run(record, call.args["path"], str(dest), rank=None, host=None, others=())
     except UserError as error:
         if call.check:
@@ -135,7 +135,7 @@ def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
         suffix += f", {len(done.older)} older than the run: {done.older[0]}" + (" …" if done.older[1:] else "")
     if done.failed:
         first = done.failed[0]
-        return failed(f"{first.name}: {first.reason}", "the same call continues from there", **data)
+        return failed(f"{first.name}: {first.reason}", "the same command continues from there", **data)
     if done.brought:
         return Result("changed", f"{len(done.brought)} brought{suffix}", data=data)
     return Result("ok", suffix[2:], data=data)

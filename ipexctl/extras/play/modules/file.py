@@ -1,7 +1,7 @@
 """The modules file, stat and ping: set or inspect a path of a host, and check that it replies.
 
 The scripts enter the parent directory step by step (`walk.sh`) and work inside it, so no account can slip in a link
-between check and change. Output of a host is matched against a pattern.
+between check and change. The host's output must match a pattern.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ case $state in
     home=$(cd -P -- "$HOME" 2>/dev/null && env pwd -P)
     case $path in /|"$HOME"|"$HOME/") name=;; esac
     [ "$was" != directory ] || case $home/ in "$here/$name/"*) name=;; esac
-    [ -n "$name" ] || [ "$was" = absent ] || fail "$path is not removed: it is the root or has the account's home in it"
+    [ -n "$name" ] || [ "$was" = absent ] || fail "$path is not removed: it is the root or contains the account's home"
     [ "$was" = absent ] || changed=changed
     [ "$check$changed" != changed ] || rm -rf -- "./$name" || exit 1;;
   directory)
-    [ "$now" = directory ] || [ "$now" = absent ] || fail "a $now is in its place: $path"
+    [ "$now" = directory ] || [ "$now" = absent ] || fail "$path is a $now"
     [ "$now" = directory ] || changed=changed
     if [ "$check$changed" = changed ]; then
       [ -n "$present" ] || enter "$missing" make
@@ -68,12 +68,12 @@ case $state in
     else (set -C; : >"./$name") || exit 1; fi;;
   link)
     need_parent
-    [ "$was" = link ] || [ "$was" = absent ] || fail "a $was is in its place: $path"
+    [ "$was" = link ] || [ "$was" = absent ] || fail "$path is a $was"
     [ "$was" = link ] && [ "$(readlink -- "./$name")" = "$src" ] || changed=changed
     [ "$check$changed" != changed ] || ln -sfn -- "$src" "./$name" || exit 1;;
   *)
     [ "$now" != absent ] || fail "there is nothing at $path"
-    [ "$now" = file ] || [ -z "$state" ] || fail "a $now is in its place: $path";;
+    [ "$now" = file ] || [ -z "$state" ] || fail "$path is a $now";;
 esac
 had=
 [ -z "$present" ] || had=$(stat -c %a -- "./${name:-.}" 2>/dev/null)
@@ -83,7 +83,7 @@ if [ -n "$mode" ] && [ "$had" != "$mode" ]; then
   elif [ -d "./$name" ] && [ -x "./$name" ]; then enter "./$name" && chmod "$mode" . || exit 1
   elif [ -f "./$name" ] && [ -r "./$name" ]; then open_file "$name"; chmod "$mode" /proc/self/fd/3 || exit 1
   elif is_closed; then chmod "$mode" -- "./$name" || exit 1
-  else fail "the mode of $path stays: another account can replace it at any moment"; fi
+  else fail "the mode of $path was not changed: another account can replace it at any moment"; fi
 fi
 printf '%s\\n%s\\n%s\\n%s\\n' "$changed" "$was" "$had" "$path"
 """
@@ -136,7 +136,7 @@ def _stat(context: PlayContext, call: Call, session: Session) -> Result:
         return Result("ok", data={"stat": {"exists": False}})
     match = _STAT_LINE.fullmatch(first)
     if match is None or not rest:
-        raise MalformedReply("no status of a file", output)
+        raise MalformedReply("no file status", output)
     stat: dict[str, Any] = {
         "exists": True,
         "path": args["path"],

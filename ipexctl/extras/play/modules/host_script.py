@@ -1,4 +1,4 @@
-"""Runs a shell script on a host, with `become` as another account; it travels on stdin, so `ps` never shows it."""
+"""Runs a shell script on a host, with `become` as another account. It travels on stdin, so `ps` never shows it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ why=$(sudo -n -u {user} -- true 2>&1) || {{ printf '\\036become %s\\n' "$why" >&
 exec sudo -n -u {user} -- /bin/sh -c {take}
 """
 _SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
-"""sh's own prefix, its script name and a line number, means nothing to the user."""
+"""sh begins an error with its script name and a line number, which mean nothing to the user."""
 _FIXES: Final = {
-    "permission denied": "a place this account may write to, or become: true",
+    "permission denied": "use a place this account may write to, or become: true",
     "no space": "free some space there, then run it again",
     "quota": "free some space there, then run it again",
 }
@@ -40,8 +40,8 @@ _LINK_FIX: Final = (
 )
 _REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
 WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
-"""sh functions to reach a path that a task writes or removes. All such scripts begin with them."""
-_NO_SUDO: Final = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
+"""sh functions to reach a path that a task writes or removes. All such scripts begin with this text."""
+_NO_SUDO: Final = "allow this account to use sudo without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
 
 
@@ -99,8 +99,8 @@ def run_sh(
     ended = session.run(command, sink, stdin=feed, timeout=call.timeout, cancel=context.cancel)
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
-        answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo says no"]
-        raise HostError(f"become: it can't be {call.become} there: {answer[-1].removeprefix('sudo: ')}", _NO_SUDO)
+        answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo refused"]
+        raise HostError(f"can't become {call.become}: {answer[-1].removeprefix('sudo: ')}", _NO_SUDO)
     return Completed(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MAX_OUTPUT)
 
 

@@ -35,11 +35,11 @@ class MigrationFinding:
 _PYTHON: Final = frozenset({".py"})
 _TEXT_FILES: Final = frozenset({".py", ".sh", ".txt", ".md"})
 _CONFIG: Final = frozenset({".yaml", ".yml", ".json"})
-_IMPORTS_IPEX: Final = "imports IPEX: what it had is in torch itself"
-_IMPORTS_CCL: Final = "imports oneCCL's bindings: torch's own gloo serves CPUs"
-_OPTIMIZES: Final = "ipex.optimize: leave it out; torch.compile(model) does what it did"
+_IMPORTS_IPEX: Final = "imports IPEX: torch itself has its features now"
+_IMPORTS_CCL: Final = "imports oneCCL's bindings: use torch's own gloo on CPUs"
+_OPTIMIZES: Final = "ipex.optimize: remove it; torch.compile(model) replaces it"
 _NO_USE_IPEX: Final = "use_ipex: no longer an option"
-_CCL_WORKERS: Final = "mpirun_ccl: without the bindings there are no workers of theirs"
+_CCL_WORKERS: Final = "mpirun_ccl: without the bindings there are no oneCCL workers"
 _PACKAGES: Final = r"(intel[-_]extension[-_]for[-_]pytorch|oneccl[-_]bind[-_]pt)"
 RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (r"^\s*import intel_extension_for_pytorch\b.*$", _IMPORTS_IPEX, "", _PYTHON),
@@ -49,7 +49,7 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (r"\bipex\.\w+", "uses IPEX", None, _PYTHON),
     (
         r"(init_process_group\(\s*(?:backend\s*=\s*)?)([\"'])ccl\2",
-        "the backend ccl: gloo, part of torch",
+        "backend ccl: use gloo, part of torch",
         r"\1\2gloo\2",
         _PYTHON,
     ),
@@ -59,8 +59,8 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
     (r"^\s*[\"']?use_ipex[\"']?\s*:\s*\w+,?\s*$", _NO_USE_IPEX, "", _CONFIG),
     (r"\buse_ipex\s*=\s*\w+\s*,\s*", _NO_USE_IPEX, "", _PYTHON),
     (r"\buse_ipex\s*=\s*\w+", _NO_USE_IPEX, None, _PYTHON),
-    (r"\s--no_cuda\b", "--no_cuda is --use_cpu today", " --use_cpu", _TEXT_FILES),
-    (r"\bno_cuda\s*=\s*", "no_cuda is use_cpu today", "use_cpu=", _PYTHON),
+    (r"\s--no_cuda\b", "--no_cuda is --use_cpu now", " --use_cpu", _TEXT_FILES),
+    (r"\bno_cuda\s*=\s*", "no_cuda is use_cpu now", "use_cpu=", _PYTHON),
     (r"^\s*mpirun_ccl\s*:.*$", _CCL_WORKERS, "", _CONFIG),
     (
         r"^(\s*)(ipex_fusion_enabled|ipex_enabled|ipex)\s*:\s*(true|True)\s*$",
@@ -68,8 +68,8 @@ RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
         r"\1\2: false",
         _CONFIG,
     ),
-    (rf"(?i)^\s*{_PACKAGES}\b.*$", "a package that is no longer made", "", frozenset({".txt"})),
-    (rf"(?i){_PACKAGES}", "names a package that is no longer made", None, frozenset({".toml", ".cfg", ".sh"})),
+    (rf"(?i)^\s*{_PACKAGES}\b.*$", "a package that is no longer released", "", frozenset({".txt"})),
+    (rf"(?i){_PACKAGES}", "names a package that is no longer released", None, frozenset({".toml", ".cfg", ".sh"})),
 )
 
 
@@ -157,7 +157,7 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         f"{finding.path}:{finding.line}: {finding.what}" + ("" if finding.new is not None else " (yours to decide)")
         for finding in findings
     ]
-    message = "\n".join(lines) or "nothing of IPEX's ways is in it"
+    message = "\n".join(lines) or "it does not use IPEX"
     changes = bool(edits) and call.args["apply"]
     first = Result(
         "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff

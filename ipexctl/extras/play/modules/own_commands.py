@@ -1,7 +1,7 @@
-"""The modules install, env, doctor, trust and sync, which call what the commands of these names call.
+"""The modules install, env, doctor, trust and sync: they call the same functions as the commands of these names.
 
-Each is one call for all hosts of the play, with one result for each host. Only naming an environment, as `default`, is
-one step per host: new runs use the environment, running ones keep theirs.
+Each is one call for all hosts of the play, with one result per host. Only naming an environment, such as `default`, is
+a separate step per host: new runs use the new environment, running ones keep theirs.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         for done in report.hosts
     }
     refusal = report.refusal
-    rest = failed("install says nothing of it") if refusal is None else failed(refusal.reason, refusal.fix)
+    rest = failed("install reported nothing for this host") if refusal is None else failed(refusal.reason, refusal.fix)
     return {**dict.fromkeys([host.name for host in hosts], rest), **results}
 
 
@@ -152,7 +152,7 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
         results: dict[str, Result] = {}
         for host, facts in _gather_facts(context, hosts, results).items():
             exists = any(name in (env.name, *env.names) for env in facts.software.envs)
-            results[host] = Result("changed" if exists else "ok", f"{name} would be taken away" if exists else "")
+            results[host] = Result("changed" if exists else "ok", f"{name} would be removed" if exists else "")
         return results
     report = host_stacks.envs(context.opened(call, hosts), host_stacks.EnvsRequest(remove=(name,)))
     return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
@@ -173,10 +173,10 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
         elif name in (env.name, *env.names):
             results[host] = Result("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
-            results[host] = failed("there is no Python 3.8 or newer", "ipexctl doctor says more")
+            results[host] = failed("there is no Python 3.8 or newer", "ipexctl doctor shows more")
         else:
             moves[host] = (pythons[0].path, facts.home.path, env.name)
-            results[host] = Result("changed", f"{name} is {env.name} now", data={"env": env.name})
+            results[host] = Result("changed", f"{name} is now {env.name}", data={"env": env.name})
     if call.check:
         return results
 

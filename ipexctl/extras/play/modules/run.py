@@ -1,8 +1,8 @@
-"""The module run: starts a job on the play's hosts by `api.run` and follows it, or detaches. One `Result` for all
+"""The module run: starts a job on the play's hosts through `api.run` and follows it or detaches. One `Result` for all
 hosts.
 
-Cancelling the play stops the run over a new session, because the pool's are closed then. node0 looks
-for `creates` in the run's own tree: a project may have two.
+If the play is cancelled, a new session stops the run, because the pool's sessions are closed by then. node0 searches
+the run's own project tree for `creates`: a project may have two trees.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Ma
     check_request(spec)
     run_call = RunCall(tuple(hosts), spec, locate_project(spec, call.task.base))
     if call.args["creates"] is not None and (created := _find_created(context, call, run_call.project)):
-        return Result("ok", f"{created} is there already", data={**_NOT_RUN, "run": "", "creates": created})
+        return Result("ok", f"{created} already exists", data={**_NOT_RUN, "run": "", "creates": created})
     return _plan_only(context, call, run_call) if call.check else _start(context, call, run_call)
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
-    """Existing path of `creates` on node0, relative to the run's working directory, or empty."""
+    """Path of an existing `creates` on node0, relative to the run's working directory, or empty."""
     tree = str(location.root)
     if call.args["sync"]:
         tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(location.root)), owner_here())}"
@@ -102,11 +102,11 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
 
 
 def _plan_only(context: PlayContext, call: Call, run_call: RunCall) -> Result:
-    # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
+    # As for exec: if the `creates` file is missing, the run would start, so later tasks must see it as changed.
     status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
     planned = api.run(run_call, _TaskRun(context, call, is_silent=True), dry_run=True)
     if isinstance(planned, StartFailure):
-        # With --check, files that an earlier task would create are missing: not a failure of the playbook.
+        # With --check, files that an earlier task would create are missing. This is not a failure of the playbook.
         return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
     assert isinstance(planned, PlannedRun)
     ranks = planned.plan.world_size
@@ -152,7 +152,7 @@ class _TaskRun(RunWatcher):
         return {name: "".join(parts).rstrip("\n") for name, parts in self._kept.items()}
 
     def sessions(self) -> AbstractContextManager[SessionPool]:
-        return nullcontext(self._context.pool)  # it stays open
+        return nullcontext(self._context.pool)  # the play's pool stays open
 
     def on_step(self, text: str) -> None:
         if not self._is_silent:

@@ -1,7 +1,7 @@
 """The module tune: account or machine settings that affect training. `state: absent` restores the original values.
 
-Originals are stored in HOME/tune.before first; what can't be restored stays there. The script may run as root, so it
-enters the home through no other account's link.
+The original values are saved in HOME/tune.before first; a value that can't be restored stays there. The script may run
+as root, so on the way to the home it follows no link of another account.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
 LINK_FIX: Final = "name the home by its real path, without another account's links: --home DIR"
-# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. `walk.sh` enters
-# the home, which is the current directory from then on; `home.sh` decides whether it is one. As another account, the
-# directory is one that only tune uses.
+# HOME/tune.before has one line for each setting. `walk.sh` makes the home the current directory, and `home.sh` checks
+# that it is a home. With `become`, tune has a directory of its own.
 _TUNE: Final = (
     WALK
     + """\
@@ -99,7 +98,7 @@ done <"$kept"
 def _tune(context: PlayContext, call: Call, session: Session) -> Result:
     settings = _requested_settings(call)
     if not settings and call.args["state"] == "present":
-        return failed("tune has nothing to set", "linger, thp, governor, or sysctl")
+        return failed("tune has nothing to set", "give linger, thp, governor or sysctl")
     invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
     if invalid is not None:
         return failed(f"{invalid!r} can't be a setting's value")
@@ -148,13 +147,9 @@ def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> Result:
         message += ("; " if message else "") + f"this machine has no {', '.join(missing)}"
     if failures:
         name, before, wanted_value, error = failures[0][1:5]
-        fix = (
-            "become: true sets it as root"
-            if call.become is None
-            else "this kernel, or container, doesn't let it be set"
-        )
+        fix = "become: true sets it as root" if call.become is None else "this kernel or container does not allow it"
         return Result(
-            "failed", f"{name} stays {before}, not {wanted_value}" + (f": {error}" if error else ""), fix, data, diff
+            "failed", f"{name} is still {before}, not {wanted_value}" + (f": {error}" if error else ""), fix, data, diff
         )
     return Result("changed" if changed else "ok", message, data=data, diff=diff)
 

@@ -11,7 +11,7 @@ newline='
 follow= hops=0
 
 fail() { printf '%s\n' "$1" >&2; exit 1; }
-changed_meanwhile() { fail "$1 changed while it was checked: another process is at work there"; }
+changed_meanwhile() { fail "$1 changed while it was checked: another process is changing it"; }
 
 expand_home() { # path: sets $path
     case $1 in '~') path=$HOME ;; '~/'*) path=$HOME/${1#??} ;; *) path=$1 ;; esac
@@ -63,7 +63,7 @@ enter() { # path, "make" for missing directories: sets $here; else returns 1, wi
                 continue
             fi
             if [ ! -d "./$part" ]; then
-                [ ! -e "./$part" ] || fail "$here/$part is no directory"
+                [ ! -e "./$part" ] || fail "$here/$part is not a directory"
                 [ "$2" = make ] || return 1
                 output=$(mkdir -- "./$part" 2>&1) || [ -d "./$part" ] || fail "$here/$part: ${output##*: }"
             fi

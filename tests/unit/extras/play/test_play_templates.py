@@ -80,7 +80,7 @@ def test_variables_may_reference_each_other_and_cycles_are_an_error() -> None:
         told.layer("play", {"a": templated("{{ b }}"), "b": templated("{{ a }}")}, templated=True)
         (bad,) = told.fill([Job("h", {"it": templated("{{ a }}")})])
         assert isinstance(bad, FileError)
-        assert "need each other" in bad.message
+        assert "refer to each other" in bad.message
 
 
 def test_variables_that_reference_undefined_variables_are_undefined() -> None:

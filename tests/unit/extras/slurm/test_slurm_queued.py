@@ -59,7 +59,7 @@ def status(run_state: Any, /, **job: Any) -> RunStatus:
         (status("failed", script_code=1, why="no oneCCL", fix="ipexctl install --x"), "oneCCL --x --hosts login"),
         (status("failed", state="NODE_FAIL"), "12 lost a node"),
         (status("failed", state="NEW_STATE\x1b[31m"), "NEW_STATE 12"),
-        (status("lost", state="GONE"), "not known sacct 12"),
+        (status("lost", state="GONE"), "unknown sacct 12"),
         (status("unknown", reason="Unable to contact"), "Unable contact later"),
         (RunStatus(RECORD.id, "unknown", slurm=QueueJob()), "no job stop"),
     ],
@@ -109,7 +109,7 @@ def test_a_rank_that_fails_after_the_notice_is_told_how_to_end(had_notice: bool)
     first = Failure(0, "node2", exit_code=3, kind="exit")
     failed = RunStatus("r", "failed", slurm=QueueJob("12"), first_failure=first)
     found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), failed, had_notice=had_notice)
-    assert ("notice of the time limit" in " ".join(found.notes)) == had_notice
+    assert ("told of the time limit" in " ".join(found.notes)) == had_notice
     assert found.cause is not None
 
 

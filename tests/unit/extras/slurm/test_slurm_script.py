@@ -69,7 +69,7 @@ def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(t
         try:
             check_queue_options(QueueOptions(others=(f"{option}=x",)))
         except UserError as error:
-            assert "sbatch takes it for" not in error.message, option
+            assert "sbatch reads it as" not in error.message, option
 
 
 def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> None:
