@@ -1,4 +1,4 @@
-"""The steps of ps and stop: calls to the node0 of runs that this machine started.
+"""The steps of ps and stop: calls to the node0 of runs that this machine started, and a look at hosts (`ps -H`).
 
 Only `stop` and `prune` change anything on a host. A failure is a `CallError` that names node0.
 """
@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ipexctl.api.open_hosts import open_sessions
+from ipexctl.api.open_hosts import OpenHosts, open_sessions
 from ipexctl.errors import CallError
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER, STOP_ANSWER
@@ -19,7 +20,7 @@ from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector, OnStep
-from ipexctl.remote.outcome import HostError, Unreachable, ignore_event
+from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import save_final_status
@@ -29,6 +30,9 @@ from ipexctl.run.registry import DamagedRecord, RunRecord, RunRegistry, abandone
 from ipexctl.run.retention import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.run.stop import StopResult
 from ipexctl.run.stop import stop as stop_run
+
+if TYPE_CHECKING:
+    from ipexctl.run.hosts_now import HostsNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,24 @@ def ps(
     for run in forgettable(runs, keep.days, time.time()):
         registry.remove(run)
     return RunList(runs, hidden, damaged)
+
+
+def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
+    """What runs on these hosts now, of every account, and how the look at each went."""
+    from ipexctl.run.hosts_now import hosts_now  # with the planner's sentences, for this call alone
+    from ipexctl.run.start.exclusive import look_at_runs
+
+    began, looks, results = time.monotonic(), {}, {}
+    for outcome in look_at_runs(opened.hosts, opened.pool, with_programs=True, timeout=opened.timeout):
+        name, seconds = outcome.host.name, time.monotonic() - began
+        if outcome.result is not None:
+            looks[name] = outcome.result
+            results[name] = HostResult(outcome.host, "ok", seconds=seconds)
+        elif outcome.error is not None:
+            results[name] = HostResult.of_error(outcome.host, outcome.error, seconds=seconds)
+    names = [host.name for host in opened.hosts if host.name in results]
+    report = Report(tuple(results[name] for name in names), time.monotonic() - began)
+    return hosts_now({name: looks[name] for name in names if name in looks}), opened.options.in_report(report)
 
 
 def _query(

@@ -1,15 +1,15 @@
-"""`ipexctl ps`: lists the runs started from the control machine, and prunes old ones."""
+"""`ipexctl ps`: lists the runs started from the control machine, prunes old ones, or shows what runs on hosts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
-from ipexctl.commands.shared_options import TIMEOUT, Output, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.run.replies import PrunedRun
@@ -19,7 +19,7 @@ from ipexctl.remote.outcome import exit_code
 from ipexctl.run.registry import DamagedRecord, RunRecord
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
-from ipexctl.ui.results import host_json, print_json, value_json
+from ipexctl.ui.results import fold_names, host_json, print_json, show_failures, value_json
 from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_throughput, slow_text
 from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
 
@@ -36,10 +36,13 @@ def ps_command(
     newest: int | None = option("-n --newest N", "Show only the newest N runs (default: all).", min=1),
     prune: bool = flag("--prune", "Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
     dry_run: bool = flag("--dry-run", "Print what --prune would remove; remove nothing."),
-    timeout: float | None = TIMEOUT,
+    targets: Targets,
     output: Output,
 ) -> None:
     """List the runs started from the control machine and their states.
+
+    With -H or --hosts: what runs on these hosts now, of every account: runs of
+    ipexctl, calls that wait (run --wait), other programs that use cores.
 
     A run's record (its output and status) stays on a node for 30 days, while
     all records there take up to 2 GB; the newest 10 always stay. To change the
@@ -48,6 +51,8 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
+    if targets.typed & {"hosts", "hostfile", "cluster"}:
+        _show_hosts(targets, output, {"--running": running, "-n": newest, "--prune": prune, "--dry-run": dry_run})
     from ipexctl.api.known_runs import prune as prune_runs
     from ipexctl.api.known_runs import ps
     from ipexctl.commands.run_calls import call_about_runs
@@ -56,6 +61,12 @@ def ps_command(
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
     if newest is not None and prune:
         raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
+    if typed := sorted(targets.typed - {"timeout"}):
+        option = f"--{typed[0].replace('_', '-')}"
+        raise UserError(
+            f"{option} is for hosts that -H or --hosts names", fix="ipexctl ps -H hostfile, or leave it out"
+        )
+    timeout = targets.timeout
     check_seconds("--timeout", timeout)
     if prune:
         with call_about_runs(output) as (caller, interrupt):
@@ -71,6 +82,28 @@ def ps_command(
     for entry in known.damaged:
         print_user_error(entry.error())
     raise typer.Exit(interrupt.code or 0)
+
+
+def _show_hosts(targets: Targets, output: Output, refused: Mapping[str, object]) -> NoReturn:
+    from ipexctl.api.known_runs import ps_hosts
+    from ipexctl.commands import ps_hosts as view
+    from ipexctl.commands.target_hosts import open_hosts
+
+    if wrong := [name for name, value in refused.items() if value]:
+        text = f"{wrong[0]} is for runs started from the control machine; -H and --hosts show what runs on hosts"
+        raise UserError(text, fix=f"leave out {wrong[0]}, or the hosts")
+    with open_hosts(targets, Home(), output) as (opened, interrupt):
+        now, report = ps_hosts(opened)
+    if output.json:
+        print_json(view.as_json(now, report))
+    else:
+        view.show(now, quiet=output.quiet, no_color=output.no_color)
+    if now.hiding:
+        output.print_note(
+            f"{fold_names(now.hiding)}: /proc hides the processes of other accounts (hidepid); only your own are shown"
+        )
+    show_failures(report.hosts)
+    raise interrupt.or_exit(report.exit_code)
 
 
 _Layouts = tuple[tuple[str, ...], ...]

@@ -152,6 +152,13 @@ class Targets:
         return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
 
     @property
+    def typed(self) -> frozenset[str]:
+        """Names of the options above with a value from the command line."""
+        fields = (field for field in dataclasses.fields(self) if field.name != "defaults")
+        changed = (field.name for field in fields if getattr(self, field.name) != field.default)
+        return frozenset(name for name in changed if name not in self.defaults)
+
+    @property
     def config_file(self) -> str | None:
         """The file of `--config`, if an option above has its value from it."""
         return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)

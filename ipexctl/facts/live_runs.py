@@ -1,13 +1,14 @@
-"""The runs alive on a host, of every account with visible processes there. Pure.
+"""The runs alive on a host, and the calls that wait for it, of every account with visible processes there. Pure.
 
-The evidence is a process: a supervisor, a rank wrapper, or the holder of the host lock while a run starts
-(`run --exclusive`). Records of other accounts can't be read. Any account may start a process with any arguments, so ids
-and names are validated.
+The evidence is a process: a supervisor, a rank wrapper, the holder of the host lock while a run starts
+(`run --exclusive`), or a place in the host's queue (`run --wait`). Records of other accounts can't be read. Any account
+may start a process with any arguments, so ids and names are validated.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ipexctl.facts.answers import Answers, natural, read_answers
@@ -17,6 +18,9 @@ TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 """Valid run ids; an id is printed as part of a command."""
+_LONGEST: Final = 366 * 86400
+"""Seconds of a time limit that is believed."""
+_MOST_NAME: Final = 60
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
 
@@ -30,6 +34,41 @@ class RunOnHost(NamedTuple):
     cores: CpuList = CpuList()
     """Cores of its ranks there; empty if there are none yet or they are unknown."""
     is_starting: bool = False
+    until: float | None = None
+    """Its time limit. None if it has none, or its supervisor is on another host."""
+    ranks: int = 0
+    script: str = ""
+    """Empty if unknown; the look was not asked for it."""
+
+    @property
+    def owner(self) -> str:
+        return self.account or f"uid {self.uid}"
+
+
+class WaitingCall(NamedTuple):
+    """A place in the queue for a host."""
+
+    run: str
+    uid: int
+    account: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    @property
+    def owner(self) -> str:
+        return self.account or f"uid {self.uid}"
+
+
+class BusyProgram(NamedTuple):
+    """A process that uses cores and belongs to no run."""
+
+    name: str
+    """With the script of an interpreter; no arguments."""
+    uid: int
+    account: str | None
+    since: float | None
+    cores: float
+    """Processor seconds a second."""
 
     @property
     def owner(self) -> str:
@@ -40,12 +79,19 @@ class RunsOnHost(NamedTuple):
     runs: tuple[RunOnHost, ...] = ()
     hides_others: bool = False
     """True if /proc hides processes of other accounts (hidepid): their runs are unknown."""
+    waiting: tuple[WaitingCall, ...] = ()
+    """In the order of the queue."""
 
 
 class Look(NamedTuple):
     runs: RunsOnHost
     machine: str
     """The same for two names of one machine, in every call."""
+    uid: int | None = None
+    """The account that looked."""
+    clock: float | None = None
+    """The host's seconds since 1970."""
+    programs: tuple[BusyProgram, ...] = ()
 
 
 class _Program(NamedTuple):
@@ -54,53 +100,105 @@ class _Program(NamedTuple):
     run: str
     uid: int
     start: int
+    limit: int | None
 
 
 def parse_live_runs(answers: Answers) -> RunsOnHost:
-    boot = natural(answers.first("run.boot"))
-    names: dict[int, str] = {}
-    for line in answers.all("run.account"):
-        text, _, name = line.partition(" ")
-        if (number := natural(text)) is not None and _ACCOUNT.fullmatch(name) and name != "UNKNOWN":
-            names[number] = name
+    boot, names = natural(answers.first("run.boot")), _accounts(answers)
     cores: dict[int, set[int]] = {}
     for line in answers.all("run.cores"):
         pid, _, text = line.partition(" ")
         if (number := natural(pid)) is not None and (found := parse_cpulist(text)) is not None:
             cores.setdefault(number, set()).update(found)
+    ranks = [natural(line) for line in answers.all("run.rank")]
+    scripts = dict(line.partition(" ")[::2] for line in answers.all("run.script"))
     by_run: dict[tuple[int, str], list[_Program]] = {}
+    waiting = []
     for line in answers.all("run.program"):
         program = _program(line)
-        if program is not None:
+        if program is not None and program.kind == "wait":
+            waiting.append(program)
+        elif program is not None:
             by_run.setdefault((program.uid, program.run), []).append(program)
     runs = []
     for (uid, run), programs in by_run.items():
         running = [program for program in programs if program.kind != "lock"]
         start = min(program.start for program in running or programs)
+        script = next((scripts[text] for each in running if (text := str(each.pid)) in scripts), "")
         runs.append(
             RunOnHost(
                 run,
                 uid,
                 names.get(uid),
-                None if boot is None else boot + start / TICKS,
+                _time(boot, start),
                 CpuList.of(core for program in running for core in cores.get(program.pid, ())),
                 not running,
+                min(filter(None, (_end(boot, each) for each in running)), default=None),
+                sum(ranks.count(each.pid) for each in running),
+                _script(script),
             )
         )
-    return RunsOnHost(tuple(sorted(runs)), "run.hidden" in answers)
+    places: dict[tuple[int, str], WaitingCall] = {}
+    for each in sorted(waiting, key=lambda each: (each.start, each.pid)):  # its shell forks: the first is the place
+        call = WaitingCall(each.run, each.uid, names.get(each.uid), _time(boot, each.start), _end(boot, each))
+        places.setdefault((each.uid, each.run), call)
+    return RunsOnHost(tuple(sorted(runs)), "run.hidden" in answers, tuple(places.values()))
 
 
 def read_look(text: str) -> Look | None:
     answers = read_answers(text)
-    return Look(parse_live_runs(answers), answers.first("machine") or "") if "looked" in answers else None
+    if "looked" not in answers:
+        return None
+    clock = natural(answers.first("clock"))
+    return Look(
+        parse_live_runs(answers),
+        answers.first("machine") or "",
+        natural(answers.first("uid")),
+        None if clock is None else float(clock),
+        tuple(_busy_programs(answers)),
+    )
+
+
+def _busy_programs(answers: Answers) -> Iterator[BusyProgram]:
+    """`PID UID START PERCENT NAME`"""
+    boot, names = natural(answers.first("run.boot")), _accounts(answers)
+    for line in answers.all("run.busy"):
+        match line.split(None, 4):
+            case [_, *words, name] if None not in (numbers := [natural(word) for word in words]) and len(words) == 3:
+                uid, start, percent = (number or 0 for number in numbers)
+                yield BusyProgram(name[:_MOST_NAME], uid, names.get(uid), _time(boot, start), percent / 100)
+
+
+def _accounts(answers: Answers) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for line in answers.all("run.account"):
+        text, _, name = line.partition(" ")
+        if (number := natural(text)) is not None and _ACCOUNT.fullmatch(name) and name != "UNKNOWN":
+            names[number] = name
+    return names
+
+
+def _script(program: str) -> str:
+    """Of an interpreter, the script alone; nothing while the rank's own programs begin it."""
+    script = program.partition(" ")[2] or program
+    return "" if script == "agent.zip" else script[:_MOST_NAME]
+
+
+def _time(boot: int | None, ticks: int) -> float | None:
+    return None if boot is None else boot + ticks / TICKS
+
+
+def _end(boot: int | None, program: _Program) -> float | None:
+    start = _time(boot, program.start)
+    return None if start is None or program.limit is None else start + min(program.limit, _LONGEST)
 
 
 def _program(line: str) -> _Program | None:
-    """`PID KIND RUN UID START`"""
+    """`PID KIND RUN UID START [LIMIT]`"""
     match line.split():
-        case [pid, ("lock" | "rank" | "supervisor") as kind, run, uid, start] if RUN_ID.fullmatch(run):
+        case [pid, ("lock" | "rank" | "supervisor" | "wait") as kind, run, uid, start, *limit] if RUN_ID.fullmatch(run):
             numbers = natural(pid), natural(uid), natural(start)
             match numbers:
                 case (int(number), int(owner), int(ticks)):
-                    return _Program(number, kind, run, owner, ticks)
+                    return _Program(number, kind, run, owner, ticks, natural(limit[0]) if limit else None)
     return None

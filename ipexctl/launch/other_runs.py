@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ipexctl.facts.cpu import CpuList
-from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, WaitingCall
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
@@ -44,9 +44,36 @@ def find_other_runs(
                 {host: str(numbers) for host, numbers in cores.items()},
                 {host: str(numbers) for host, numbers in shared.items() if numbers},
                 min(begins, default=None),
+                min((live.until for live in lives.values() if live.until is not None), default=None),
             )
         )
     return tuple(others)
+
+
+def find_waiting(looks: Mapping[str, RunsOnHost], mine: Mapping[str, WaitingCall | None]) -> tuple[OtherRun, ...]:
+    """The calls that wait for these hosts, those that came first at the front.
+
+    `mine`: this call's own place on each host; only what is before it counts there, or all without a place.
+    """
+    found: dict[tuple[str, str], dict[str, WaitingCall]] = {}
+    for host, look in looks.items():
+        own = mine.get(host)
+        for call in look.waiting[: None if own is None else look.waiting.index(own)]:
+            found.setdefault((call.run, call.owner), {}).setdefault(host, call)
+    others = [
+        OtherRun(
+            name,
+            account,
+            "waiting",
+            tuple(calls),
+            {},
+            {},
+            min((call.since for call in calls.values() if call.since is not None), default=None),
+            max((call.until for call in calls.values() if call.until is not None), default=None),
+        )
+        for (name, account), calls in found.items()
+    ]
+    return tuple(sorted(others, key=lambda other: other.since or 0))
 
 
 def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
@@ -56,8 +83,10 @@ def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
 def describe(other: OtherRun, now: float) -> str:
     """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are this machine's."""
     since = "" if other.since is None else f" since {time_of(other.since, now)}"
+    until = "" if other.until is None else f", until {time_of(other.until, now)} at most"
     cores = _by_cores(other.cores, other.hosts)
-    return f"run {other.id} of {printable(other.account)} is {other.state} on {fold(other.hosts)}{since}" + (
+    state = "waits for" if other.state == "waiting" else f"is {other.state} on"
+    return f"run {other.id} of {printable(other.account)} {state} {fold(other.hosts)}{since}{until}" + (
         f" ({cores})" if cores else ""
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from agent_helpers import wait_until
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
 from ipexctl.facts.live_runs import read_look
-from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script
+from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
 from ipexctl.remote.cancel import Cancel
@@ -378,3 +379,77 @@ def test_a_host_has_one_lock_which_others_see_and_which_ends_with_its_call_or_it
     (tmp_path / "job.json").unlink()  # a short run may be over before anybody has seen its programs
     wait_until(lambda: not seen(), 5)
     assert is_free()
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_place_in_the_queue_begins_once_no_other_call_enters_and_ends_with_its_call(
+    shell: list[str], tmp_path: Path
+) -> None:
+    runs = [f"wait-{os.getpid()}-{name}" for name in "ab"]
+
+    def enter(run: str) -> subprocess.Popen[str]:
+        # Not the lock of this machine, which other tests may want.
+        script = wait_command(run, 99.5).script.replace("/proc/sys", str(tmp_path), 1).replace("/bin/sh", " ".join(shell))
+        return subprocess.Popen([*shell, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def waiting() -> list[str]:
+        done = subprocess.run([*shell, "-c", live_runs_command().script], capture_output=True, text=True, timeout=60)
+        look = read_look(done.stdout)
+        assert look is not None
+        assert look.uid == os.getuid()
+        calls = [call for call in look.runs.waiting if call.run in runs]
+        assert all(call.until is not None and 99 < call.until - (call.since or 0) < 101 for call in calls)
+        return [call.run for call in calls]
+
+    def write(call: subprocess.Popen[str], line: str) -> None:
+        assert call.stdin is not None
+        call.stdin.write(line)
+        call.stdin.flush()
+
+    with enter(runs[1]) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "entered\n"
+        with enter(runs[0]) as second:
+            assert second.stdout is not None
+            assert not select.select([second.stdout], [], [], 0.3)[0]
+            assert waiting() == []
+            write(first, "all entered\n")
+            assert [first.stdout.readline(), second.stdout.readline()] == ["placed\n", "entered\n"]
+            write(second, "all entered\n")
+            assert second.stdout.readline() == "placed\n"
+            assert waiting() == runs[::-1]
+            first.kill()  # its stdin is open, as that of a call that was cut off: a minute is left
+            write(second, "still here\n")
+            assert waiting() == runs[::-1]
+            first.communicate(timeout=10)
+            wait_until(lambda: waiting() == [runs[0]], 10)
+            second.communicate(timeout=10)
+            wait_until(lambda: waiting() == [], 10)
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS)
+def test_programs_that_use_cores_are_named_with_their_script_alone(shell: list[str], tmp_path: Path) -> None:
+    burn = "while :; do :; done"
+    evil = tmp_path / "e\x1b[1m\nrun.busy 1 0 1 99 x.sh"
+    evil.write_text(burn)
+    commands = [["/bin/sh", "-e", str(evil), "--password", "secret"], ["/bin/sh", "-c", burn, "secret"]]
+    processes = [subprocess.Popen(command) for command in commands]
+    try:
+        script = live_runs_command(with_programs=True).script
+        done = subprocess.run([*shell, "-c", script], capture_output=True, text=True, timeout=60)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert "secret" not in done.stdout
+    look = read_look(done.stdout)
+    assert look is not None
+    names = [program.name for program in look.programs if program.uid == os.getuid()]
+    assert {"sh e[1m?run.busy 1 0 1 99 x.sh", "sh"} <= set(names)
+    (found,) = [program for program in look.programs if program.name.startswith("sh e[1m")]
+    assert found.account == getpass.getuser()
+    assert 0.1 <= found.cores <= 1.2
+    assert found.since is not None
+    assert abs(found.since - time.time()) < 60

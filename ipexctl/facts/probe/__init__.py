@@ -6,6 +6,7 @@ It needs no Python, no root and no program but the shell; facts from missing pro
 from __future__ import annotations
 
 import functools
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from ipexctl.remote.node_call import WALK
 _HERE: Final = Path(__file__).parent
 _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.sh", "main.sh")
 _LOCK: Final = "ipexctl-host-lock"
-"""runs.sh finds the processes that hold a host by this name."""
+_WAIT: Final = "ipexctl-host-wait"
+"""runs.sh finds the processes that hold a host, or wait for it, by these names."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
@@ -55,11 +57,15 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
     return Command.scripts(WALK, *files, arguments=[home or "", "", name, check], label="the check")
 
 
-def live_runs_command() -> Command:
+def live_runs_command(*, with_programs: bool = False) -> Command:
+    """`with_programs`: also the scripts of runs, and programs that use cores, which takes half a second."""
     script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
+    script += _awk("busy") + shell_text(_HERE / "busy.sh") if with_programs else ""
+    call = "live_runs scripts\nbusy_programs" if with_programs else "live_runs"
     # Two names of one machine share one lock; lab hosts share a kernel but not a pid namespace.
     machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'
-    return Command(f"set -- '' ''\n{script}live_runs\n{machine}\nput looked yes\n", label="the look at runs")
+    ends = 'put uid "$(id -u)"\nput clock "$(date +%s)"\nput looked yes\n'
+    return Command(f"set -- '' ''\n{script}{call}\n{machine}\n{ends}", label="the look at runs")
 
 
 def lock_command(run: str) -> Command:
@@ -71,6 +77,13 @@ def lock_command(run: str) -> Command:
     script = shell_text(_HERE / "host_lock.sh")
     argv = ["flock", "-n", "/proc", "/bin/sh", "-c", script, _LOCK, run, f"{LOCK_VALID:g}"]
     return Command(f"exec {shlex.join(argv)}", label="the lock")
+
+
+def wait_command(run: str, seconds: float) -> Command:
+    """Print `entered` while no other call enters the host's queue; after a line on stdin, print `placed` and keep that
+    place until stdin ends."""
+    words = [run, f"{math.ceil(seconds)}", "/proc/sys", _WAIT]
+    return Command.scripts(_HERE / "host_wait.sh", arguments=words, label="the queue")
 
 
 def _is_address(name: str) -> bool:

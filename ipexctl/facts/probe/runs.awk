@@ -1,8 +1,8 @@
 # The programs of runs, and the cores of their ranks.
 #
-# programs  PID:KIND:RUN of each program; the arguments are the status files of all processes. Prints for each
-#           `run.program PID KIND RUN UID START`, then `rank WRAPPER:PID` for each process that a rank wrapper
-#           has started, and `account UID PID` for each account.
+# programs  PID:KIND:RUN:LIMIT of each program; the arguments are the status files of all processes. Prints for each
+#           `run.program PID KIND RUN UID START LIMIT`, then `rank WRAPPER:PID` for each process that a rank wrapper
+#           has started, `script WRAPPER:PID` for the first of a run, and `account UID PID` for each account.
 # ranks     WRAPPER:PID of those processes; the arguments are the status files of their threads, as OpenMP binds the
 #           first thread to a part of the rank's cores. Prints `run.cores WRAPPER CORES`, each list once.
 BEGIN {
@@ -18,6 +18,7 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         if (!(part[1] in kinds)) order[++total] = part[1]
         kinds[part[1]] = part[2]
         runs[part[1]] = part[3]
+        limits[part[1]] = part[4]
     }
     for (i = 1; i < ARGC; i++) {
         file = pid = ARGV[i]
@@ -35,13 +36,17 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         close(file)
         if (state == "Z" || state == "X") continue
         if (pid in kinds) uids[pid] = uid
-        else if ((parent in kinds) && kinds[parent] == "rank") print "rank " parent ":" pid
+        else if ((parent in kinds) && kinds[parent] == "rank") {
+            print "rank " parent ":" pid
+            if (!((runs[parent], uid) in begun)) print "script " parent ":" pid
+            begun[runs[parent], uid] = 1
+        }
     }
     print "run.boot " boot_time()
     for (i = 1; i <= total; i++) {
         pid = order[i]
         if (uids[pid] == "") continue
-        print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " start_of(pid)
+        print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " start_of(pid) " " limits[pid]
         if (!(uids[pid] in named)) print "account " uids[pid] " " pid
         named[uids[pid]] = 1
     }

@@ -128,7 +128,7 @@ class OtherRun(NamedTuple):
     id: str
     account: str
     state: str
-    """`running`, or `starting` while its call starts it."""
+    """`running`, `starting` while its call starts it, or `waiting` while its call waits for hosts (`--wait`)."""
     hosts: tuple[str, ...]
     cores: Mapping[str, str]
     """Host → cores of its ranks, such as `0-3`, if known."""
@@ -136,6 +136,8 @@ class OtherRun(NamedTuple):
     """Host → its cores that are also planned for this run."""
     since: float | None = None
     """Seconds since 1970."""
+    until: float | None = None
+    """Its time limit, or the end of its `--wait`; None if there is none or it is unknown."""
 
 
 class Commit(NamedTuple):
@@ -513,9 +515,9 @@ def command_of(plan: Plan, local_rank: int) -> tuple[str, ...]:
     return (*plan.command[:at], f"{plan.local_rank}={local_rank}", *plan.command[at:])
 
 
-def program_line(plan: Plan, program: str, host: str) -> str:
+def program_line(plan: Plan, program: str, host: str, *words: str) -> str:
     """A line of sh that becomes a program of the run's agent, which outlives the session."""
-    argv = shlex.join([plan.python, "-IS", f"{plan.rundir}/agent.zip", program])
+    argv = shlex.join([plan.python, "-IS", f"{plan.rundir}/agent.zip", program, *words])
     if host not in plan.ends_at_logout:
         return f"exec {argv}"
     scope = "systemd-run --user --scope --quiet"

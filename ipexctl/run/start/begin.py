@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import secrets
 import shlex
 import tarfile
@@ -170,7 +171,9 @@ class Launch:
         files = packed([*self._agent, *_files(plan, is_everywhere=False)])
         request = Listen(plan.rundir, plan.hosts[0].address, self._token)
         script = unpack_script(plan, self._retention, f"head -c {len(files)} |")
-        script += program_line(plan, "run.supervisor", plan.node0)
+        # Other accounts read the limit there (`ipexctl ps -H`).
+        limit = [] if plan.time_limit is None else [f"limit={math.ceil(plan.time_limit)}"]
+        script += program_line(plan, "run.supervisor", plan.node0, *limit)
         return call_line(
             self._pool.session(self._node0),
             Command(script, f"run the supervisor in {plan.rundir}"),

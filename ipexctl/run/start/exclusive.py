@@ -3,17 +3,15 @@
 If no other run is there, a call takes each host's lock in turn, and looks again. All calls take the locks in the order
 of the machines, by whatever names they know them, and stop at the first that another call holds. So of two calls with
 common hosts, one gets the first of these and the other none: exactly one starts. A lock (`facts/probe/host_lock.sh`) is
-a process that every account sees and that ends with its call's connection, so a killed call holds nothing. A waiting
-call has no lock and no place in a queue.
+a process that every account sees and that ends with its call's connection, so a killed call holds nothing. A call that
+waits has a place in the queue of each host (`host_queue.py`), and tries the locks once nobody is before it.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -21,22 +19,21 @@ from ipexctl.facts.live_runs import Look, read_look
 from ipexctl.facts.probe import live_runs_command, lock_command
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.other_runs import describe_all, find_other_runs
+from ipexctl.launch.other_runs import describe_all, find_other_runs, find_waiting
 from ipexctl.limits import RUNS_LOOK
-from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.fanout import Outcome, run_in_background
+from ipexctl.remote.command import Command
+from ipexctl.remote.fanout import Outcome
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue, capture
+from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.start.host_queue import HeldProcess, HostQueue, end_all
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import rough_duration
 
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
-_END_SECONDS: Final = 3.0
-_HELD: Final = b"held\n"
 _WITHOUT: Final = "without --exclusive and --wait, the run starts"
 _BLIND: Final = HostError(
     "its processes can't be listed, so ipexctl does not see other runs",
@@ -55,19 +52,20 @@ class Obstacles(NamedTuple):
 
 
 class HostLocks:
-    def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool) -> None:
-        self._hosts, self._run, self._pool = hosts, run, pool
-        self._processes: list[tuple[StdinQueue, Future[Ended]]] = []
+    def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool, queue: HostQueue | None = None) -> None:
+        self._hosts, self._run, self._pool, self._queue = hosts, run, pool, queue
+        self._processes: list[HeldProcess] = []
+        self.looks: Mapping[str, Look] = {}
         self.hiding: tuple[str, ...] = ()
         """Hosts that do not show the runs of other accounts."""
         self.has_waited = False
         """The hosts were not free at first: what was known of them before is old."""
 
     def take(self) -> Obstacles:
-        looks, found = self._look()
+        self.looks, found = self._look()
         if any(found):
             return found
-        machines = {looks[host.name].machine: host for host in self._hosts}
+        machines = {self.looks[host.name].machine: host for host in self._hosts}
         for _, host in sorted(machines.items()):
             try:
                 if not self._lock(host):
@@ -78,7 +76,7 @@ class HostLocks:
         self.hiding = tuple(name for name, look in looks.items() if look.runs.hides_others)
         # A look must show this call itself: without awk, or memory for a process, it shows nothing.
         blind = [name for name, look in looks.items() if self._run not in [live.run for live in look.runs.runs]]
-        # Another call that is starting there has met these locks.
+        # Another call that is starting there has met these locks; one that waits will.
         running = tuple(other for other in found.others if other.state == "running")
         return Obstacles(running, {**found.away, **dict.fromkeys(blind, _BLIND)})
 
@@ -93,51 +91,39 @@ class HostLocks:
             if isinstance(outcome.error, Unreachable):  # a wait for hours must survive the reboot of a switch
                 self._pool.forget(outcome.host)
         runs = {name: look.runs for name, look in looks.items()}
-        return looks, Obstacles(find_other_runs(runs, self._run), away)
+        before = find_waiting(runs, self._queue.places(looks) if self._queue is not None else {})
+        return looks, Obstacles((*find_other_runs(runs, self._run), *before), away)
 
     def _lock(self, host: Host) -> bool:
-        session, cancel = self._pool.session(host), self._pool.cancel
-        stdin, output, has_answered = StdinQueue(), OutputCollector(), threading.Event()
-
-        def sink(stream: StreamName, data: bytes) -> None:
-            output.sink(stream, data)
-            if output.stdout == _HELD:
-                has_answered.set()
-
-        def hold() -> Ended:
-            try:
-                return session.run(lock_command(self._run), sink, stdin=stdin, cancel=cancel)
-            finally:
-                has_answered.set()
-
-        process = run_in_background(hold, "lock")
-        self._processes.append((stdin, process))
-        if not has_answered.wait(RUNS_LOOK):
-            raise TimedOut(f"flock has not taken its lock within {RUNS_LOOK:g} s", _WITHOUT)
-        if output.stdout == _HELD:
+        process = HeldProcess(self._pool.session(host), lock_command(self._run), self._pool.cancel)
+        self._processes.append(process)
+        if process.wait_for(b"held\n", RUNS_LOOK):
             return True
-        if (ended := process.result()).code != 1:
+        if (ended := process.ended) is None:
+            raise TimedOut(f"flock has not taken its lock within {RUNS_LOOK:g} s", _WITHOUT)
+        if ended.code != 1:
             raise HostError(f"its lock can't be taken by flock, of the package util-linux ({ended})", _WITHOUT)
         return False
 
     def leave(self, rundir: str) -> None:
         """The run has started: hold each host until its programs are running, or have run."""
-        for stdin, _ in self._processes:
-            stdin.send(os.fsencode(rundir) + b"\n")
+        for process in self._processes:
+            process.send(os.fsencode(rundir) + b"\n")
         self.release()
 
     def release(self) -> None:
-        for stdin, _ in self._processes:
-            stdin.end()
-        wait([held for _, held in self._processes], _END_SECONDS)
+        end_all(self._processes)
 
 
-def look_at_runs(hosts: Sequence[Host], pool: SessionPool) -> Iterator[Outcome[Host, Look]]:
-    return pool.each(hosts, lambda _, session: _look_at(session, pool.cancel))
+def look_at_runs(
+    hosts: Sequence[Host], pool: SessionPool, *, with_programs: bool = False, timeout: float | None = None
+) -> Iterator[Outcome[Host, Look]]:
+    command = live_runs_command(with_programs=with_programs)
+    return pool.each(hosts, lambda _, session: _look_at(session, command, timeout or RUNS_LOOK, pool.cancel))
 
 
-def _look_at(session: Session, cancel: Cancel) -> Look:
-    done = capture(session, live_runs_command(), timeout=RUNS_LOOK, cancel=cancel)
+def _look_at(session: Session, command: Command, timeout: float, cancel: Cancel) -> Look:
+    done = capture(session, command, timeout=timeout, cancel=cancel)
     look = read_look(done.stdout.decode(errors="replace"))
     if look is None:
         raise HostError(f"the look at its runs failed ({done.ended})")
@@ -150,9 +136,10 @@ def lock_hosts(
     """Take the locks of the hosts, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a
     StartError."""
     began, reported = time.monotonic(), None
+    queue = HostQueue(hosts, run, pool)
     try:
         while True:
-            locks = HostLocks(hosts, run, pool)
+            locks = HostLocks(hosts, run, pool, queue)
             with ExitStack() as undo:
                 undo.callback(locks.release)
                 found = locks.take()
@@ -167,6 +154,8 @@ def lock_hosts(
             left = began + (seconds or 0) - time.monotonic()
             if left <= 0 or (found.away and reported is None):
                 raise StartError(refusal(found, seconds or 0, now=time.time()))
+            if not queue.holds(locks.looks):
+                queue.enter(locks.looks, left)
             # Hosts answer in another order at each look, which is no news.
             runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
             if reported != (news := (runs, set(found.away), found.locked)):
@@ -177,6 +166,8 @@ def lock_hosts(
             pool.cancel.sleep(min(POLL, left))
     except Cancelled as error:
         raise StartError(StartFailure(error.reason, error.fix)) from None
+    finally:
+        queue.leave()
 
 
 def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:

@@ -16,7 +16,7 @@ from ipexctl.facts.answers import read_answers
 from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist, tier_of
 from ipexctl.facts.facts import Facts, addresses_among, parse, to_json
 from ipexctl.facts.gather import gather_facts
-from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, parse_live_runs, read_look
+from ipexctl.facts.live_runs import BusyProgram, Look, RunOnHost, RunsOnHost, WaitingCall, parse_live_runs, read_look
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.store import store_token
 from ipexctl.facts.system import parse_mount
@@ -451,9 +451,64 @@ def test_names_of_accounts_are_matched() -> None:
     assert [live.owner for live in look(text).runs] == ["uid 1002", "uid 1001"]
 
 
+def test_the_look_of_ps_has_ranks_scripts_limits_and_programs() -> None:
+    text = LOOK.replace(
+        "looked",
+        """run.program 70 supervisor train-1 1001 500 3600
+run.rank 71
+run.rank 71
+run.rank 72
+run.script 72 python3.11 train.py
+run.busy 90 1003 7000 150 python3 x\x1b[1m y.py
+run.busy 91 1001 7000 20 agent
+run.busy 92 1001 7000
+run.busy 93 me 7000 20 x
+clock 1000900
+uid 1003
+looked""",
+    )
+    found = read_look(text)
+    assert found is not None
+    run = found.runs.runs[1]
+    assert (run.ranks, run.script, run.until) == (3, "train.py", 1000005.0 + 3600)
+    assert (found.uid, found.clock) == (1003, 1000900.0)
+    assert found.programs == (
+        BusyProgram("python3 x\x1b[1m y.py", 1003, None, 1000070.0, 1.5),
+        BusyProgram("agent", 1001, "alice", 1000070.0, 0.2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [("./a.out", "a.out"), ("python3 agent.zip", ""), ("python3", "python3"), ("sh a b.sh", "a b.sh")],
+)
+def test_the_script_of_a_run_is_that_of_its_interpreter(words: str, script: str) -> None:
+    found = read_look(LOOK.replace("looked", f"run.script 71 {words.removeprefix('./')}\nlooked"))
+    assert found is not None
+    assert found.runs.runs[1].script == script
+
+
+def test_the_queue_of_a_host_has_the_order_in_which_its_places_began() -> None:
+    text = LOOK.replace(
+        "looked",
+        """run.program 95 wait third 1001 900 600
+run.program 96 wait first 1002 700 60
+run.program 90 wait fourth 1001 901 600
+run.program 94 wait second 1001 900 99999999999
+run.program 97 wait ../x 1001 600 60
+run.program 98 wait first 1002 950 60
+looked""",
+    )
+    waiting = look(text).waiting
+    assert [call.run for call in waiting] == ["first", "second", "third", "fourth"]
+    assert waiting[0] == WaitingCall("first", 1002, None, 1000007.0, 1000067.0)
+    assert waiting[2].owner == "alice"
+    assert look(text).runs == look(LOOK).runs
+
+
 def test_an_answer_without_its_end_is_none() -> None:
     assert read_look(LOOK.replace("looked yes\n", "")) is None
-    assert read_look(LOOK) == (look(LOOK), "5c-2 pid:[41]")
+    assert read_look(LOOK) == Look(look(LOOK), "5c-2 pid:[41]")
     assert look("looked yes\n") == RunsOnHost()
     assert look("run.hidden yes\nlooked yes\n") == RunsOnHost((), hides_others=True)
     assert parse_live_runs(read_answers("")) == RunsOnHost()

@@ -262,6 +262,8 @@ def of_other_runs() -> list[Case]:
     running = OtherRun("train-1", "alice", "running", ("node1", "node2"), cores, {"node1": "0-1"}, since)
     starting = OtherRun("tune-2", "bob", "starting", ("node2",), {}, {}, since)
     apart = running._replace(shared_cores={}, cores={"node1": "3"})
+    limited = running._replace(until=since + 3600)
+    waiting = OtherRun("next-3", "carol", "waiting", ("node1",), {}, {}, since + 60, since + 660)
     return [
         *(
             Case(f"other runs: {name}", *notes_on(others, since + later))
@@ -276,6 +278,7 @@ def of_other_runs() -> list[Case]:
             for name, failure in (
                 ("--exclusive", occupied(Obstacles((running,)), now=since)),
                 ("--wait", occupied(Obstacles((starting,)), 30, now=since)),
+                ("who is before, and for how long at most", occupied(Obstacles((limited, waiting)), now=since)),
                 ("a call that is not seen", occupied(Obstacles(locked="node1"), now=since)),
             )
         ),

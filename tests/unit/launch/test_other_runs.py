@@ -66,6 +66,7 @@ def test_the_plan_has_the_other_runs_and_the_cores_that_both_use(busy: tuple[int
             "cores": {"node2": str(cores(*busy))},
             "shared_cores": {"node2": shared} if shared else {},
             "since": 100.0,
+            "until": None,
         }
     ]
     (note,) = notes_on(found.other_runs, 100.0)

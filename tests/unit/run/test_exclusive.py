@@ -3,9 +3,11 @@ lock do. `tests/process/test_probe.py` has these scripts."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -37,6 +39,10 @@ class Machine:
     hides: bool = False
     lacks: str = ""
     looks: int = 0
+    queue: list[tuple[str, int]] = field(default_factory=list)
+    """Run and account of each place, in the order of their starts."""
+    entry: threading.Lock = field(default_factory=threading.Lock)
+    entered: list[str] = field(default_factory=list)
     together: threading.Barrier | None = None
     """For the first looks of calls at the same moment."""
 
@@ -46,10 +52,11 @@ class Machine:
         lines = ["run.hidden yes"] * self.hides + ["run.boot 1000", "run.account 7 alice"]
         lines += [f"run.program 5 rank {run} 7 100" for run in list(self.runs)]
         lines += [f"run.program 6 lock {run} 7 100" for run in list(self.holders)]
+        lines += [f"run.program {20 + n} wait {run} {uid} 200 60" for n, (run, uid) in enumerate(list(self.queue))]
         if self.together is not None and self.looks <= self.together.parties:
             self.together.wait(10)
         return "\n".join(
-            [*lines[: -1 if self.lacks == "awk" else None], f"machine {self.name}", "looked yes", ""]
+            [*lines[: -1 if self.lacks == "awk" else None], f"machine {self.name}", "uid 7", "looked yes", ""]
         ).encode()
 
 
@@ -61,10 +68,12 @@ class MachineSession(FakeSession):
     def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
         if self.machine.is_away:
             raise Unreachable("the connection was lost")
-        if command.label != "the lock":
+        if command.label == "the look at runs":
             sink("stdout", self.machine.look())
             return Ended(0)
         assert stdin is not None
+        if command.label == "the queue":
+            return self.wait(shlex.split(command.script)[2], sink, stdin)
         words = shlex.split(command.script)
         run = words[words.index("ipexctl-host-lock") + 1]
         if self.machine.lacks == "flock":
@@ -80,6 +89,21 @@ class MachineSession(FakeSession):
             self.machine.left.append(run)
         self.machine.holders.remove(run)
         self.machine.lock.release()
+        return Ended(0)
+
+    def wait(self, run: str, sink: Sink, stdin: Readable) -> Ended:
+        with self.machine.entry:
+            sink("stdout", b"entered\n")
+            if not stdin.read():
+                return Ended(1)
+            place = (run, 7)
+            self.machine.queue.append(place)
+            self.machine.entered.append(run)
+        sink("stdout", b"placed\n")
+        while stdin.read():
+            pass
+        with contextlib.suppress(ValueError):
+            self.machine.queue.remove(place)
         return Ended(0)
 
 
@@ -110,6 +134,13 @@ def lock(
     notify = said.append if said is not None else lambda _: None
     pool = SessionPool(Connector(machines), cancel or Cancel(), forks=8)  # type: ignore[arg-type]
     return lock_hosts([Host(name, "") for name in machines], run, seconds, pool, notify)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def holders(machines: dict[str, Machine]) -> list[list[str]]:
@@ -198,6 +229,65 @@ def test_a_wait_says_once_what_it_waits_for_and_starts_when_the_hosts_are_free(m
     assert ["other-1" in said[0], "other-2" in said[-2], "free" in said[-1]] == [True] * 3
     assert len(said) <= 4, said  # other-1 may have left one host first
     locks.release()
+
+
+def test_waiting_calls_start_in_the_order_in_which_they_came(machines: dict[str, Machine]) -> None:
+    """Each on other hosts than the one before; nothing is left in a queue."""
+    machines["node3"] = Machine("node3")
+    machines["node2"].runs.append("other-1")
+    wanted = {"a": ("node1", "node2"), "b": ("node2", "node3"), "c": ("node1", "node3"), "d": ("node3",)}
+    started: list[str] = []
+    said: dict[str, list[str]] = {run: [] for run in wanted}
+
+    def wait_for(run: str) -> None:
+        locks = lock({name: machines[name] for name in wanted[run]}, run, 30, said[run])
+        started.append(run)
+        locks.release()
+
+    threads = [threading.Thread(target=wait_for, args=(run,)) for run in wanted]
+    for thread, run in zip(threads, wanted, strict=True):
+        thread.start()
+        until(lambda run=run: any(text for text in said[run]))  # type: ignore[misc]
+        until(lambda run=run: all((run, 7) in machines[name].queue for name in wanted[run]) or run in started)  # type: ignore[misc]
+        if run == "a":
+            with pytest.raises(StartError, match="run a of alice waits for node1") as caught:
+                lock({"node1": machines["node1"]}, "not-waiting")
+            assert caught.value.failure.other_runs[0].until == 1000 + 2 + 60
+    assert ("run other-1" in said["a"][0], "run a " in said["b"][0], "run a " in said["c"][0]) == (True,) * 3
+    machines["node2"].runs.clear()
+    for thread in threads:
+        thread.join(30)
+    assert started == ["a", "b", "c", "d"]
+    assert [machine.queue for machine in machines.values()] == [[], [], []]
+
+
+def test_a_place_of_another_account_with_this_run_s_id_is_before_it(machines: dict[str, Machine]) -> None:
+    machines["node1"].queue.append(("mine", 8))
+    with pytest.raises(StartError, match="run mine of uid 8 waits for node1"):
+        lock(machines, seconds=0.3)
+    machines["node1"].queue.clear()  # it was killed
+    lock(machines, seconds=5).release()
+
+
+def test_a_call_that_lost_a_place_enters_all_queues_at_their_end(machines: dict[str, Machine]) -> None:
+    machines["node1"].runs.append("other-1")
+
+    def lose() -> None:
+        until(lambda: machines["node1"].queue and machines["node2"].queue)
+        machines["node2"].queue.clear()
+        for machine in machines.values():
+            machine.queue.append(("next", 7))
+        until(lambda: all(machine.entered.count("mine") == 2 for machine in machines.values()))
+        assert [machine.queue for machine in machines.values()] == [[("next", 7), ("mine", 7)]] * 2
+        machines["node1"].runs.clear()
+        for machine in machines.values():
+            machine.queue.remove(("next", 7))
+
+    loser = threading.Thread(target=lose)
+    loser.start()
+    lock(machines, seconds=30).release()
+    loser.join(10)
+    assert [machine.queue for machine in machines.values()] == [[], []]
 
 
 def test_a_wait_ends_as_exclusive_does_when_its_time_is_over(machines: dict[str, Machine]) -> None:

@@ -1,0 +1,112 @@
+"""The view of `ps -H`: what runs on hosts now, of every account."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.launch.other_runs import time_of
+from ipexctl.text import counted, printable
+from ipexctl.ui.results import fold_names, report_json, value_json
+from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.plan import OtherRun
+    from ipexctl.remote.outcome import HostResult, Report
+    from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
+
+_LAYOUTS: Final = (
+    ("run", "account", "state", "script", "ranks", "hosts", "cores", "since", "until"),
+    ("run", "account", "state", "ranks", "hosts", "cores", "since", "until"),
+    ("run", "account", "state", "ranks", "hosts", "since", "until"),
+    ("run", "account", "state", "hosts", "since"),
+    ("run", "account", "state"),
+)
+_PROGRAM_LAYOUTS: Final = (
+    ("program", "account", "processes", "cores", "hosts", "since"),
+    ("program", "account", "cores", "hosts"),
+)
+_UNKNOWN: Final = {
+    **dict.fromkeys(("tag", "env", "node0", "home", "ended", "exit_code", "attempt", "throughput", "slow"), None),
+    **dict.fromkeys(("world_size", "first_failure", "pruned"), None),
+    "ended_by": "",
+    "reason": "",
+    "fix": "",
+}
+"""Keys of a run in `ps --json` that its record has, which other accounts cannot read."""
+
+
+def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:
+    """`rank_count`: ranks on these hosts."""
+    return report_json(
+        "ps",
+        report,
+        runs=[_run_json(entry) for entry in now.runs],
+        waiting=[_names_json(call, "id", "account", "hosts", "since", "until") for call in now.waiting],
+        programs=value_json(now.programs),
+        free=list(now.free),
+        hiding=list(now.hiding),
+    )
+
+
+def _run_json(entry: RunOnHosts) -> dict[str, Any]:
+    known = _names_json(entry.run, "id", "account", "state", "hosts", "cores", "until")
+    more = {"script": entry.script, "rank_count": entry.ranks, "started": entry.run.since, "attempts": [], "ranks": []}
+    return {**_UNKNOWN, **known, **more}
+
+
+def _names_json(run: OtherRun, *names: str) -> dict[str, Any]:
+    return {name: value_json(getattr(run, name)) for name in names}
+
+
+def show(now: HostsNow, *, quiet: bool = False, no_color: bool = False) -> None:
+    clock = time.time()
+    rows = [_row(entry.run, clock, entry.ranks, entry.script) for entry in now.runs]
+    rows += [_row(call, clock) for call in now.waiting]
+    if rows:
+        layout = fitting_layout(_LAYOUTS, rows)
+        notes = [_note(row, layout) for row in rows]
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
+    if now.programs:
+        programs = [_program_row(entry, clock) for entry in now.programs]
+        layout = fitting_layout(_PROGRAM_LAYOUTS, programs)
+        print_lines([""] if rows else [])
+        show_table(layout, [[row[name] for name in layout] for row in programs], no_color=no_color)
+    if now.free and not quiet:
+        print_lines([*([""] if rows or now.programs else []), f"free: {fold_names(now.free)}"])
+
+
+def _note(row: dict[str, str], layout: Sequence[str]) -> str:
+    missing = [name for name in ("script", "hosts", "cores", "since", "until") if row[name] and name not in layout]
+    return "; ".join(row[name] if name == "script" else f"{name} {row[name]}" for name in missing)
+
+
+def _row(run: OtherRun, clock: float, ranks: int = 0, script: str = "") -> dict[str, str]:
+    return {
+        "run": run.id,
+        "account": printable(run.account),
+        "state": run.state,
+        "script": script,
+        "ranks": str(ranks) if ranks else "",
+        "hosts": folded_hosts(run.hosts),
+        "cores": _cores(run),
+        "since": "" if run.since is None else time_of(run.since, clock),
+        "until": "" if run.until is None else time_of(run.until, clock),
+    }
+
+
+def _cores(run: OtherRun) -> str:
+    different = dict.fromkeys(run.cores.values())
+    return next(iter(different)) if len(different) == 1 else f"{counted(len(different), 'set')}" if different else ""
+
+
+def _program_row(entry: BusyPrograms, clock: float) -> dict[str, str]:
+    return {
+        "program": entry.name,
+        "account": printable(entry.account),
+        "processes": str(entry.count),
+        "cores": f"{entry.cores:.1f}",
+        "hosts": folded_hosts(entry.hosts),
+        "since": "" if entry.since is None else time_of(entry.since, clock),
+    }

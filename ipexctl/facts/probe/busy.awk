@@ -1,0 +1,62 @@
+# Prints `PID UID START PERCENT NAME` for processes that use a tenth of a core or more for half a second.
+#
+# programs  PID:… of the programs of runs, which are left out with all that they started; the arguments are the stat files
+#           of all processes.
+BEGIN {
+    count = split(programs, list, " ")
+    for (i = 1; i <= count; i++) {
+        split(list[i], part, ":")
+        of_run[part[1]] = 1
+    }
+    seconds = -sample(before)
+    system("sleep 0.5 || sleep 1")
+    seconds += sample(now)
+    for (pid in now) {
+        percent = (pid in before) && seconds > 0 ? int((now[pid] - before[pid]) / seconds) : 0
+        if (percent >= 10 && !belongs_to_run(pid)) describe(pid, percent)
+    }
+    exit
+}
+
+# Ticks of each process; returns the seconds since the boot.
+function sample(ticks, i, line, more, part, field, file) {
+    for (i = 1; i < ARGC; i++) {
+        file = ARGV[i]
+        line = ""
+        # A name may have line breaks.
+        while (line !~ /\) [A-Z] [0-9]/ && (getline more < file) > 0) line = line more
+        close(file)
+        split(file, part, "/")
+        if (!sub(/.*\) /, "", line)) continue
+        split(line, field, " ")
+        parents[part[3]] = field[2]
+        starts[part[3]] = field[20]
+        ticks[part[3]] = field[12] + field[13]
+    }
+    getline line < "/proc/uptime"
+    close("/proc/uptime")
+    split(line, field, " ")
+    return field[1]
+}
+
+function belongs_to_run(pid, steps) {
+    for (steps = 0; pid > 1 && steps < 100; steps++) {
+        if (pid in of_run) return 1
+        pid = parents[pid]
+    }
+    return 0
+}
+
+function describe(pid, percent, file, line, field, name) {
+    file = "/proc/" pid "/status"
+    while ((getline line < file) > 0) {
+        if (line ~ /^Name:/) name = substr(line, 7)
+        else if (line ~ /^Uid:/) {
+            split(line, field, "[ \t]+")
+            gsub(/[[:cntrl:]]/, "?", name)
+            print pid " " field[2] " " starts[pid] " " percent " " name
+            break
+        }
+    }
+    close(file)
+}

@@ -1,0 +1,85 @@
+"""What runs on hosts now: runs of all accounts, calls that wait, and other programs that use cores. Pure.
+
+Each host's answer is a `Look` (`facts/live_runs.py`). A run that is alive on several hosts is one `RunOnHosts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ipexctl.facts.live_runs import BusyProgram, Look
+from ipexctl.launch.other_runs import find_other_runs, find_waiting
+from ipexctl.node.common.plan import OtherRun
+from ipexctl.text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnHosts:
+    run: OtherRun
+    ranks: int
+    """On these hosts."""
+    script: str
+
+
+@dataclass(frozen=True, slots=True)
+class BusyPrograms:
+    """Programs of one name and account."""
+
+    name: str
+    account: str
+    hosts: tuple[str, ...]
+    count: int
+    cores: float
+    since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostsNow:
+    runs: tuple[RunOnHosts, ...]
+    waiting: tuple[OtherRun, ...]
+    """In the order of the queue."""
+    programs: tuple[BusyPrograms, ...]
+    free: tuple[str, ...]
+    """Hosts with nothing of the above."""
+    hiding: tuple[str, ...]
+    """Hosts that do not show the processes of other accounts."""
+
+
+def hosts_now(looks: Mapping[str, Look]) -> HostsNow:
+    on_hosts = {name: look.runs for name, look in looks.items()}
+    runs = []
+    for other in find_other_runs(on_hosts, ""):
+        lives = [live for look in on_hosts.values() for live in look.runs if _is_of(other, live.run, live.owner)]
+        script = next((live.script for live in lives if live.script), "")
+        runs.append(RunOnHosts(other, sum(live.ranks for live in lives), printable(script)))
+    waiting = find_waiting(on_hosts, {})
+    programs = _by_name(looks)
+    taken = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
+    taken |= {host for entry in programs for host in entry.hosts}
+    hiding = tuple(name for name, look in looks.items() if look.runs.hides_others)
+    free = tuple(name for name in looks if name not in taken and name not in hiding)
+    return HostsNow(tuple(sorted(runs, key=lambda entry: entry.run.since or 0)), waiting, programs, free, hiding)
+
+
+def _is_of(other: OtherRun, run: str, owner: str) -> bool:
+    return (other.id, other.account) == (run, owner)
+
+
+def _by_name(looks: Mapping[str, Look]) -> tuple[BusyPrograms, ...]:
+    groups: dict[tuple[str, str], list[tuple[str, BusyProgram]]] = {}
+    for host, look in looks.items():
+        for program in look.programs:
+            groups.setdefault((printable(program.name), program.owner), []).append((host, program))
+    found = [
+        BusyPrograms(
+            name,
+            account,
+            tuple(dict.fromkeys(host for host, _ in group)),
+            len(group),
+            round(sum(program.cores for _, program in group), 2),
+            min((program.since for _, program in group if program.since is not None), default=None),
+        )
+        for (name, account), group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda entry: -entry.cores))

@@ -1,0 +1,74 @@
+"""`ipexctl ps -H`: what looks at hosts make together, its table and its document."""
+
+from __future__ import annotations
+
+import pytest
+from test_ps import known_run
+
+from ipexctl.commands.ps_command import as_json as ps_json
+from ipexctl.commands.ps_hosts import as_json, show
+from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.live_runs import BusyProgram, Look, RunOnHost, RunsOnHost, WaitingCall
+from ipexctl.hosts.host import Host
+from ipexctl.remote.outcome import HostResult, Report, Unreachable
+from ipexctl.run.hosts_now import HostsNow, hosts_now
+
+CORES = CpuList.of(range(8))
+TRAIN = RunOnHost("train-1127-102543-7553", 1001, "alice", 1e9, CORES, ranks=2)
+NEXT = WaitingCall("tune-1127-103000-1234", 1002, "bob", 1e9 + 60, 1e9 + 660)
+BURN = BusyProgram("python3 e\x1b[31mvil\n.py", 1003, None, 1e9, 1.26)
+
+
+def look(*runs: RunOnHost, waiting: tuple[WaitingCall, ...] = (), programs: tuple[BusyProgram, ...] = ()) -> Look:
+    return Look(RunsOnHost(runs, waiting=waiting), "m", programs=programs)
+
+
+NOW = hosts_now(
+    {
+        "node1": look(TRAIN._replace(until=1e9 + 600, script="train.py"), waiting=(NEXT,), programs=(BURN, BURN)),
+        "node2": look(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, account=None, ranks=1)),
+        "node3": look(programs=(BURN,)),
+        "node4": look(),
+        "node5": Look(RunsOnHost((), hides_others=True), "m"),
+    }
+)
+REPORT = Report((HostResult(Host("node1", "n1"), "ok"), HostResult.of_error(Host("n6", "n6"), Unreachable("no"))), 0.1)
+
+
+def test_a_run_on_several_hosts_is_one_and_programs_of_a_name_too() -> None:
+    train, other = NOW.runs
+    assert (train.run.id, train.run.account, train.ranks, train.script) == (TRAIN.run, "alice", 4, "train.py")
+    assert (train.run.hosts, train.run.since, train.run.until) == (("node1", "node2"), 1e9, 1e9 + 600)
+    assert (other.run.account, other.run.hosts, other.ranks) == ("uid 1003", ("node2",), 1)
+    assert [(call.id, call.hosts, call.until) for call in NOW.waiting] == [(NEXT.run, ("node1",), 1e9 + 660)]
+    (burn,) = NOW.programs
+    assert (burn.account, burn.hosts, burn.count, burn.cores) == ("uid 1003", ("node1", "node3"), 3, 3.78)
+    assert (NOW.free, NOW.hiding) == (("node4",), ("node5",))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_tables_fit_and_print_no_control_character(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show(NOW)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    assert "\x1b" not in out
+    for word in (TRAIN.run, "alice", "train.py", "node[1-2]", "0-7", NEXT.run, "waiting", "3.8", "free: node4"):
+        assert word in out
+    show(HostsNow((), (), (), ("node4",), ()))
+    assert capsys.readouterr().out == "free: node4\n"
+
+
+def test_the_document_has_the_keys_of_ps_and_what_is_seen_on_hosts() -> None:
+    document = as_json(NOW, REPORT)
+    own = ps_json([known_run(0, "node{}", "train")])
+    assert document["schema"] == own["schema"]
+    assert set(document["runs"][0]) == {*own["runs"][0], "account", "cores", "until", "rank_count"}
+    assert {name: document["runs"][0][name] for name in ("started", "until", "rank_count", "cores")} == {
+        "started": 1e9, "until": 1e9 + 600, "rank_count": 4, "cores": {"node1": "0-7", "node2": "0-7"},
+    }  # fmt: skip
+    assert [host["status"] for host in document["hosts"]] == ["ok", "unreachable"]
+    assert set(document["waiting"][0]) == {"id", "account", "hosts", "since", "until"}
+    assert "\x1b" not in document["programs"][0]["name"]
