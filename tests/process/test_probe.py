@@ -390,7 +390,9 @@ def test_a_place_in_the_queue_begins_once_no_other_call_enters_and_ends_with_its
 
     def enter(run: str) -> subprocess.Popen[str]:
         # Not the lock of this machine, which other tests may want.
-        script = wait_command(run, 99.5).script.replace("/proc/sys", str(tmp_path), 1).replace("/bin/sh", " ".join(shell))
+        script = (
+            wait_command(run, 99.5).script.replace("/proc/sys", str(tmp_path), 1).replace("/bin/sh", " ".join(shell))
+        )
         return subprocess.Popen([*shell, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def waiting() -> list[str]:
