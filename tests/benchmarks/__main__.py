@@ -60,7 +60,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "sync": Part(part_files.measure_sync, counts=(1, 8)),
     "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=48),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
-    "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=28),
     "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
