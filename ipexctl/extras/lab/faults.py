@@ -128,7 +128,7 @@ FAULTS: Final = (
     ),
     Fault(
         "firewall",
-        "nothing may connect to it except to port 22",
+        "its firewall lets connections in only at port 22",
         program="iptables",
         package="iptables",
     ),

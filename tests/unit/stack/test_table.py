@@ -103,9 +103,9 @@ def test_docs_list_all_stacks_newest_first() -> None:
 def test_docs_have_the_values_of_every_stack(row: StackSpec) -> None:
     line = next(line for line in DOCS.splitlines() if line.startswith(f"| `{row.name}` |"))
     _, _, torch, ipex, oneccl, mpi, python, glibc, cpu, _ = (cell.strip() for cell in line.split("|"))
-    assert torch.split(" ")[0] == row.torch
+    assert torch.split(", ")[0] == row.torch
     assert all(patch in torch for patch in row.torch_patches)
-    states = {"available": "there", "yanked": "withdrawn", "absent": "not there"}
+    states = {"available": "available", "yanked": "withdrawn", "absent": "absent"}
     assert {f"{build.version} ({states[build.pypi]})" for build in row.ipex_builds} == set(ipex.split("<br>")) - {"-"}
     wheels = {"published": "", "unverified": " (listed, not verified)", "none": " (GPUs only)"}
     builds = {f"{b.version} → {'/'.join(b.works_with)}{wheels[b.cpu_wheel]}" for b in row.oneccl_builds}
