@@ -7,16 +7,21 @@ as JSON (`asked_of`), from which ranks and supervisor take `AgentOptions` (`node
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.hosts.host import Host
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, PROJECT, SyncOptions, declare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from typing_extensions import TypedDict
+
+    from ipexctl.run.start.preflight.imports import ScriptFile
 
 CommandKind = Literal["script", "module", "command"]
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
@@ -341,6 +346,30 @@ class AccelerateConfig:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectLocation:
+    """The project on the control machine, and the command of the ranks in it."""
+
+    root: Path
+    subdirectory: str
+    """The ranks' working directory, relative to the root."""
+    command: tuple[str, ...]
+    """A script is relative to the working directory."""
+    script: ScriptFile | None = None
+    """None if nothing is known of the command."""
+    hint: str = ""
+    """How to make the current directory the project, if it holds the script, and the project has no mark."""
+
+    @property
+    def needs_mpirun(self) -> bool:
+        """True if the script fails, or computes something else, without an mpirun."""
+        mpi = self.script.mpi_import if self.script is not None else None
+        return mpi is not None and mpi.is_certain
+
+
+_NO_PROJECT: Final = ProjectLocation(Path(), ".", ())
+
+
 class TypedCall(NamedTuple):
     """The words of a call of `ipexctl run`, for `ipexctl run --resume`."""
 
@@ -393,8 +422,15 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     is_followed: bool = True
     repeats_notes: bool = False
     """Show the notes on files left out of the project again."""
+    hosts: tuple[Host, ...] = ()
     hosts_from: str = ""
     """Source of the hosts, for the message that names the project."""
+    project: ProjectLocation = _NO_PROJECT
+    options: CallOptions = NO_OPTIONS
+    """The options that choose the same hosts and environment, for suggested commands."""
+    typed: TypedCall = NOT_TYPED
+    resumed: tuple[str, ...] = ()
+    """The chain of resumed runs, that of --resume last. They no longer use a tree."""
 
     @property
     def script(self) -> str:
@@ -407,13 +443,30 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
         return self.min_hosts is not None or self.spares > 0
 
     @property
+    def executed_path(self) -> str:
+        """The path that hosts must have if the project is not synced: the script, else the working directory."""
+        if self.sync:
+            return ""
+        cwd = self.project.root / self.project.subdirectory
+        return os.path.normpath(cwd / self.project.command[0] if self.kind == "script" else cwd)
+
+    @property
+    def work_path(self) -> str:
+        """The ranks' directory: below their tree, or this machine's if the project is not synced."""
+        subdirectory = self.project.subdirectory
+        return subdirectory if self.sync else os.path.normpath(self.project.root / subdirectory)
+
+    @property
     def is_exclusive(self) -> bool:
         """True if it starts only where no other run is."""
         return self.exclusive or self.wait is not None
 
 
-_ONLY_HERE: Final = ("notify", "secret_files", "timeout", "accelerate", "repeats_notes", "hosts_from")
-"""Fields for this machine only; --notify may contain a token."""
+_ONLY_HERE: Final = (
+    *("notify", "secret_files", "timeout", "accelerate", "repeats_notes"),
+    *("hosts", "hosts_from", "project", "options", "typed"),
+)
+"""Fields for this machine only; --notify, also as it was typed, may contain a token."""
 
 
 def asked_of(spec: RunSpec) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import CallError, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
@@ -17,59 +16,55 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.context import is_everywhere
 from ipexctl.run.start.exclusive import look_at_runs
 from ipexctl.run.start.preflight.before_install import check_before_install
 from ipexctl.run.start.request import StartFailure
-from ipexctl.run.start.resume import hosts_to_look_at, resumed_call
+from ipexctl.run.start.resume import hosts_to_look_at, resumed_spec
+from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.spec import RunSpec
 from ipexctl.stack.install import find_unchanged, install
 from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
 from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.sync.project import Project
 
-if TYPE_CHECKING:
-    from ipexctl.api.run import RunWatcher  # which imports this module when a run needs it
-
 
 def on_hosts_left(
-    call: RunCall, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
-) -> RunCall:
-    """The call that restarts the record's run on its hosts that answer.
+    spec: RunSpec, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
+) -> RunSpec:
+    """What restarts the record's run on its hosts that answer.
 
     `typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive.
     """
-    outcomes = look_at_runs(hosts_to_look_at(call, record), pool)
+    outcomes = look_at_runs(hosts_to_look_at(spec, record), pool)
     looks = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
-    found = resumed_call(call, record, looks, typed)
+    found = resumed_spec(spec, record, looks, typed)
     if isinstance(found, Refusal):
-        raise CallError(found.reason, fix=call.options.apply(found.fix), exit_code=found.exit_code)
-    for host in call.hosts:
+        raise CallError(found.reason, fix=spec.options.apply(found.fix), exit_code=found.exit_code)
+    for host in spec.hosts:
         if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
             on_note(f"{host.name} is left out: {error.reason}")
     on_note(f"run {record.id} starts over on {fold(host.name for host in found.hosts)}")
     return found
 
 
-def request_of_run(call: RunCall, on_step: Callable[[str], None]) -> InstallRequest:
-    spec = call.spec
+def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequest:
     stack = StackRequest(spec.torch, spec.stack)
-    wanted = _request_of_project(call, stack, on_step) or install_request(
+    wanted = _request_of_project(spec, stack, on_step) or install_request(
         stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
     )
     return replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
 
 
-def _request_of_project(call: RunCall, stack: StackRequest, on_step: Callable[[str], None]) -> InstallRequest | None:
+def _request_of_project(spec: RunSpec, stack: StackRequest, on_step: Callable[[str], None]) -> InstallRequest | None:
     """Request for the packages of the project's own file, which was found, not named; None without a usable one.
 
     A file that can't be installed does not end the call: the script may not need what it names.
     """
-    spec = call.spec
     if not spec.takes_own_requirements or spec.packages or spec.requirements or spec.python is not None:
         return None
-    file = find_own_requirements(call.project.root)
+    file = find_own_requirements(spec.project.root)
     if file is None:
         return None
     option = f"-r {shlex.quote(os.path.relpath(file.path))}"
@@ -90,17 +85,17 @@ def _request_of_project(call: RunCall, stack: StackRequest, on_step: Callable[[s
 
 
 def install_first(
-    call: RunCall, pool: SessionPool, watcher: RunWatcher, reading: Future[Project] | None
+    spec: RunSpec, pool: SessionPool, watcher: RunWatcher, reading: Future[Project] | None
 ) -> tuple[HostFacts, ...] | InstallReport | StartFailure:
     """Install the environment on hosts that lack it, as `ipexctl install` does.
 
     Return the hosts' facts if nothing had to be installed, so they still hold. Without --stack and --torch the hosts
     get the environment of the others.
     """
-    hosts, spec = call.hosts, call.spec
+    hosts = spec.hosts
     if reading is not None:
         reading.result()  # refuse a project that can't be sent first
-    wanted = request_of_run(call, watcher.on_step)
+    wanted = request_of_run(spec, watcher.on_step)
     is_any = wanted.env == EnvRequest(StackRequest())
     unchanged = run_in_background(lambda: None if is_any else find_unchanged(hosts, wanted, pool), "environment")
     # Read all answers: an abandoned gather cancels the pool.
@@ -109,7 +104,7 @@ def install_first(
     if (is_there and is_any) or unchanged.result() is not None:
         return probed
     if not is_there:
-        checked = check_before_install(hosts, spec, pool, call.project, probed, wanted)
+        checked = check_before_install(spec, pool, probed, wanted)
         if isinstance(checked, StartFailure):
             return checked
         if checked:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -25,7 +26,6 @@ from ipexctl.api.interruptible import check_lists, check_types, interruptible, r
 from ipexctl.api.known_runs import CallWatcher, RunList, stop
 from ipexctl.api.known_runs import ps as list_runs
 from ipexctl.api.open_hosts import HostOutput, OpenHosts, open_sessions
-from ipexctl.api.run import RunWatcher
 from ipexctl.api.run import run as start_run
 from ipexctl.api.run_handle import Run
 from ipexctl.call_options import CallOptions, option_text
@@ -48,13 +48,13 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.pipeline import PlannedRun, StartedRun
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_packages, check_ranks, check_request, read_exports, run_spec
 from ipexctl.run.start.resume import refuse_job
+from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.run.uninstall import UninstallReport
-from ipexctl.spec import CommandKind, RankOptions, RunOptions, StartOptions
+from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec, StartOptions
 from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.env.envs import EnvsReport
 from ipexctl.stack.install_context import InstallReport
@@ -313,7 +313,7 @@ class Cluster:
         before: it starts over on its hosts that answer.
         """
         check_lists(with_=with_, requirement=requirement)
-        call = self._checked(
+        spec = self._checked(
             script,
             args,
             options,
@@ -333,7 +333,7 @@ class Cluster:
         if resume is not None:
             resumed = (resume if isinstance(resume, Run) else Run.find(resume)).record
             refuse_job(resumed)
-        return Run(interruptible(partial(self._start, call, resumed)), on_line=self._on_line)
+        return Run(interruptible(partial(self._start, spec, resumed)), on_line=self._on_line)
 
     def plan(
         self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
@@ -341,11 +341,11 @@ class Cluster:
         """Plan a run and start nothing: its ranks, their variables with reasons, the mpirun line."""
         given: dict[str, Any] = dict(options)
         command = {name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given}
-        call = self._checked(script, args, given, **command)
-        result = interruptible(lambda cancel: start_run(call, _WatchedStart(self, call.hosts, cancel), dry_run=True))
+        spec = self._checked(script, args, given, **command)
+        result = interruptible(lambda cancel: start_run(spec, _WatchedStart(self, spec.hosts, cancel), dry_run=True))
         if isinstance(result, PlannedRun):
             return result.plan
-        raise _call_error(call, result)
+        raise _call_error(spec, result)
 
     def ps(self, *, running: bool = False, newest: int | None = None) -> RunList:
         """List the runs that were started from this machine, on any hosts, with their states."""
@@ -368,7 +368,7 @@ class Cluster:
         env_file: Sequence[str | Path] = (),
         notify: str = "",
         **others: Any,
-    ) -> RunCall:
+    ) -> RunSpec:
         check_lists(args=args, command=command, export=export, env_file=env_file)
         if sum(map(bool, (script, module, command))) != 1:
             raise UserError(
@@ -392,7 +392,9 @@ class Cluster:
             iface=self._iface,
             timeout=self._timeout,
             secret_files=(*files, *private_keys(self.hosts)),
+            hosts=self.hosts,
             hosts_from=self._source,
+            options=self._options,
             is_followed=False,
             notify=notify,
             **others,
@@ -400,18 +402,18 @@ class Cluster:
         check_request(spec)
         check_packages(spec)
         check_ranks(spec, self.hosts)
-        return RunCall(self.hosts, spec, locate_project(spec, Path.cwd()), options=self._options)
+        return replace(spec, project=locate_project(spec, Path.cwd()))
 
-    def _start(self, call: RunCall, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:
+    def _start(self, spec: RunSpec, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:
         if resumed is not None:
-            with self._sessions(cancel, call.hosts) as pool:
-                call = on_hosts_left(call, resumed, pool, self._tell)
+            with self._sessions(cancel, spec.hosts) as pool:
+                spec = on_hosts_left(spec, resumed, pool, self._tell)
             if cancel.thrown:
                 raise Cancelled("the program was interrupted before the run was started")
-        result = start_run(call, _WatchedStart(self, call.hosts, cancel))
+        result = start_run(spec, _WatchedStart(self, spec.hosts, cancel))
         if isinstance(result, StartedRun):
             return result.record
-        raise _call_error(call, result)
+        raise _call_error(spec, result)
 
     def _call(self, step: Callable[[OpenHosts], T]) -> T:
         def work(cancel: Cancel) -> T:
@@ -434,15 +436,15 @@ class Cluster:
             self._on_line(f"{event.host or 'this machine'}: {event.what}")
 
 
-def _call_error(call: RunCall, result: object) -> CallError:
+def _call_error(spec: RunSpec, result: object) -> CallError:
     if isinstance(result, StartFailure):
-        failure = result.with_call_options(call.options)
+        failure = result.with_call_options(spec.options)
         return CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
     assert isinstance(result, InstallReport)
     failed = next(host for host in result.hosts if host.status in ("failed", "unreachable"))
     return CallError(
         f"the install failed: {failed.host.name}: {failed.reason}",
-        fix=call.options.apply(failed.fix),
+        fix=spec.options.apply(failed.fix),
         exit_code=result.exit_code,
     )
 

@@ -1,4 +1,4 @@
-"""Makes a `RunCall` from the line of a command that plans a launch (`run`, `export`). Contacts no host.
+"""Makes a `RunSpec` from the line of a command that plans a launch (`run`, `export`). Contacts no host.
 
 The words after the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A
 typed option wins over the pasted line, the line over an accelerate config and files of defaults. Words after the script
@@ -14,12 +14,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from ipexctl.call_options import CallOptions, option_text
-from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_options import LaunchLine, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, is_on_command_line
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
@@ -27,18 +26,14 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.option_declaration import values_of
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request, read_exports, run_spec
+from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec
 from ipexctl.sync.root import find_root
 from ipexctl.text import expanded
 from ipexctl.ui.messages import print_refusal
-
-if TYPE_CHECKING:
-    from ipexctl.run.start.pipeline import PlannedRun
 
 _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
@@ -60,7 +55,7 @@ def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: H
     )
 
 
-def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
+def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunSpec:
     """Raises a UserError for contradictions, before any host is contacted."""
     targets, home = line.targets, line.home
     if line.module is None and not line.words:
@@ -104,18 +99,21 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
         from ipexctl.launch.accelerate_config import with_config
 
         spec = with_config(spec, found, len(hosts))
-    spec = replace(spec, hosts_from=selection.source, secret_files=(*spec.secret_files, *private_keys(hosts)))
+    options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
+    spec = replace(
+        spec,
+        hosts=hosts,
+        hosts_from=selection.source,
+        secret_files=(*spec.secret_files, *private_keys(hosts)),
+        options=options,
+    )
     check_request(spec)
     check_ranks(spec, hosts, ranks)
-    options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
-    return RunCall(
-        hosts,
-        spec,
-        locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)),
-        ranks,
-        options,
-        tuple(note for note in (pasted.note_on(len(hosts)) if pasted else "", note_on_arguments(ctx, spec)) if note),
-    )
+    spec = replace(spec, project=locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)))
+    for note in (pasted.note_on(len(hosts)) if pasted else "", note_on_arguments(ctx, spec)):
+        if note:
+            line.output.print_note(f"note: {note}")
+    return spec
 
 
 def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions) -> str:
@@ -166,30 +164,17 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} stand before the script"
 
 
-def plan_or_exit(
-    call: RunCall,
-    output: Output,
-    pool: SessionPool,
-    interrupt: Interrupt,
-    *,
-    run: str,
-    schema: str,
-    checks_logins: bool = True,
-) -> PlannedRun:
-    """Plan the run without starting it; if it cannot start, print why and exit."""
-    from ipexctl.run.start import pipeline
+class PrintedStart(StartWatcher):
+    """Prints steps and notes to stderr."""
 
-    planned = pipeline.plan_run(
-        call,
-        pool,
-        run=run,
-        on_step=output.print_note,
-        on_note=lambda text: output.print_note(f"note: {text}"),
-        checks_logins=checks_logins,
-    )
-    if not isinstance(planned, StartFailure):
-        return planned
-    raise interrupt.or_exit(refuse_plan(planned.with_call_options(call.options), output, schema))
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def on_step(self, text: str) -> None:
+        self._output.print_note(text)
+
+    def on_note(self, text: str) -> None:
+        self._output.print_note(f"note: {text}")
 
 
 def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:

@@ -18,8 +18,7 @@ from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_modul
 from ipexctl.commands.shared_options import Output, option
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.start.call import RunCall
-from ipexctl.spec import TypedCall
+from ipexctl.spec import RunSpec, TypedCall
 from ipexctl.text import printable
 
 RESUME: Final = option(
@@ -106,14 +105,14 @@ def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Wor
 
 
 def on_hosts_left(
-    call: RunCall, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
-) -> RunCall:
-    """The call for its hosts that answer. Raises a CallError if none does, or the run is alive."""
+    spec: RunSpec, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
+) -> RunSpec:
+    """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.api.before_run import on_hosts_left as find
     from ipexctl.commands.target_hosts import session_pool
     from ipexctl.run.start.resume import hosts_to_look_at
 
-    with session_pool(line.targets, hosts=hosts_to_look_at(call, record), quiet=True) as (pool, interrupt):
-        found = find(call, record, pool, output.print_note, typed=typed)
+    with session_pool(line.targets, hosts=hosts_to_look_at(spec, record), quiet=True) as (pool, interrupt):
+        found = find(spec, record, pool, output.print_note, typed=typed)
     interrupt.check()
     return found

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
-from ipexctl.api.run import RunWatcher
-from ipexctl.api.run import run as run_call
+from ipexctl.api.run import run
 from ipexctl.commands.launch_options import HELP_ALL, LaunchLine
 from ipexctl.commands.resumed_call import RESUME, ResumingCommand, on_hosts_left
 from ipexctl.commands.shared_options import (
@@ -36,12 +35,12 @@ from ipexctl.commands.shared_options import (
 from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
-from ipexctl.node.common.plan import SCHEMA, OtherRun, to_json
+from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
 from ipexctl.remote.outcome import Watch
 from ipexctl.run.ranks import RankSet, parse_ranks
 from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, save_failed_call
-from ipexctl.run.start.call import RunCall
-from ipexctl.spec import StartOptions
+from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.spec import RunSpec, StartOptions
 from ipexctl.text import counted
 from ipexctl.ui.messages import print_message, print_refusal
 
@@ -110,26 +109,25 @@ def run_command(
         from ipexctl.run.notify import check_notify
 
         check_notify(notify)
-    call = read_launch_call(ctx, line, parse_ranks(ranks))
+    shown_ranks = parse_ranks(ranks)
+    outcome.begin_events(view, shown_ranks, quiet=output.quiet)
+    spec = read_launch_call(ctx, line, shown_ranks)
     spec = replace(
-        call.spec,
+        spec,
         launcher=line.start.launcher,
         notify=notify,
         is_followed=not detach,
-        install=install or call.spec.install,
-        packages=(*(packages or ()), *call.spec.packages),
+        install=install or spec.install,
+        packages=(*(packages or ()), *spec.packages),
         requirements=tuple(requirements or ()),
         takes_own_requirements=not no_requirements,
+        typed=ctx.obj["typed"],
     )
     check_packages(spec)
-    call = replace(call, spec=spec, typed=ctx.obj["typed"])
     if resume_run is not None:
-        call = on_hosts_left(call, ctx.obj["resumed"], line, ctx.obj["given"], output)
-    outcome.begin_events(view, call.ranks, quiet=output.quiet)
-    for note in call.notes:
-        output.print_note(f"note: {note}")
-    shown = RunOfCall(call, line, view, outcome, dry_run=dry_run)
-    result = run_call(call, shown, dry_run=dry_run)
+        spec = on_hosts_left(spec, ctx.obj["resumed"], line, ctx.obj["given"], output)
+    shown = RunOfCall(spec, shown_ranks, line, view, outcome, dry_run=dry_run)
+    result = run(spec, shown, dry_run=dry_run)
     from ipexctl.run.start.pipeline import StartedRun
 
     if not isinstance(result, StartedRun) or result.exit_code is None:
@@ -170,9 +168,16 @@ class RunOfCall(RunWatcher):
     """Without -v, so that the first lines of the ranks stay in sight."""
 
     def __init__(
-        self, call: RunCall, line: RunLine, view: ViewOptions, outcome: CallOutcome, *, dry_run: bool = False
+        self,
+        spec: RunSpec,
+        ranks: RankSet,
+        line: RunLine,
+        view: ViewOptions,
+        outcome: CallOutcome,
+        *,
+        dry_run: bool = False,
     ) -> None:
-        self._call, self._line, self._output = call, line, line.output
+        self._spec, self._ranks, self._line, self._output = spec, ranks, line, line.output
         self._view, self._outcome, self._dry_run = view, outcome, dry_run
         self._interrupt: Interrupt | None = None
         self._pool: SessionPool | None = None
@@ -183,7 +188,7 @@ class RunOfCall(RunWatcher):
     def sessions(self) -> Iterator[SessionPool]:
         from ipexctl.commands.target_hosts import session_pool
 
-        hosts, targets = self._call.hosts, self._line.targets
+        hosts, targets = self._spec.hosts, self._line.targets
         if self._interrupt is not None:  # again, after the run
             with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
                 yield pool
@@ -221,9 +226,12 @@ class RunOfCall(RunWatcher):
             with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
                 show(report, quiet=self._output.quiet, no_color=self._output.no_color)
 
+    def on_planned(self, plan: Plan) -> None:
+        self._ranks.within(plan.world_size)
+
     def on_started(self, run: StartedRun) -> None:
         self._outcome.needs_note = False
-        is_followed = self._call.spec.is_followed
+        is_followed = self._spec.is_followed
         assert self._pool is not None
         self._session = self._pool.detach(run.record.node0) if is_followed else None
         self._pool.close()
@@ -239,7 +247,7 @@ class RunOfCall(RunWatcher):
         return watch_run(
             run.record,
             self._view,
-            self._call.ranks,
+            self._ranks,
             self._output,
             started=(self._session, run.launch.follow) if self._session is not None else None,
             interrupt=self._interrupt,
@@ -269,7 +277,7 @@ class RunOfCall(RunWatcher):
         if not isinstance(result, StartFailure):
             code = result.exit_code if interrupt.code is None else interrupt.code
             return self._outcome.ended("the install failed" if interrupt.code is None else "", code)
-        failure = result.with_call_options(self._call.options)
+        failure = result.with_call_options(self._spec.options)
         if self._dry_run:
             return interrupt.or_exit(refuse_plan(failure, self._output, SCHEMA))
         return self._outcome.not_started(failure, interrupt)

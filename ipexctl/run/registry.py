@@ -67,8 +67,6 @@ class RunRecord:
     options: CallOptions = NO_OPTIONS
     """The options that chose its hosts and environment, for commands to type next."""
     typed: TypedCall = NOT_TYPED
-    resumed: tuple[str, ...] = ()
-    """The runs that it resumes, the first one first."""
 
     @cached_property
     def plan(self) -> Plan:

@@ -17,7 +17,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRecord
-from ipexctl.spec import TypedCall
+from ipexctl.spec import RunSpec
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.project import Project
 from ipexctl.sync.root import owner_here, real_path, tree_name
@@ -36,8 +36,10 @@ def named_files(tree: ast.Module) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))[:_MOST_NAMES]
 
 
-def unsent_note(script: str, names: Collection[str], project: Project, typed: TypedCall) -> tuple[str, ...]:
+def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
     """A note on files that the script names and the hosts do not get, if there are any."""
+    script, typed = spec.project.script, spec.typed
+    names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
     found = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
     if not found:
@@ -45,9 +47,8 @@ def unsent_note(script: str, names: Collection[str], project: Project, typed: Ty
     options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
     line = shlex.join(("ipexctl", "run", *options, *typed.options, *typed.words) if typed.words else options)
     them = "it" if len(found) == 1 else "them"
-    return (
-        f"{script} names {join_words(found)}, but an ignore file keeps {them} from the hosts; to send {them}: {line}",
-    )
+    kept = f"{spec.script} names {join_words(found)}, but an ignore file keeps {them} from the hosts"
+    return (f"{kept}; to send {them}: {line}",)
 
 
 def _ends(path: str) -> Iterator[str]:

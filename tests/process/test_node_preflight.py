@@ -24,7 +24,7 @@ from ipexctl.remote.node_call import script_text
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.paths import CheckedPaths, check_paths
 from ipexctl.run.start.request import StartError
-from ipexctl.spec import RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 from tls_helpers import serving
 
 SSH = """#!/bin/sh
@@ -218,10 +218,10 @@ def bindings(tmp_path: Path) -> Path:
     return package
 
 
-def checked(mpi: Path | str = "auto", unsynced: str = "", **options: Any) -> CheckedPaths:
-    request = RunSpec("script", ("train.py",), mpi=str(mpi), **options)
+def checked(mpi: Path | str = "auto", **options: Any) -> CheckedPaths:
+    spec = RunSpec("script", ("train.py",), hosts=(Host("localhost", "localhost"),), mpi=str(mpi), **options)
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=2) as pool:
-        found = check_paths([Host("localhost", "localhost")], request, pool, unsynced)
+        found = check_paths(spec, pool)
     assert isinstance(found, CheckedPaths), found
     return found
 
@@ -270,10 +270,11 @@ def test_what_ranks_execute_below_a_directory_of_others_is_noted(tmp_path: Path,
         (shared / "python").symlink_to(sys.executable)
         (shared / "setup.sh").touch()
         named: dict[str, Any] = {"python": f"{shared}/python", "setup": f"{shared}/setup.sh"}
-        assert checked(unsynced=f"{shared}/project", **named).notes == ()
+        project = ProjectLocation(shared, ".", ("project",))
+        assert checked(sync=False, project=project, **named).notes == ()
         os.chown(shared, 47001 if is_others else 0, 0)
         shared.chmod(0o755 if is_others else 0o777)
-        notes = checked(unsynced=f"{shared}/project", **named).notes
+        notes = checked(sync=False, project=project, **named).notes
         assert [note.partition(" on localhost: ")[0] for note in notes] == [
             f"--no-sync {shared}/project",
             f"--setup {shared}/setup.sh",
@@ -282,6 +283,6 @@ def test_what_ranks_execute_below_a_directory_of_others_is_noted(tmp_path: Path,
         assert all(str(shared) in note and "another account" in note for note in notes)
         shared.chmod(0o1777)
         os.chown(shared, 0, 0)
-        assert checked(unsynced=f"{shared}/project", **named).notes == ()
+        assert checked(sync=False, project=project, **named).notes == ()
     finally:
         shutil.rmtree(place)

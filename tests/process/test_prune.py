@@ -347,8 +347,8 @@ def test_only_local_copies_of_ended_runs_are_pruned(tmp_path: Path) -> None:
     assert len(register.all()) == 6
     prune_local(register, keep)
     assert [record.id for record in register.all()] == ["r1", "r2", "r3", "r4", "r5"]
-    assert not (tmp_path / "r3").exists()
-    assert (tmp_path / "r4").exists()
+    assert [path.name for path in (tmp_path / "r3").iterdir()] == ["plan.json"]
+    assert (tmp_path / "r4/ranks").exists()
     assert {gone.id for gone in prune_local(register, keep, over={"r2"})} == {"r2"}
     assert {gone.id for gone in prune_local(register, RetentionLimits(gb=0.0003, newest=0))} == {"r5"}
     assert prune_local(register, RetentionLimits(newest=10), over={"r1", "r4"}) == []

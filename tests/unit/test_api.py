@@ -14,20 +14,19 @@ import pytest
 from ipexctl.api import before_run
 from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.pipeline import StartedRun
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartFailure
-from ipexctl.spec import RunSpec
+from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.stack.resolve.model import StackRequest
 
 HERE = Host("localhost", "localhost")
-CALL = RunCall((HERE,), RunSpec("script", ("train.py",)), ProjectLocation(Path("/p"), ".", ("train.py",)))
+SPEC = RunSpec("script", ("train.py",), hosts=(HERE,), project=ProjectLocation(Path("/p"), ".", ("train.py",)))
 RECORD: Any = SimpleNamespace(id="r")
 STARTED: Any = StartedRun(RECORD, RECORD, ("a note",))
 
 
-class Recorded(api.RunWatcher):
+class Recorded(RunWatcher):
     """Records the events; the run ends with this exit code."""
 
     def __init__(self, code: int = 0, *, is_cancelled: bool = False) -> None:
@@ -65,7 +64,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         given[-1].removed = True
 
     monkeypatch.setattr("ipexctl.run.start.pipeline.start_run", submit)
-    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda call, *_, **__: call)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda spec, *_, **__: spec)
     monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
     monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
     monkeypatch.setattr(before_run, "install_first", lambda *_: found["install_first"])
@@ -77,7 +76,7 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
     code: int, after: list[str], answers: dict[str, Any]
 ) -> None:
     watcher = Recorded(code)
-    assert api.run(CALL, watcher) == replace(STARTED, exit_code=code)
+    assert api.run(SPEC, watcher) == replace(STARTED, exit_code=code)
     assert watcher.events == ["open", "a note", "started", "follow", "close", *after]
     assert hasattr(watcher.pool, "removed") == bool(after)
 
@@ -85,12 +84,9 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
 def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: Path, answers: dict[str, Any]) -> None:
     (tmp_path / "requirements.txt").write_text("torch==2.13\n")
     project = ProjectLocation(tmp_path, ".", ("train.py",))
-    watcher, call = (
-        Recorded(),
-        replace(CALL, spec=replace(CALL.spec, install=True, takes_own_requirements=True), project=project),
-    )
-    planned: Any = api.run(call, watcher, dry_run=True)
-    assert planned.spec.torch == "2.13"
+    watcher, spec = Recorded(), replace(SPEC, install=True, takes_own_requirements=True, project=project)
+    planned: Any = api.run(spec, watcher, dry_run=True)
+    assert planned.torch == "2.13"
     assert watcher.events == ["open", "close"]
     assert answers["probed"] is None
 
@@ -99,30 +95,30 @@ def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: P
 def test_a_detached_run_is_followed_only_to_stop_it_after_a_signal(
     is_cancelled: bool, last: str, answers: dict[str, Any]
 ) -> None:
-    watcher, call = Recorded(is_cancelled=is_cancelled), replace(CALL, spec=replace(CALL.spec, is_followed=False))
-    assert (api.run(call, watcher) == STARTED) is not is_cancelled
+    watcher, spec = Recorded(is_cancelled=is_cancelled), replace(SPEC, is_followed=False)
+    assert (api.run(spec, watcher) == STARTED) is not is_cancelled
     assert watcher.events[-2] == last
 
 
 @pytest.mark.parametrize("failed", [StartFailure("no"), SimpleNamespace(exit_code=1)])
 def test_nothing_starts_if_the_install_fails(failed: Any, answers: dict[str, Any]) -> None:
-    watcher, call = Recorded(), replace(CALL, spec=replace(CALL.spec, install=True))
+    watcher, spec = Recorded(), replace(SPEC, install=True)
     answers["install_first"] = failed
-    assert api.run(call, watcher) == failed
+    assert api.run(spec, watcher) == failed
     assert answers["probed"] is None
 
 
 def test_facts_that_still_hold_after_an_install_are_not_gathered_again(answers: dict[str, Any]) -> None:
     facts: Any = ("facts of localhost",)
     answers["install_first"] = facts
-    api.run(replace(CALL, spec=replace(CALL.spec, install=True)), Recorded())
+    api.run(replace(SPEC, install=True), Recorded())
     assert answers["probed"] == facts
 
 
 def test_a_run_that_did_not_start_is_not_followed(answers: dict[str, Any]) -> None:
     answers["start_run"] = failure = StartFailure("no")
     watcher = Recorded()
-    assert api.run(CALL, watcher) == failure
+    assert api.run(SPEC, watcher) == failure
     assert watcher.events == ["open", "close"]
 
 
@@ -146,8 +142,8 @@ def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_al
     if open_to_all:
         (tmp_path / open_to_all).chmod(0o777)
     notes: list[str] = []
-    spec = replace(CALL.spec, install=True, takes_own_requirements=True)
-    call = replace(CALL, spec=spec, project=ProjectLocation(tmp_path, ".", ("train.py",)))
-    request = before_run._request_of_project(call, StackRequest(stack="torch"), notes.append)
+    project = ProjectLocation(tmp_path, ".", ("train.py",))
+    spec = replace(SPEC, install=True, takes_own_requirements=True, project=project)
+    request = before_run._request_of_project(spec, StackRequest(stack="torch"), notes.append)
     assert (request is not None) is is_taken
     assert is_taken or f"{tmp_path}/{open_to_all}" in notes[0]

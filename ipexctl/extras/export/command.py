@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import typer
 from typer.core import TyperGroup
 
-from ipexctl.commands.launch_call import plan_or_exit, read_launch_call
+from ipexctl.commands.launch_call import PrintedStart, read_launch_call, refuse_plan
 from ipexctl.commands.launch_options import LaunchLine, ScriptCommand
 from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.commands.target_hosts import session_pool
@@ -29,7 +29,7 @@ from ipexctl.extras.export.slurm import to_slurm
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of
-from ipexctl.run.start.call import RunCall
+from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.sync.root import real_path
 from ipexctl.ui.messages import print_message
@@ -81,11 +81,11 @@ def accelerate(
     """
     from ipexctl.extras.export.accelerate import to_accelerate
 
-    call, planned = _plan(ctx, line)
+    spec, planned = _plan(ctx, line)
     hostfile = mpirun_hostfile or "mpirun-hostfile"
     env = planned.context.env
     exported = to_accelerate(planned.plan, env.packages, hostfile, has_ccl=env.ccl)
-    _print(exported, line.output, _lost(ctx, call, planned.plan))
+    _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
 @subcommand(export_command, "slurm", cls=ScriptCommand, context_settings=SETTINGS)
@@ -102,8 +102,8 @@ def slurm(
     \b
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch
     """
-    call, planned = _plan(ctx, line)
-    cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.spec.iface
+    spec, planned = _plan(ctx, line)
+    cwd, name, iface = str(spec.project.root / spec.project.subdirectory), _job_name(spec), spec.iface
     interface = iface if iface and "/" not in iface else None
     exported = to_slurm(
         planned.plan,
@@ -112,9 +112,9 @@ def slurm(
         planned.context.setup,
         launcher=launcher,
         iface=interface,
-        env_name=call.spec.env,
+        env_name=spec.env,
     )
-    _print(exported, line.output, _lost(ctx, call, planned.plan))
+    _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
 @subcommand(export_command, "mpijob", cls=ScriptCommand, context_settings=SETTINGS)
@@ -134,11 +134,9 @@ def mpijob(
     Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
     """
     _check_image(image)
-    call, planned = _plan(ctx, line)
-    exported = to_mpijob(
-        planned.plan, _job_name(call), image, restarts=call.spec.max_restarts, **_pod_resources(planned)
-    )
-    _print(exported, line.output, _lost(ctx, call, planned.plan))
+    spec, planned = _plan(ctx, line)
+    exported = to_mpijob(planned.plan, _job_name(spec), image, restarts=spec.max_restarts, **_pod_resources(planned))
+    _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
 @subcommand(export_command, "shell", cls=ScriptCommand, context_settings=SETTINGS)
@@ -148,20 +146,24 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     \b
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
-    call, planned = _plan(ctx, line)
-    tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")
-    root = str(call.project.root) if call.spec.sync else None
-    secret_files = secret_files_below(real_path(call.project.root), call.spec.secret_files)
-    exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, secret_files)
-    _print(exported, line.output, _lost(ctx, call, planned.plan))
+    spec, planned = _plan(ctx, line)
+    tree = planned.plan.cwd.removesuffix(f"/{spec.project.subdirectory}")
+    root = str(spec.project.root) if spec.sync else None
+    secret_files = secret_files_below(real_path(spec.project.root), spec.secret_files)
+    exported = to_shell(planned.plan, spec.hosts, root, tree, planned.context.setup, secret_files)
+    _print(exported, line.output, _lost(ctx, spec, planned.plan))
 
 
-def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
+def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
     """Plan as a dry run does, without checking logins between the hosts: a script names the logins that it needs."""
-    call = read_launch_call(ctx, line)
+    from ipexctl.run.start.pipeline import PlannedRun, plan_run
+
+    spec = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
-        planned = plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA, checks_logins=False)
-        return call, planned
+        planned = plan_run(spec, pool, PrintedStart(line.output), "by-hand", checks_logins=False)
+        if isinstance(planned, PlannedRun):
+            return spec, planned
+    raise interrupt.or_exit(refuse_plan(planned.with_call_options(spec.options), line.output, SCHEMA))
 
 
 class _Resources(TypedDict):
@@ -183,12 +185,12 @@ def _check_image(image: str) -> None:
         raise UserError(f"--image {quoted(image)} is not an image name", fix="use a name such as registry/me/train:1")
 
 
-def _job_name(call: RunCall) -> str:
-    return Path(call.spec.script).stem
+def _job_name(spec: RunSpec) -> str:
+    return Path(spec.script).stem
 
 
-def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
-    lost = _lost_options(ctx, call)
+def _lost(ctx: typer.Context, spec: RunSpec, plan: Plan) -> list[str]:
+    lost = _lost_options(ctx, spec)
     if plan.allreduce.mode == "shared":
         lost.append(
             "ranks of one host add gradients up over gloo, because the files for shared memory exist only in a run"
@@ -196,11 +198,11 @@ def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
     return lost
 
 
-def _lost_options(ctx: typer.Context, call: RunCall) -> list[str]:
+def _lost_options(ctx: typer.Context, spec: RunSpec) -> list[str]:
     """Notes about options on the command line that the other launcher can't express, from their declarations."""
     notes = []
-    for field in fields(call.spec):
-        declaration, value = declaration_of(field), getattr(call.spec, field.name)
+    for field in fields(spec):
+        declaration, value = declaration_of(field), getattr(spec, field.name)
         # An option that is 0 or empty asks for nothing.
         if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
             continue

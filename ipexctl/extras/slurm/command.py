@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,14 +33,13 @@ from ipexctl.hosts.select import ENVIRONMENT
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.queue_wait import look
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.pool import check_pool
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
-    from ipexctl.extras.slurm.submission import SubmittedRun
-    from ipexctl.run.start.project import ProjectLocation
     from ipexctl.run.start.request import StartFailure
 
 SCHEMA = "ipexctl.submit/1"
@@ -85,38 +83,33 @@ def submit_command(
     \b
     Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py
     """
-    from ipexctl.commands.launch_call import note_on_arguments
+    from ipexctl.commands.launch_call import PrintedStart, note_on_arguments
 
     targets = targets_of_login(queue.slurm, targets)
-    login = _login(queue.slurm, targets)
-    spec, options, project = _read_call(ctx, queue, line, targets, home, login)
+    spec, options = _read_call(ctx, queue, line, targets, home)
     if note := note_on_arguments(ctx, spec):
         output.print_note(f"note: {note}")
     with open_pool(connect_options(targets, output)) as (pool, interrupt):
-        pool.warm((login,))
-        from ipexctl.extras.slurm.submission import Submission, SubmittedRun  # imported while the node is connected
+        pool.warm(spec.hosts)
+        from ipexctl.extras.slurm.submission import Submission  # imported while the node is connected
         from ipexctl.run.start.request import StartFailure
 
-        on_login = CallOptions(host_options(targets, home))
-        submission = Submission(login, spec, options, project, pool, output.print_note, _noting(output), on_login)
+        submission = Submission(spec, options, pool, PrintedStart(output))
         result = submission.plan() if dry_run else submission.submit()
         if isinstance(result, StartFailure):
             raise typer.Exit(_refused(result, output, interrupt.code))
-        if isinstance(result, SubmittedRun):
+        if isinstance(result, RunRecord):
             _report(result, pool, output)
         elif output.json:
-            print_json({"schema": SCHEMA, "script": result.script, "login": result.login, "path": result.path})
+            login, path = spec.hosts[0].name, f"{result.rundir}/slurm/job.sh"
+            print_json({"schema": SCHEMA, "script": result.text(), "login": login, "path": path})
         else:
-            sys.stdout.write(result.script)
+            sys.stdout.write(result.text())
     raise interrupt.or_exit(0)
 
 
-def _noting(output: Output) -> Callable[[str], None]:
-    return lambda text: output.print_note(f"note: {text}")
-
-
-def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
-    record, state, reason, fix, job = result.record, "unknown", "", "", ""
+def _report(record: RunRecord, pool: SessionPool, output: Output) -> None:
+    state, reason, fix, job = "unknown", "", "", ""
     try:
         known = look(pool.session(record.node0), record, pool.cancel)
         record, state, job = known.record, known.state, known.record.plan.job
@@ -176,12 +169,13 @@ def _login(name: str | None, targets: Targets) -> Host:
 
 
 def _read_call(
-    ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
-) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
+    ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home
+) -> tuple[RunSpec, QueueOptions]:
     from ipexctl.commands.launch_call import spec_of_line
     from ipexctl.run.start.project import locate_project
     from ipexctl.run.start.request import check_ranks, check_request
 
+    login = _login(queue.slurm, targets)
     if line.module is None and not line.words:
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
     options = QueueOptions(
@@ -195,7 +189,12 @@ def _read_call(
     )
     check_queue_options(options)
     spec = spec_of_line(ctx, line, targets, home, hosts_from=f"Slurm of {login.name}")
-    spec = replace(spec, secret_files=(*spec.secret_files, *private_keys((login,))))
+    spec = replace(
+        spec,
+        hosts=(login,),
+        secret_files=(*spec.secret_files, *private_keys((login,))),
+        options=CallOptions(host_options(targets, home)),
+    )
     check_request(spec)
     nodes = [Host(f"node{number}", "") for number in range(1, options.nodes + 1)]
     check_ranks(spec, nodes)
@@ -206,4 +205,5 @@ def _read_call(
             "--requeue without --checkpoint: the script would start over each time",
             fix="--checkpoint PATH, a file or directory that the script writes and reads at its start",
         )
-    return spec, replace(options, no_kill=spec.has_pool), locate_project(spec, current_directory())
+    spec = replace(spec, project=locate_project(spec, current_directory()))
+    return spec, replace(options, no_kill=spec.has_pool)

@@ -18,19 +18,17 @@ import secrets
 import shlex
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
-from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.node.common.plan import Plan
@@ -44,10 +42,11 @@ from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.preflight.imports import check_script, with_environment
-from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
+from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.records import new_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
+from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import RunSpec, asked_of
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
@@ -122,64 +121,44 @@ _OWN_DISKS: Final = frozenset(
 _LEAST_PYTHON: Final = (3, 10)
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedRun:
-    record: RunRecord
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSubmission:
-    script: str
-    login: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class Submission:
-    login: Host
-    spec: RunSpec
-    queue: QueueOptions
-    project: ProjectLocation
-    pool: SessionPool
-    on_step: Callable[[str], None]
-    note: Callable[[str], None]
-    login_options: CallOptions = NO_OPTIONS
-    """Options with which other commands reach the login node, from this call."""
+    def __init__(self, spec: RunSpec, queue: QueueOptions, pool: SessionPool, watcher: StartWatcher) -> None:
+        """The host of the spec is the login node."""
+        self.spec, self.queue, self.pool, self.watcher = spec, queue, pool, watcher
+        (self.login,) = spec.hosts
 
-    def plan(self) -> PlannedSubmission | StartFailure:
+    def plan(self) -> BatchScript | StartFailure:
         try:
-            query = self._begin_query(start_reading(self.spec, self.project, self.on_step), None)
+            query = self._begin_query(start_reading(self.spec, self.watcher.on_step), None)
             context = self._context(dry_run=True)
             self._look(context)
-            tree, _ = upload_project(query, self.spec, self.project, context, self.on_step)
-            script = self._script("RUN", context, tree, "0" * 32)
-            return PlannedSubmission(script.text(), self.login.name, f"{script.rundir}/slurm/job.sh")
+            tree, _ = upload_project(query, self.spec, context, self.watcher.on_step)
+            return self._script("RUN", context, tree, "0" * 32)
         except StartError as error:
-            return error.failure.with_call_options(self.login_options)
+            return error.failure.with_call_options(self.spec.options)
 
-    def submit(self) -> SubmittedRun | StartFailure:
+    def submit(self) -> RunRecord | StartFailure:
         run, registry, unreached = new_id(self.spec.script, time.time()), RunRegistry(), set[str]()
         note_secret_files(self.spec.secret_files)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
-                reading = start_reading(self.spec, self.project, self.on_step)
+                reading = start_reading(self.spec, self.watcher.on_step)
                 query = self._begin_query(reading, run)
                 if query is not None:
-                    release = partial(release_tree, query, (self.login,), self.spec, self.pool, lease=run)
+                    release = partial(release_tree, query, self.spec, self.pool, lease=run)
                     undo.callback(lambda: unreached.update(release()))
                 context = self._context()
                 has_package = self._look(context)
                 self._check_script(context)
                 if reading is not None:
                     reading.result()
-                tree, _ = upload_project(query, self.spec, self.project, context, self.on_step)
-                if self.spec.sync and (text := files_in_other_generations(tree, self.project, registry.all())):
-                    self.note(text)
+                tree, _ = upload_project(query, self.spec, context, self.watcher.on_step)
+                if self.spec.sync and (text := files_in_other_generations(tree, self.spec.project, registry.all())):
+                    self.watcher.on_note(text)
                 if not has_package:
                     self._send_package(context.home)
                 script = self._script(run, context, tree, secrets.token_hex(16))
-                connect = self.pool.connector.options
-                record = new_record(context, self._plan(script, context), self.project, self.login_options, connect)
+                record = new_record(context, self._plan(script, context), self.spec, self.pool.connector.options)
                 record = replace(record, transport=QUEUE.name)
                 registry.save(record)
                 undo.callback(registry.remove, run)
@@ -192,30 +171,29 @@ class Submission:
                     raise
                 undo.pop_all()
         except StartError as error:
-            return error.failure.with_call_options(self.login_options)
-        return SubmittedRun(record)
+            return error.failure.with_call_options(self.spec.options)
+        return record
 
     def _begin_query(self, reading: Future[Project] | None, lease: str | None) -> Future[ProjectSync] | None:
         of_login = replace(self.spec, iface=None)  # --iface is for the nodes of the job
-        return begin_query(reading, (self.login,), of_login, self.pool, lease=lease)
+        return begin_query(reading, of_login, self.pool, lease=lease)
 
     def _clean(self, script: str) -> frozenset[str]:
-        return clean_up((self.login,), script, self.pool)
+        return clean_up(self.spec.hosts, script, self.pool)
 
     def _context(self, *, dry_run: bool = False) -> Gathered:
         """What the login node has: home and environment, which the nodes share."""
-        unsynced = self.project.executed_path(self.spec)
-        context = gather((self.login,), self.spec, self.pool, unsynced=unsynced, dry_run=dry_run)
+        context = gather(self.spec, self.pool, dry_run=dry_run)
         for text in context.notes:
-            self.note(text)
+            self.watcher.on_note(text)
         return context
 
     def _check_script(self, context: Gathered) -> None:
-        script = self.project.script
+        script = self.spec.project.script
         if script is not None and self.spec.sync:
             found = with_environment(script, self.spec, context)
-            if text := check_script((self.login,), context.env.python, found, self.pool):
-                self.note(text)
+            if text := check_script(self.spec.hosts, context.env.python, found, self.pool):
+                self.watcher.on_note(text)
 
     def _run(self, script: str, label: str, data: bytes | None = None, timeout: float = JOB_UPLOAD) -> Captured:
         try:
@@ -262,7 +240,7 @@ class Submission:
             )
         disk = next((words[1] for words in found if words[0] == "disk" and len(words) > 1), "")
         if disk in _OWN_DISKS and not self._is_home_shared(context.home):
-            self.note(
+            self.watcher.on_note(
                 f"{context.home} is on {disk}, which is seldom shared: if the nodes don't share it, the job ends at "
                 "once and says so; use --home DIR with a shared directory"
             )
@@ -278,7 +256,7 @@ class Submission:
     def _send_package(self, home: str) -> None:
         name, fresh = package_name(), f".new-{secrets.token_hex(6)}"
         agent = shlex.quote(f"{home}/agent")
-        self.on_step(f"{self.login.name}: ipexctl's own package for the job, {len(own_package()) / 1e6:.1f} MB")
+        self.watcher.on_step(f"{self.login.name}: ipexctl's own package for the job, {len(own_package()) / 1e6:.1f} MB")
         script = (
             f"{use_home_or_fail(home, 'agent')}umask 077; mkdir -p {agent} && cd {agent} && mkdir {fresh} || exit 1\n"
             f"if tar -xzpf - -C {fresh} && {{ mv -T {fresh} {name} 2>/dev/null || [ -d {name}/ipexctl ]; }}\n"
@@ -294,8 +272,8 @@ class Submission:
             rundir=f"{context.home}/runs/{run}",
             python=context.env.python,
             package=f"{context.home}/agent/{package_name()}",
-            workdir=str(PurePosixPath(tree) / self.project.subdirectory),
-            words=words_of_run(self.spec, self.project.command, context.home),
+            workdir=str(PurePosixPath(tree) / self.spec.project.subdirectory),
+            words=words_of_run(self.spec, self.spec.project.command, context.home),
             options=self.queue,
             nonce=nonce,
         )

@@ -37,30 +37,27 @@ from ipexctl.trust.config import config_in, ssh_names_for
 
 
 def gather(
-    hosts: Sequence[Host],
     spec: RunSpec,
     pool: SessionPool,
     *,
-    unsynced: str = "",
     hub: HubUse = NO_USE,
-    work: str = "",
     dry_run: bool = False,
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
 ) -> Gathered:
     """Ask all hosts at once. Raises a StartError.
 
-    `unsynced`: a path that every host must have, because it is not synced. `hub`: what the script needs of a hub.
-    `work`: the ranks' directory, below their tree if relative. `probed`: the hosts' facts, if gathered before and
-    nothing was installed since. With `dry_run`, an environment that no host has is planned as `ipexctl install` would
-    make it. With `before_install`, the environment is only a Python that all hosts have, or none.
+    `hub`: what the script needs of a hub. `probed`: the hosts' facts, if gathered before and nothing was installed
+    since. With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
+    `before_install`, the environment is only a Python that all hosts have, or none.
     """
+    hosts = spec.hosts
     node0, *others = hosts
     starter = pool.connector.options.starter
     job = starter.job(os.environ)
     time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
-    paths = run_in_background(lambda: check_paths(hosts, spec, pool, unsynced), "paths")
-    of_hub = run_in_background(lambda: ask_hosts(hosts, spec, hub, work, pool), "hub")
+    paths = run_in_background(lambda: check_paths(spec, pool), "paths")
+    of_hub = run_in_background(lambda: ask_hosts(spec, hub, pool), "hub")
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), spec.home, pool.cancel) if others else Node0Files(), "node0"
     )
@@ -93,7 +90,7 @@ def gather(
     # An installed environment has the variables of its own setvars.sh.
     setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return Gathered(
-        tuple(hosts),
+        hosts,
         facts,
         addresses,
         home,

@@ -40,7 +40,6 @@ from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
 from ipexctl.run.retention import prune_local, read_limits
 from ipexctl.run.start.begin import Launch, clean_up
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.commit import find_commit
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
@@ -52,11 +51,12 @@ from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, install_by_run, install_command, with_environment
 from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
-from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
+from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.records import logind_notes, new_record, nodes_of
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_note, script_notes
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
+from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
 from ipexctl.spec import AccelerateConfig, RunSpec
@@ -81,19 +81,19 @@ class PlannedRun:
     context: Gathered
 
 
-@dataclass(frozen=True, slots=True)
 class _Start:
-    call: RunCall
-    pool: SessionPool
-    on_step: Callable[[str], None]
-    on_note: Callable[[str], None]
-    """Called with advice; each command to type in it has the options of the call."""
+    """What the steps share: the spec, the sessions, and whom they tell."""
 
-    @classmethod
-    def of(
-        cls, call: RunCall, pool: SessionPool, on_step: Callable[[str], None], on_note: Callable[[str], None]
-    ) -> _Start:
-        return cls(call, pool, on_step, lambda text: on_note(call.options.apply(text)))
+    def __init__(self, spec: RunSpec, pool: SessionPool, watcher: StartWatcher) -> None:
+        self.spec, self.pool, self.watcher = spec, pool, watcher
+        self._noted = set[str]()
+
+    def note(self, text: str) -> None:
+        """Once. Each command to type in it gets the options of the call."""
+        text = self.spec.options.apply(text)
+        if text not in self._noted:
+            self._noted.add(text)
+            self.watcher.on_note(text)
 
 
 class _Undo(ExitStack):
@@ -109,42 +109,32 @@ class _Undo(ExitStack):
 
 
 def plan_run(
-    call: RunCall,
-    pool: SessionPool,
-    *,
-    run: str,
-    on_step: Callable[[str], None],
-    on_note: Callable[[str], None],
-    checks_logins: bool = True,
+    spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN", *, checks_logins: bool = True
 ) -> PlannedRun | StartFailure:
     """The steps of `start_run` up to the first that changes something, for --dry-run and export.
 
     Without `checks_logins`, ranks are planned for an mpirun even if node0 cannot log in to the other hosts.
     """
-    spec, project = call.spec, call.project
     try:
         with ExitStack() as at_end:
-            reading = start_reading(spec, project, on_step)
-            query = begin_query(reading, call.hosts, spec, pool, lease=None, ended=call.resumed)
+            query = begin_query(start_reading(spec, watcher.on_step), spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context, plan = _plan(
-                _Start.of(call, pool, on_step, on_note), query, run, dry_run=True, checks_logins=checks_logins
-            )
-            tree, _ = upload_project(query, spec, project, context, on_step)
+            start = _Start(spec, pool, watcher)
+            context, plan = _plan(start, query, run, dry_run=True, checks_logins=checks_logins)
+            tree, _ = upload_project(query, spec, context, watcher.on_step)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
-            plan = plan._replace(notes=tuple(map(call.options.apply, notes)))
-            return PlannedRun(_plan_in(tree, plan, project), context)
+            plan = plan._replace(notes=tuple(map(spec.options.apply, notes)), cwd=_cwd_in(tree, spec))
+            return PlannedRun(plan, context)
     except StartError as error:
         return error.failure
 
 
 def start_run(
-    call: RunCall,
+    spec: RunSpec,
     pool: SessionPool,
+    watcher: StartWatcher,
     *,
-    on_step: Callable[[str], None],
-    on_note: Callable[[str], None],
     reading: Future[Project] | None = None,
     probed: Sequence[HostFacts] = (),
 ) -> StartedRun | StartFailure:
@@ -153,20 +143,13 @@ def start_run(
     `reading`: the project, if `start_reading` was called before. `probed`: the facts, if they were just gathered. If
     the logins that trust set up fail, and the ranks need none, it starts once more, without them.
     """
-    shown = set[str]()
-
-    def note_once(text: str) -> None:
-        if text not in shown:
-            shown.add(text)
-            on_note(text)
-
-    start = _Start.of(call, pool, on_step, note_once)
+    start = _Start(spec, pool, watcher)
     try:
         try:
             return _start_once(start, reading, probed)
         except _UnneededLogin as error:
             reason = error.failure.reason
-            start.on_note(f"{reason}; its ranks need no login and are started directly. To mend it: ipexctl trust")
+            start.note(f"{reason}; its ranks need no login and are started directly. To mend it: ipexctl trust")
             return _start_once(start, error.reading, (), no_logins=reason)
     except StartError as error:
         return error.failure
@@ -184,8 +167,7 @@ def _start_once(
     start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts], *, no_logins: str = ""
 ) -> StartedRun:
     """Raises a StartError; then nothing of the run is left. `no_logins`: why node0 cannot log in to the others."""
-    call, pool, on_step = start.call, start.pool, start.on_step
-    hosts, spec, project = call.hosts, call.spec, call.project
+    spec, pool, on_step = start.spec, start.pool, start.watcher.on_step
     registry, undo = RunRegistry(), _Undo()
     run = given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
@@ -197,45 +179,44 @@ def _start_once(
         reading, probed = None, ()  # the project and the hosts may have changed since
     with mark_pending(registry.directory, run, undo.unreached), undo:
         began = time.monotonic()
-        reading = reading or start_reading(spec, project, on_step)
-        query = begin_query(reading, hosts, spec, pool, lease=run, ended=call.resumed)
+        reading = reading or start_reading(spec, on_step)
+        query = begin_query(reading, spec, pool, lease=run)
         if query is not None:
-            undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
+            undo.on_hosts(partial(release_tree, query, spec, pool, lease=run))
         context, plan = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)
 
         _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
         preflight = _begin_preflight(start, context, plan, undo)
         _refuse_bad_project(reading)  # while no host has a file of the run
-        record = new_record(context, plan, project, call.options, pool.connector.options)
-        record = replace(record, typed=call.typed, resumed=call.resumed)
+        record = new_record(context, plan, spec, pool.connector.options)
         undo.callback(registry.remove, run)
         launch = Launch(record, pool, retention)
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
         try:
-            tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
-            arguments = {} if reading is None else unsynced_arguments(spec, project, reading.result().manifest, tree)
-            notes = check_data(hosts, spec, project.root, tree, pool, arguments)
-            if reading is not None and project.script is not None:
-                notes += unsent_note(project.script.name, project.script.files, reading.result(), call.typed)
+            tree, upload_seconds = upload_project(query, spec, context, on_step, preflight)
+            arguments = {} if reading is None else unsynced_arguments(spec, reading.result().manifest, tree)
+            notes = check_data(spec, tree, pool, arguments)
+            if reading is not None:
+                notes += unsent_note(spec, reading.result())
             for text in notes:
-                start.on_note(text)
-            if spec.sync and (text := files_in_other_generations(tree, project, registry.all())):
-                start.on_note(text)
-            plan = _plan_in(tree, plan, project)
-            refuse_lost_checkpoint(call, record.nodes, plan.cwd, context.home, pool, registry)
+                start.note(text)
+            if spec.sync and (text := files_in_other_generations(tree, spec.project, registry.all())):
+                start.note(text)
+            plan = plan._replace(cwd=_cwd_in(tree, spec))
+            refuse_lost_checkpoint(spec, record.nodes, plan, pool, registry)
             if text := check_resumed(record.nodes, spec, plan, pool):
-                start.on_note(text)
+                start.note(text)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
-            plan = plan._replace(commit=find_commit(project.root), before_start=before)
+            plan = plan._replace(commit=find_commit(spec.project.root), before_start=before)
             record = replace(record, source=plan)
             registry.save(record)
             launch.upload_jobs(plan, {export.name: export.value for export in spec.exports if export.secret})
 
             connectivity = preflight.result()
         except NoLogin as error:
-            if may_start_directly(context, plan, spec) and not project.needs_mpirun:
+            if may_start_directly(context, plan, spec) and not spec.project.needs_mpirun:
                 raise _UnneededLogin(error.failure, reading) from None
             raise
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
@@ -243,7 +224,7 @@ def _start_once(
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
+    notes = tuple(map(spec.options.apply, (*plan.notes, *logind_notes(context))))
     return StartedRun(record, launch, notes)
 
 
@@ -260,34 +241,29 @@ def _plan(
 ) -> tuple[Gathered, Plan]:
     """Gather what the plan needs, and make it; report notes. Raises a StartError, and a UserError for ranks to show
     that do not exist."""
-    call = start.call
-    spec, project = call.spec, call.project
-    unsynced = project.executed_path(spec)
-    hub, work = find_use(spec, project), project.work_path(spec)
-    context = gather(
-        call.hosts, spec, start.pool, unsynced=unsynced, hub=hub, work=work, dry_run=dry_run, probed=probed
-    )
+    spec = start.spec
+    context = gather(spec, start.pool, hub=find_use(spec), dry_run=dry_run, probed=probed)
     notes = list(context.notes)
     if dry_run:
         if query is not None:
             query.result()  # the project is named before any note
         while notes:  # also for a run that is refused
-            start.on_note(notes.pop(0))
-    context = replace(context, earlier_memory=earlier_memory(project.root, spec.script))
+            start.note(notes.pop(0))
+    context = replace(context, earlier_memory=earlier_memory(spec.project.root, spec.script))
     if no_logins:
         context = replace(context, node0=replace(context.node0, no_logins=no_logins))
-    plan = make_plan(context, spec, project, run)
+    plan = make_plan(context, spec, run)
     if checks_logins and needs_login_check(context, plan, spec):
         context = _check_logins(start, context, plan, dry_run=dry_run)
-        plan = make_plan(context, spec, project, run) if context.node0.no_logins else plan
-    call.ranks.within(plan.world_size)
+        plan = make_plan(context, spec, run) if context.node0.no_logins else plan
+    start.watcher.on_planned(plan)
     if not dry_run:
         _check_other_runs(start, plan, locks)
         notes += job_notes(context, is_followed=spec.is_followed)
         if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan)):
             notes.append(text)
-    for text in (*notes, *script_notes(context, plan, spec, project)):
-        start.on_note(text)
+    for text in (*notes, *script_notes(context, plan, spec)):
+        start.note(text)
     return context, plan
 
 
@@ -335,13 +311,13 @@ def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool
 
 def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
     """Locks of the hosts, for a run that wants them for itself. Raises a StartError."""
-    call = start.call
-    if not call.spec.is_exclusive:
+    spec = start.spec
+    if not spec.is_exclusive:
         return None
-    locks = lock_hosts(likely_nodes(call.hosts, call.spec), run, call.spec.wait, start.pool, start.on_step)
+    locks = lock_hosts(likely_nodes(spec), run, spec.wait, start.pool, start.watcher.on_step)
     undo.callback(locks.release)
     if locks.hiding:
-        start.on_note(
+        start.note(
             f"{fold(locks.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
             "seen there"
         )
@@ -352,7 +328,7 @@ def _check_other_runs(start: _Start, plan: Plan, locks: HostLocks | None) -> Non
     """Say which runs are on the hosts. A non-exclusive run may have begun after the locks: raises a StartError."""
     if locks is None:
         for text in notes_on(plan.other_runs, time.time()):
-            start.on_note(text)
+            start.note(text)
     elif running := tuple(other for other in plan.other_runs if other.state == "running"):
         raise StartError(refusal(Obstacles(running), now=time.time()))
 
@@ -366,12 +342,12 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 # Plan: pure
 
 
-def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
+def make_plan(context: Gathered, spec: RunSpec, run: str) -> Plan:
     """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError.
 
     With spares, all hosts are planned like those of the first attempt, for which the decisions are told.
     """
-    plan = _plan_hosts(context, spec, project, run)
+    plan = _plan_hosts(context, spec, run)
     if not spec.has_pool:
         return plan
     whole = plan
@@ -379,7 +355,7 @@ def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: s
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(StartFailure.of_refusal(of_all))
-        whole = _plan_hosts(context, of_all, project, run)
+        whole = _plan_hosts(context, of_all, run)
     if (refusal := check_whole(spec, whole)) is not None:
         raise StartError(StartFailure.of_refusal(refusal))
     told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
@@ -387,8 +363,9 @@ def make_plan(context: Gathered, spec: RunSpec, project: ProjectLocation, run: s
     return first._replace(**{name: getattr(plan, name) for name in told})
 
 
-def _plan_hosts(context: Gathered, spec: RunSpec, project: ProjectLocation, run: str) -> Plan:
-    check_gpu_code(project.script, spec, context.env.packages)
+def _plan_hosts(context: Gathered, spec: RunSpec, run: str) -> Plan:
+    project = spec.project
+    check_gpu_code(spec, context.env.packages)
     given, notes = tuple[Setting, ...](), list[str]()
     if spec.accelerate is not None:
         given, notes = _accelerate_settings(spec.accelerate, spec, context)
@@ -437,9 +414,9 @@ def _accelerate_settings(
     return given, [*notes, *misunderstandings(config, context.env.packages)]
 
 
-def _plan_in(tree: str, plan: Plan, project: ProjectLocation) -> Plan:
-    """The plan with the ranks' working directory, in the tree that the hosts have."""
-    return plan._replace(cwd=str(PurePosixPath(tree) / project.subdirectory))
+def _cwd_in(tree: str, spec: RunSpec) -> str:
+    """The ranks' working directory, in the tree that the hosts have."""
+    return str(PurePosixPath(tree) / spec.project.subdirectory)
 
 
 # Preflight
@@ -453,7 +430,7 @@ def _begin_preflight(start: _Start, context: Gathered, plan: Plan, undo: _Undo) 
 
 def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
-    nodes, spec, script = nodes_of(context, plan), start.call.spec, start.call.project.script
+    nodes, spec, script = nodes_of(context, plan), start.spec, start.spec.project.script
     is_by_ssh = logs_in(context, plan)
     connectivity = run_in_background(
         lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
@@ -465,7 +442,7 @@ def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityReco
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
     if text:
-        start.on_note(text)
+        start.note(text)
     return connectivity.result()
 
 

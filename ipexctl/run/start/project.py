@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.preflight.imports import ScriptFile, project_module, project_script
-from ipexctl.spec import RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.text import tilde_path
@@ -31,36 +31,6 @@ _MOST_SIMILAR: Final = 20
 _OF_ONE_PROCESS: Final = {"litgpt": "this command trains in one process on CPUs: over several, it shards for GPUs"}
 """Commands of which several ranks would train several models."""
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectLocation:
-    root: Path
-    subdirectory: str
-    """The ranks' working directory, relative to the root."""
-    command: tuple[str, ...]
-    """A script is relative to the working directory."""
-    script: ScriptFile | None = None
-    """None if nothing is known of the command."""
-    hint: str = ""
-    """How to make the current directory the project, if it holds the script, and the project has no mark."""
-
-    @property
-    def needs_mpirun(self) -> bool:
-        """True if the script fails, or computes something else, without an mpirun."""
-        mpi = self.script.mpi_import if self.script is not None else None
-        return mpi is not None and mpi.is_certain
-
-    def executed_path(self, spec: RunSpec) -> str:
-        """The path that hosts must have if the project is not synced: the script, else the working directory."""
-        if spec.sync:
-            return ""
-        cwd = self.root / self.subdirectory
-        return os.path.normpath(cwd / self.command[0] if spec.kind == "script" else cwd)
-
-    def work_path(self, spec: RunSpec) -> str:
-        """The ranks' directory: below their tree, or this machine's if the project is not synced."""
-        return self.subdirectory if spec.sync else os.path.normpath(self.root / self.subdirectory)
 
 
 def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
@@ -165,10 +135,10 @@ def _similar_scripts(script: Path, cwd: Path) -> list[str]:
     return found
 
 
-def describe_project(location: ProjectLocation, spec: RunSpec, content: str = "not synced") -> str:
+def describe_project(spec: RunSpec, content: str = "not synced") -> str:
     """The first line of a run: which directory is copied to the hosts, and where the hosts come from."""
     hosts = f", hosts: {spec.hosts_from}" if spec.hosts_from else ""
-    return f"project {tilde_path(location.root)} ({content}){hosts}{location.hint}"
+    return f"project {tilde_path(spec.project.root)} ({content}){hosts}{spec.project.hint}"
 
 
 def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:

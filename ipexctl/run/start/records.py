@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from ipexctl.call_options import CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Plan
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.run.registry import RunRecord
-
-if TYPE_CHECKING:
-    from ipexctl.run.start.project import ProjectLocation
+from ipexctl.spec import RunSpec
 
 
 def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
@@ -21,9 +17,7 @@ def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
     return tuple(host for host in context.hosts if host.name in plan.names)
 
 
-def new_record(
-    context: Gathered, plan: Plan, project: ProjectLocation, options: CallOptions, connect: ConnectOptions
-) -> RunRecord:
+def new_record(context: Gathered, plan: Plan, spec: RunSpec, connect: ConnectOptions) -> RunRecord:
     return RunRecord(
         id=plan.id,
         node0=context.hosts[0],
@@ -35,8 +29,9 @@ def new_record(
         host_keys=connect.host_keys,
         connect_timeout=connect.connect_timeout,
         transport=connect.starter.name,
-        project=str(project.root),
-        options=options,
+        project=str(spec.project.root),
+        options=spec.options,
+        typed=spec.typed,
     )
 
 

@@ -7,7 +7,7 @@ lost host, and scripts get the world size of the very first run, whose global ba
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.request import check_ranks
 from ipexctl.spec import RunSpec
 from ipexctl.text import counted
@@ -33,15 +32,15 @@ def refuse_job(record: RunRecord) -> None:
         )
 
 
-def hosts_to_look_at(call: RunCall, record: RunRecord) -> tuple[Host, ...]:
+def hosts_to_look_at(spec: RunSpec, record: RunRecord) -> tuple[Host, ...]:
     """The hosts of the call, and the run's node0 if the call leaves that out."""
-    known = {host.name for host in call.hosts}
-    return (*call.hosts, *(host for host in (record.node0,) if host.name not in known))
+    known = {host.name for host in spec.hosts}
+    return (*spec.hosts, *(host for host in (record.node0,) if host.name not in known))
 
 
-def resumed_call(
-    call: RunCall, record: RunRecord, looks: Mapping[str, Look | HostError | None], typed: Collection[str]
-) -> RunCall | Refusal:
+def resumed_spec(
+    spec: RunSpec, record: RunRecord, looks: Mapping[str, Look | HostError | None], typed: Collection[str]
+) -> RunSpec | Refusal:
     """`looks`: by the name of each of `hosts_to_look_at`. `typed`: the options besides --resume.
 
     Raises a UserError for options that do not fit the hosts.
@@ -56,37 +55,32 @@ def resumed_call(
         )
     if alive:
         return Refusal(f"run {record.id} is alive on {fold(alive)}", f"ipexctl stop {record.id}", tuple(alive))
-    left = tuple(host for host in call.hosts if not isinstance(looks[host.name], NO_ANSWER))
-    away = tuple(host.name for host in call.hosts if host not in left)
-    if len(left) < (call.spec.min_hosts or 1):
-        least = f", fewer than --min-hosts {call.spec.min_hosts}" if call.spec.min_hosts else ""
+    left = tuple(host for host in spec.hosts if not isinstance(looks[host.name], NO_ANSWER))
+    away = tuple(host.name for host in spec.hosts if host not in left)
+    if len(left) < (spec.min_hosts or 1):
+        least = f", fewer than --min-hosts {spec.min_hosts}" if spec.min_hosts else ""
         reason = next(look.reason for look in looks.values() if isinstance(look, NO_ANSWER))
         return Refusal(
-            f"{counted(len(left), 'host')} of {len(call.hosts)} answer{'s' * (len(left) == 1)}{least}; "
+            f"{counted(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{least}; "
             f"{fold(away)}: {reason}",
             f"when more answer: ipexctl run --resume {record.id}"
             + (f"; or with fewer: ipexctl run --resume {record.id} --min-hosts {len(left)}" if left else ""),
             away,
             3,
         )
-    spec = spec_for(call.spec, call.hosts, left, typed)
-    spec = replace(spec, first_world_size=record.plan.first_world_size)
-    check_ranks(spec, left, call.ranks)
-    return replace(
-        call,
+    spares = spec.spares if "spares" in typed else max(0, spec.spares - len(away))
+    before, after = len(spec.hosts) - spec.spares, len(left) - spares
+    found = replace(
+        spec,
         hosts=left,
-        spec=spec,
-        options=call.options.without(away),
-        resumed=(*record.resumed, record.id),
+        spares=spares,
+        n=spec.n if spec.n is None or "n" in typed else max(1, spec.n * after // before),
+        first_world_size=record.plan.first_world_size,
+        options=spec.options.without(away),
+        resumed=(*record.plan.asked.get("resumed", ()), record.id),
     )
-
-
-def spec_for(spec: RunSpec, hosts: Sequence[Host], left: Sequence[Host], typed: Collection[str]) -> RunSpec:
-    lost = len(hosts) - len(left)
-    spares = spec.spares if "spares" in typed else max(0, spec.spares - lost)
-    before, after = len(hosts) - spec.spares, len(left) - spares
-    n = spec.n if spec.n is None or "n" in typed else max(1, spec.n * after // before)
-    return replace(spec, spares=spares, n=n)
+    check_ranks(found, left)
+    return found
 
 
 def _has_run(look: Look, run: str) -> bool:

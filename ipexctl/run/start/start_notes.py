@@ -15,10 +15,8 @@ from ipexctl.hosts.select import LOCAL
 from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Plan
-from ipexctl.run.start.preflight.imports import ScriptFile
 from ipexctl.run.start.preflight.resume import find_resume_flag, trainer_resume_note
 from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import known_rows
@@ -61,9 +59,10 @@ def restart_note(plan: Plan) -> str:
     )
 
 
-def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[str, str]) -> None:
+def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
     """Raise a StartError for a script that fails on CPUs in any case. A GPU torch, as a user's Python may have, may
     find a GPU. Pure."""
+    script = spec.project.script
     if script is None or spec.python is not None or any(name.startswith("nvidia-") for name in packages):
         return
     if any(line.is_certain for line in script.gpu_lines):
@@ -71,8 +70,8 @@ def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[s
         raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
 
 
-def script_notes(context: Gathered, plan: Plan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
-    script = project.script
+def script_notes(context: Gathered, plan: Plan, spec: RunSpec) -> tuple[str, ...]:
+    script = spec.project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1

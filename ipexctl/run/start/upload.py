@@ -13,7 +13,6 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Final
 
-from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.job import ConnectivityRecord
@@ -23,7 +22,7 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
-from ipexctl.run.start.project import ProjectLocation, describe_project
+from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import PathNotes
@@ -33,17 +32,16 @@ from ipexctl.sync.project_sync import ProjectSync, query_project
 _SHOWN: Final = PathNotes("said")
 
 
-def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[str], None]) -> Future[Project] | None:
+def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Project] | None:
     """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
-    checkpoint = spec.checkpoint or ""
     if not spec.sync:
-        check_unsynced_path(checkpoint, project, is_found=spec.checkpoint_is_found)
-        on_step(describe_project(project, spec))
+        check_unsynced_path(spec)
+        on_step(describe_project(spec))
         return None
 
     def read_content() -> Project:
         content = read_project(
-            project.root,
+            spec.project.root,
             spec.exclude,
             includes=spec.include,
             secret_files=spec.secret_files,
@@ -51,29 +49,22 @@ def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[st
             allow_big=spec.allow_big,
             data=[Path(path) for path in spec.data],
         )
-        check_synced_path(checkpoint, project, content.manifest)
-        on_step(describe_project(project, spec, content.manifest.summary))
+        check_synced_path(spec, content.manifest)
+        on_step(describe_project(spec, content.manifest.summary))
         return content
 
     reading = run_in_background(read_content, "project")
-    if first_link(checkpoint, project):
+    if first_link(spec):
         reading.result()  # it may be refused, and then no host is asked anything
     return reading
 
 
 def begin_query(
-    reading: Future[Project] | None,
-    hosts: Sequence[Host],
-    spec: RunSpec,
-    pool: SessionPool,
-    *,
-    lease: str | None,
-    ended: Sequence[str] = (),
+    reading: Future[Project] | None, spec: RunSpec, pool: SessionPool, *, lease: str | None
 ) -> Future[ProjectSync] | None:
     """Ask the hosts in the background which files of the project they have; None if it is not synced.
 
-    A complete tree gets the run's lease at once. Without one, nothing is changed anywhere. `ended`: runs that no longer
-    use a tree, whatever the hosts' records say.
+    A complete tree gets the run's lease at once. Without one, nothing is changed anywhere.
     """
     if reading is None:
         return None
@@ -81,26 +72,24 @@ def begin_query(
     def query() -> ProjectSync:
         return query_project(
             reading.result(),
-            hosts,
+            spec.hosts,
             pool,
             home=spec.home,
             iface=spec.iface,
             timeout=spec.timeout,
             dry_run=lease is None,
             lease=lease,
-            ended=(*abandoned_runs(RunRegistry().directory), *ended),
+            ended=(*abandoned_runs(RunRegistry().directory), *spec.resumed),
         )
 
     return run_in_background(query, "tree")
 
 
-def release_tree(
-    query: Future[ProjectSync], hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str
-) -> frozenset[str]:
+def release_tree(query: Future[ProjectSync], spec: RunSpec, pool: SessionPool, *, lease: str) -> frozenset[str]:
     """Remove the run's leases; return the hosts that still have them."""
     wait((query,))  # it may still ask for a lease
     home = shlex.quote(spec.home.removeprefix("~/"))  # sessions start in the home directory
-    return clean_up(hosts, f"{walk_to(f'{spec.home}/code')}rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
+    return clean_up(spec.hosts, f"{walk_to(f'{spec.home}/code')}rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
 
 
 def _shown_before(project: Project) -> Sequence[str]:
@@ -115,14 +104,13 @@ def _shown_before(project: Project) -> Sequence[str]:
 def upload_project(
     query: Future[ProjectSync] | None,
     spec: RunSpec,
-    project: ProjectLocation,
     context: Gathered,
     on_step: Callable[[str], None],
     preflight: Future[ConnectivityRecord | None] | None = None,
 ) -> tuple[str, float]:
     """Upload what the hosts lack of the project, if preflight passed. Returns the path of the tree, and seconds."""
     if query is None:
-        return str(project.root), 0.0
+        return str(spec.project.root), 0.0
     sync = query.result()
     if sync.needs_upload and preflight is not None:
         preflight.result()

@@ -446,7 +446,7 @@ def test_the_backend_of_a_config_file_reaches_the_request(
     backends = []
 
     def read_only(*given: Any) -> Any:
-        backends.append(read_launch_call(*given).spec.backend)
+        backends.append(read_launch_call(*given).backend)
         raise typer.Exit
 
     monkeypatch.setattr("ipexctl.commands.launch_call.read_launch_call", read_only)

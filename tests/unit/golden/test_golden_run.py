@@ -44,9 +44,9 @@ from ipexctl.run.start.preflight.imports import (
     read_script,
 )
 from ipexctl.run.start.request import StartError, check_ranks, check_request
-from ipexctl.run.start.resume import resumed_call
+from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import NOT_TYPED, Export, RunSpec, TypedCall
+from ipexctl.spec import NOT_TYPED, Export, ProjectLocation, RunSpec, TypedCall
 
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"n": 0},
@@ -156,8 +156,8 @@ def request_with(**more: Any) -> RunSpec:
 
 
 def not_resumed(*looks: Any, **spec: Any) -> Case:
-    call = replace(resumed.CALL, spec=replace(resumed.CALL.spec, **spec))
-    found = resumed_call(call, resumed.RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), ())
+    asked = replace(resumed.SPEC, **spec)
+    found = resumed_spec(asked, resumed.RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), ())
     assert isinstance(found, Refusal)
     return refused_case("run --resume", found)
 
@@ -208,8 +208,8 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
         scripts.needs("cv2", own=False, install="ipexctl exec -- /opt/py -m pip install"),
     ):
         cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
-    for_gpus = read_script("train.py", gpus.DDP.encode())
-    cases.append(refused("written for GPUs", check_gpu_code, for_gpus, request_with(), {}))
+    for_gpus = ProjectLocation(tmp_path, ".", (), read_script("train.py", gpus.DDP.encode()))
+    cases.append(refused("written for GPUs", check_gpu_code, request_with(project=for_gpus), {}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     hosts = [Host(name, name) for name in "ab"]

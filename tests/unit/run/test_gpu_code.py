@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_fo
 from ipexctl.run.start.preflight.imports import read_script
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 
 DDP = """\
 def setup():
@@ -109,9 +110,10 @@ def test_each_line_has_what_to_type_there(line: str, suggestion: str) -> None:
 def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
     code: str, options: dict[str, Any], packages: dict[str, str], is_refused: bool
 ) -> None:
-    spec = RunSpec("script", ("train.py",), **options)
+    project = ProjectLocation(Path("/p"), ".", ("train.py",), read_script("train.py", code.encode()))
+    spec = RunSpec("script", ("train.py",), project=project, **options)
     try:
-        check_gpu_code(read_script("train.py", code.encode()), spec, packages)
+        check_gpu_code(spec, packages)
     except StartError as error:
         fix = 'line 2, torch.cuda.set_device(int(os.environ["LOCAL_RANK"])): leave that line out; '
         assert (is_refused, error.failure.exit_code, error.failure.fix.startswith(fix)) == (True, 2, True)

@@ -18,8 +18,7 @@ from ipexctl.launch.request import LaunchRequest
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.run.start.pipeline import make_plan
 from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
-from ipexctl.run.start.project import ProjectLocation
-from ipexctl.spec import Export, RunSpec
+from ipexctl.spec import Export, ProjectLocation, RunSpec
 from plan_helpers import small_plan
 
 SPEC = RunSpec("script", ("train.py",))
@@ -157,7 +156,9 @@ def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
 def test_spares_are_planned_like_the_hosts_that_begin(transport: str) -> None:
     machines = [machine(cpu(4), number) for number in (1, 2, 3, 4)]
     asked = request(*machines, ppn=2, spares=2, checkpoint="c", launcher="mpirun", transport=transport)
-    found = make_plan(asked.found, asked.spec, ProjectLocation(Path("/p"), ".", asked.command), asked.run)
+    found = make_plan(
+        asked.found, replace(asked.spec, project=ProjectLocation(Path("/p"), ".", asked.command)), asked.run
+    )
     alone = planned_for(asked)
     assert ([host.name for host in found.hosts], found.hosts) == (["node1", "node2"], alone.hosts)
     assert [host.name for host in found.spares] == ["node3", "node4"]

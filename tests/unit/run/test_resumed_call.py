@@ -24,12 +24,10 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRegistry
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.preflight.checkpoint import lost_checkpoint, refuse_lost_checkpoint
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError
-from ipexctl.run.start.resume import resumed_call
-from ipexctl.spec import RunSpec, TypedCall
+from ipexctl.run.start.resume import resumed_spec
+from ipexctl.spec import ProjectLocation, RunSpec, TypedCall
 from message_data import missing
 from record_helpers import run_record
 
@@ -44,10 +42,10 @@ RECORD = run_record(
     hosts=("n1", "n2", "n3"),
     typed=TypedCall(directory="/project"),
 )
-CALL = RunCall(
-    HOSTS,
-    RunSpec("script", ("train.py",)),
-    ProjectLocation(Path("/project"), "", ("train.py",)),
+SPEC = RunSpec(
+    *("script", ("train.py",)),
+    hosts=HOSTS,
+    project=ProjectLocation(Path("/project"), "", ("train.py",)),
     options=CallOptions(" -H hosts -l gpu"),
 )
 FREE = Look(RunsOnHost(), "m")
@@ -70,21 +68,21 @@ GONE = Unreachable("no route")
 def test_hosts_that_answer_have_as_many_ranks_as_before(
     looks: tuple[Any, ...], spec: dict[str, Any], typed: tuple[str, ...], hosts: str, left: dict[str, Any]
 ) -> None:
-    call = replace(CALL, spec=replace(CALL.spec, **spec))
-    found = resumed_call(call, RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), typed)
-    assert isinstance(found, RunCall)
+    asked = replace(SPEC, **spec)
+    found = resumed_spec(asked, RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), typed)
+    assert isinstance(found, RunSpec)
     assert " ".join(host.name for host in found.hosts) == hosts
-    assert {name: getattr(found.spec, name) for name in left} == left
-    assert found.spec.first_world_size == 6
-    again = replace(RECORD, source=RECORD.plan._replace(first_world_size=9), resumed=("train-0",))
-    assert resumed_call(call, again, dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == (
-        replace(call, spec=replace(call.spec, first_world_size=9), resumed=("train-0", "train-1"))
+    assert {name: getattr(found, name) for name in left} == left
+    assert found.first_world_size == 6
+    again = RECORD.plan._replace(first_world_size=9, asked={"resumed": ["train-0"]})
+    assert resumed_spec(asked, replace(RECORD, source=again), dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == replace(
+        asked, first_world_size=9, resumed=("train-0", "train-1")
     )
 
 
 def test_commands_to_type_leave_out_the_lost_hosts() -> None:
-    found = resumed_call(CALL, RECORD, {"n1": GONE, "n2": FREE, "n3": FREE}, ())
-    assert isinstance(found, RunCall)
+    found = resumed_spec(SPEC, RECORD, {"n1": GONE, "n2": FREE, "n3": FREE}, ())
+    assert isinstance(found, RunSpec)
     assert found.options.apply("ipexctl doctor") == "ipexctl doctor -H hosts -l 'gpu,!n1'"
     assert found.options.apply(RECORD.resume_command) == "ipexctl run --resume train-1"
 
@@ -152,7 +150,7 @@ def test_a_lost_checkpoint_is_refused_with_the_line_that_starts_over(options: tu
     failure = lost_checkpoint("ck", "train-1", ["n2", "n3"], ["n1"], TypedCall(options, ("train.py", "a b")))
     assert (failure.exit_code, failure.hosts) == (2, ("n1",))
     assert missing(failure.reason, "train-1 ck n[2-3]") == []
-    fix = CALL.options.without(["n1"]).apply(failure.fix)
+    fix = SPEC.options.without(["n1"]).apply(failure.fix)
     assert fix == f"when n1 answers again: ipexctl run --resume train-1; to start over: {anew}"
 
 
@@ -185,8 +183,9 @@ def test_a_run_is_begun_anew_only_with_its_checkpoint(
         for node in nodes:
             yield SimpleNamespace(host=node, result=None if node.name in silent else ask(node, LocalSession(node)))
 
-    call = replace(CALL, spec=replace(CALL.spec, checkpoint="last.pt"), resumed=("train-1",))
+    spec = replace(SPEC, checkpoint="last.pt", resumed=("train-1",))
+    plan = RECORD.plan._replace(cwd=str(tmp_path / "work"), home=str(tmp_path / "home"))
     pool: Any = SimpleNamespace(each=each, cancel=Cancel())
     with pytest.raises(StartError) if refused else nullcontext() as caught:
-        refuse_lost_checkpoint(call, HOSTS[1:], str(tmp_path / "work"), str(tmp_path / "home"), pool, registry)
+        refuse_lost_checkpoint(spec, HOSTS[1:], plan, pool, registry)
     assert caught is None or caught.value.failure.hosts == ("n1",)

@@ -31,9 +31,8 @@ from ipexctl.run.start.preflight import paths as places
 from ipexctl.run.start.preflight.before_install import needs_logins
 from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path
 from ipexctl.run.start.preflight.imports import ScriptFile
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request
-from ipexctl.spec import RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.reasons import Reason
@@ -135,9 +134,9 @@ def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
     assert not isinstance(chosen, Reason)
     script = ScriptFile("train.py")
     project = ProjectLocation(Path("/p"), ".", spec.argv, script)
-    assert needs_logins(spec, chosen, project) == is_needed
+    assert needs_logins(replace(spec, project=project), chosen) == is_needed
     by_mpi = replace(project, script=replace(script, mpi_import=MpiImport("mpi4py", "line 1", is_certain=True)))
-    assert needs_logins(spec, chosen, by_mpi) == (spec.launcher == "auto" or is_needed)
+    assert needs_logins(replace(spec, project=by_mpi), chosen) == (spec.launcher == "auto" or is_needed)
 
 
 @pytest.mark.parametrize(("pythons", "taken"), [("/a /b", "/b"), ("/a", "")])
@@ -264,14 +263,15 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
     (tmp_path / "a").mkdir()
     (tmp_path / "ckpt").symlink_to("../../../.aws")
     (tmp_path / "a/ckpt").symlink_to("../b")
-    location = ProjectLocation(tmp_path, subdirectory, ("train.py",))
+    project = ProjectLocation(tmp_path, subdirectory, ("train.py",))
+    spec = RunSpec("script", ("train.py",), checkpoint=checkpoint, checkpoint_is_found=True, project=project)
     rows = (("a", "d", ""), ("a/ckpt", "l", "../b"), ("ckpt", "l", "../../../.aws"), ("file", "f", "hash"))
     manifest = Manifest.of(
         ManifestEntry(path, cast("EntryKind", kind), 0o777, 0, content) for path, kind, content in rows
     )
     checks: tuple[Callable[[], None], ...] = (
-        lambda: check_synced_path(checkpoint, location, manifest),
-        lambda: check_unsynced_path(checkpoint, location, is_found=True),
+        lambda: check_synced_path(spec, manifest),
+        lambda: check_unsynced_path(spec),
     )
     for check in checks:
         if is_refused:
@@ -280,7 +280,7 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
             assert missing(caught.value.message + caught.value.fix, f"{checkpoint} link --checkpoint /PATH") == []
         else:
             check()
-    check_unsynced_path(checkpoint, location, is_found=False)
+    check_unsynced_path(replace(spec, checkpoint_is_found=False))
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,8 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
     )
     project = ProjectLocation(tmp_path / "p", "sub", ("train.py",))
     synced = Manifest.of([ManifestEntry("sub/synced/c.csv", "f", 0o644, 0, "")])
-    found = places.unsynced_arguments(RunSpec("script", ("train.py", *words)), project, synced, "/h/me/.i/code/p")
+    spec = RunSpec("script", ("train.py", *words), project=project)
+    found = places.unsynced_arguments(spec, synced, "/h/me/.i/code/p")
     assert found == {
         "data/b.csv": ("/h/me/.i/code/p/sub/data/b.csv", f"{tmp_path}/p/sub/data/b.csv", "/h/me/b.csv"),
         "../../corpus": ("/h/me/.i/code/corpus", f"{tmp_path}/corpus", "/h/me/corpus"),

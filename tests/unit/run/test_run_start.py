@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 
@@ -32,12 +32,11 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.run.retention import RetentionLimits
 from ipexctl.run.start import pipeline
 from ipexctl.run.start.begin import Launch, in_rank_files
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.pipeline import hosts_with_job_files
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.spec import RunSpec
+from ipexctl.run.start.watcher import StartWatcher
+from ipexctl.spec import ProjectLocation, RunSpec
 from plan_helpers import small_plan
 from record_helpers import run_record
 
@@ -331,9 +330,8 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
     for name, fake in fakes.items():
         monkeypatch.setattr(pipeline, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    run_call = RunCall(HOSTS, REQUEST, ProjectLocation(tmp_path, "", ("train.py",)))
-    started = pipeline.start_run(run_call, Mock(), on_step=ended.append, on_note=ended.append)
-    assert isinstance(started, StartFailure)
+    spec = replace(REQUEST, hosts=HOSTS, project=ProjectLocation(tmp_path, "", ("train.py",)))
+    assert isinstance(pipeline.start_run(spec, Mock(), StartWatcher()), StartFailure)
     assert ended == ["checks"]
 
 
@@ -349,7 +347,7 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
 
     pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
     with pytest.raises(StartError) as caught:
-        gather(HOSTS, REQUEST, pool)
+        gather(replace(REQUEST, hosts=HOSTS), pool)
     assert caught.value.failure.hosts == ("a",)
     del caught
     gc.collect()

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import restart_note
 from ipexctl.run.start.upload import upload_project
-from ipexctl.spec import RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 from plan_helpers import small_plan
 
-PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
-REQUEST = RunSpec("script", ("train.py",))
+SPEC = RunSpec("script", ("train.py",), project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))
 CONTEXT: Any = SimpleNamespace(facts={})
 LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
 
@@ -59,16 +57,14 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     failed: Future[Any] = Future()
     failed.set_exception(StartError(StartFailure("REASON")))
     with pytest.raises(StartError, match="REASON"):
-        upload_project(done(sync), REQUEST, PROJECT, CONTEXT, print, failed)
+        upload_project(done(sync), SPEC, CONTEXT, print, failed)
     assert not sync.is_uploaded
 
 
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree, seconds = upload_project(
-        done(Sync(needs_upload=False)), REQUEST, PROJECT, CONTEXT, notes.append, still_running
-    )
+    tree, seconds = upload_project(done(Sync(needs_upload=False)), SPEC, CONTEXT, notes.append, still_running)
     assert tree == "/there/project"
     assert 0 <= seconds < 10
     assert notes == [f"note: {LEFT_OUT}", "note: NOTE"]
@@ -82,7 +78,7 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
     def said(left_out: str = LEFT_OUT, *, dry_run: bool = False, **options: Any) -> list[str]:
         sync, notes = Sync(needs_upload=False, dry_run=dry_run), list[str]()
         sync.project = SimpleNamespace(root=root, notes=(left_out,) if left_out else ())
-        upload_project(done(sync), replace(REQUEST, **options), PROJECT, CONTEXT, notes.append)
+        upload_project(done(sync), replace(SPEC, **options), CONTEXT, notes.append)
         return [note.removeprefix("note: ") for note in notes]
 
     assert said(dry_run=True) == said() == [LEFT_OUT, "NOTE"]
@@ -94,7 +90,7 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
 
 
 def test_project_without_sync_keeps_its_local_path() -> None:
-    assert upload_project(None, REQUEST, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
+    assert upload_project(None, SPEC, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:

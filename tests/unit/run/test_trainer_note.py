@@ -12,9 +12,8 @@ from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import RankEnv
 from ipexctl.run.start.preflight.imports import read_script
 from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.start_notes import script_notes
-from ipexctl.spec import RunSpec
+from ipexctl.spec import ProjectLocation, RunSpec
 from message_data import missing
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
@@ -104,5 +103,5 @@ def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool,
     plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
     script = read_script("train.py", b"from transformers import Trainer")
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
-    request = RunSpec("script", ("train.py",))
-    assert len(script_notes(context, plan, request, project)) == count
+    spec = RunSpec("script", ("train.py",), project=project)
+    assert len(script_notes(context, plan, spec)) == count

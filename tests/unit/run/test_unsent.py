@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.run.start.preflight.imports import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
-from ipexctl.spec import NOT_TYPED, TypedCall
+from ipexctl.spec import NOT_TYPED, ProjectLocation, RunSpec, TypedCall
 from ipexctl.sync.project import read_project
 from ipexctl.sync.root import owner_here, tree_name
 from record_helpers import run_record
@@ -37,15 +38,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(project: Path) -> None:
-    names = read_script("train.py", CODE).files
-    typed = TypedCall(("--ppn", "2"), ("train.py", "--lr", "a b"))
-    (note,) = unsent_note("train.py", names, read_project(project), typed)
+    script = read_script("train.py", CODE)
+    spec = RunSpec(
+        *("script", ("train.py",)),
+        project=ProjectLocation(project, ".", ("train.py",), script),
+        typed=TypedCall(("--ppn", "2"), ("train.py", "--lr", "a b")),
+    )
+    (note,) = unsent_note(spec, read_project(project))
     said, _, line = note.rpartition(": ")
     assert "data/char/meta.pkl, data/char/train.bin and big/val.bin" in said
     includes = ["--include", "data/char/*.pkl", "--include", "data/char/*.bin", "--include", "big/*.bin"]
     assert shlex.split(line) == ["ipexctl", "run", *includes, "--ppn", "2", "train.py", "--lr", "a b"]
-    assert unsent_note("train.py", names, read_project(project, includes=includes[1::2]), typed) == ()
-    (note,) = unsent_note("train.py", ("val.bin",), read_project(project), NOT_TYPED)
+    assert unsent_note(spec, read_project(project, includes=includes[1::2])) == ()
+    other = replace(spec.project, script=replace(script, files=("val.bin",)))
+    (note,) = unsent_note(replace(spec, project=other, typed=NOT_TYPED), read_project(project))
     assert note.endswith(": --include 'big/*.bin'")
 
 

@@ -16,7 +16,6 @@ from typing import Final
 
 from ipexctl.api import run as api
 from ipexctl.api.known_runs import CallWatcher, stop
-from ipexctl.api.run import RunWatcher
 from ipexctl.errors import CallError
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.options import local_path, script_argv
@@ -30,11 +29,11 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.pipeline import PlannedRun, StartedRun
-from ipexctl.run.start.project import ProjectLocation, locate_project
+from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_request, run_spec
-from ipexctl.spec import CommandKind, Export, RunSpec
+from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.spec import CommandKind, Export, ProjectLocation, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
 
@@ -55,12 +54,12 @@ _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
 def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Mapping[str, Result]:
-    spec = replace(_run_spec(context, call), secret_files=private_keys(hosts))
+    spec = replace(_run_spec(context, call), hosts=tuple(hosts), secret_files=private_keys(hosts))
     check_request(spec)
-    run_call = RunCall(tuple(hosts), spec, locate_project(spec, call.task.base))
-    if call.args["creates"] is not None and (created := _find_created(context, call, run_call.project)):
+    spec = replace(spec, project=locate_project(spec, call.task.base))
+    if call.args["creates"] is not None and (created := _find_created(context, call, spec.project)):
         return Result("ok", f"{created} already exists", data={**_NOT_RUN, "run": "", "creates": created})
-    return _plan_only(context, call, run_call) if call.check else _start(context, call, run_call)
+    return _plan_only(context, call, spec) if call.check else _start(context, call, spec)
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
@@ -101,10 +100,10 @@ def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     )
 
 
-def _plan_only(context: PlayContext, call: Call, run_call: RunCall) -> Result:
+def _plan_only(context: PlayContext, call: Call, spec: RunSpec) -> Result:
     # As for exec: if the `creates` file is missing, the run would start, so later tasks must see it as changed.
     status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
-    planned = api.run(run_call, _TaskRun(context, call, is_silent=True), dry_run=True)
+    planned = api.run(spec, _TaskRun(context, call, is_silent=True), dry_run=True)
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing. This is not a failure of the playbook.
         return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
@@ -114,11 +113,11 @@ def _plan_only(context: PlayContext, call: Call, run_call: RunCall) -> Result:
     return Result(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
-def _start(context: PlayContext, call: Call, run_call: RunCall) -> Result | Mapping[str, Result]:
+def _start(context: PlayContext, call: Call, spec: RunSpec) -> Result | Mapping[str, Result]:
     task = _TaskRun(context, call)
-    result = api.run(run_call, task)
+    result = api.run(spec, task)
     if isinstance(result, StartFailure):
-        return _not_started(run_call.hosts, result)
+        return _not_started(spec.hosts, result)
     assert isinstance(result, StartedRun)
     run, plan, code = result.record.id, result.record.plan, result.exit_code
     data = {"run": run, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}

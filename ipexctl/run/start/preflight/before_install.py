@@ -17,7 +17,6 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.context import gather, has_environment
 from ipexctl.run.start.preflight.connectivity import check_connectivity
 from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import RunSpec
@@ -40,52 +39,51 @@ _REMOVED_FROM_PYTHON: Final = frozenset((
 
 
 def check_before_install(
-    hosts: Sequence[Host],
     spec: RunSpec,
     pool: SessionPool,
-    project: ProjectLocation,
     probed: Sequence[HostFacts],
     wanted: InstallRequest,
 ) -> StartFailure | str:
     """One round trip. Returns a note, or an empty text, if `wanted` may be installed."""
+    script = spec.project.script
     try:
-        check_gpu_code(project.script, spec, {})
-        unsynced = project.executed_path(spec)
-        context = gather(hosts, spec, pool, unsynced=unsynced, before_install=True, probed=probed)
-        distribution = ranks_on(first_hosts(hosts, spec), context.facts, spec)
+        check_gpu_code(spec, {})
+        context = gather(spec, pool, before_install=True, probed=probed)
+        distribution = ranks_on(first_hosts(spec.hosts, spec), context.facts, spec)
         if isinstance(distribution, Refusal):
             return StartFailure.of_refusal(distribution)
-        nodes = likely_nodes(hosts, spec)
+        nodes = likely_nodes(spec)
         if context.env.python:
             request = wanted.with_torch().env.stack
             chosen = choose_stack(request, context.facts, wanted.rows, env=spec.env)
-            logs_in = needs_logins(spec, chosen, project) and not context.starter.no_logins
+            logs_in = needs_logins(spec, chosen) and not context.starter.no_logins
             check_connectivity(nodes, context, pool, logs_in=logs_in)
-        if project.script is None or not spec.sync or wanted.env.extras:
+        if script is None or not spec.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install
         if has_environment(spec.env, context.facts):
             return ""  # the hosts get an existing environment, with the packages that were added to it
-        return check_modules(with_environment(project.script, spec, context), [host.name for host in nodes], spec)
+        return check_modules(with_environment(script, spec, context), [host.name for host in nodes], spec)
     except StartError as error:
         return error.failure
 
 
-def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal, project: ProjectLocation) -> bool:
+def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal) -> bool:
     """True if the ranks of the environment to be installed need an mpirun. Pure.
 
     Where the indexes decide whether it has oneCCL bindings, it most likely lacks them, and the ranks meet over gloo.
     """
     if spec.launcher != "auto":
         return spec.launcher == "mpirun"
-    if spec.mpi != "auto" or project.needs_mpirun:
+    if spec.mpi != "auto" or spec.project.needs_mpirun:
         return True
     if spec.backend != "auto":
         return spec.backend not in ("gloo", "none")
     return isinstance(chosen, StackPlan) and chosen.backend == "ccl"
 
 
-def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:
+def likely_nodes(spec: RunSpec) -> Sequence[Host]:
     """The hosts that get ranks, and node0, as far as that is known before they are contacted."""
+    hosts = spec.hosts
     share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
     if isinstance(share, Refusal):
         return hosts

@@ -18,6 +18,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
 from ipexctl.remote.node_call import call as call_node
@@ -26,10 +27,8 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_copy
 from ipexctl.run.registry import RunRegistry
-from ipexctl.run.start.call import RunCall
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.spec import TypedCall
+from ipexctl.spec import RunSpec, TypedCall
 
 _FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "
@@ -38,52 +37,55 @@ _FIX: Final = (
 _HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
 
 
-def check_synced_path(checkpoint: str, project: ProjectLocation, manifest: Manifest) -> None:
+def check_synced_path(spec: RunSpec, manifest: Manifest) -> None:
     """Refuse a relative path with a link that sync brings to the hosts. Pure."""
     links = {entry.path: entry.content for entry in manifest.entries if entry.kind == "l"}
-    for path in _parts_of(checkpoint, project):
+    for path in _parts_of(spec):
         if path in links:
             raise UserError(
-                f"--checkpoint {quoted(checkpoint)}: {quoted(path)} is a link of the project to {quoted(links[path])}; "
-                "sync brings it to every host, and there it would decide which files are exchanged",
+                f"{_named(spec)}: {quoted(path)} is a link of the project to {quoted(links[path])}; sync brings it to "
+                "every host, and there it would decide which files are exchanged",
                 fix=f"{_FIX}; a link that you make on the hosts yourself is followed",
             )
 
 
-def check_unsynced_path(checkpoint: str, project: ProjectLocation, *, is_found: bool) -> None:
+def check_unsynced_path(spec: RunSpec) -> None:
     """Refuse a path with a link if a project's file set the path: nobody can tell there whose link it is."""
-    if is_found and (link := first_link(checkpoint, project)):
+    if spec.checkpoint_is_found and (link := first_link(spec)):
         raise UserError(
-            f"--checkpoint {quoted(checkpoint)}: {quoted(link)} is a link, and a file that was found, not named, set "
-            "this path",
+            f"{_named(spec)}: {quoted(link)} is a link, and a file that was found, not named, set this path",
             fix=_FIX,
         )
 
 
-def first_link(checkpoint: str, project: ProjectLocation) -> str:
+def _named(spec: RunSpec) -> str:
+    return f"--checkpoint {quoted(spec.checkpoint or '')}"
+
+
+def first_link(spec: RunSpec) -> str:
     """The first link of the project on the control machine in a relative path, synced or not; or empty."""
-    return next((path for path in _parts_of(checkpoint, project) if (project.root / path).is_symlink()), "")
+    return next((path for path in _parts_of(spec) if (spec.project.root / path).is_symlink()), "")
 
 
-def _parts_of(checkpoint: str, project: ProjectLocation) -> Iterator[str]:
+def _parts_of(spec: RunSpec) -> Iterator[str]:
     """The path and those above it, relative to the project's root; only within the root.
 
     Nothing for an absolute path: a host knows whether it leads through its copy of the project.
     """
-    parts = posixpath.normpath(posixpath.join(project.subdirectory, checkpoint)).split("/")
-    if checkpoint and parts[0] not in ("", ".."):
+    parts = posixpath.normpath(posixpath.join(spec.project.subdirectory, spec.checkpoint or "")).split("/")
+    if spec.checkpoint and parts[0] not in ("", ".."):
         yield from ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 def refuse_lost_checkpoint(
-    call: RunCall, nodes: Sequence[Host], cwd: str, home: str, pool: SessionPool, registry: RunRegistry
+    spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
 ) -> None:
     """Raise a StartError if the resumed run had a checkpoint, and no host that answers has a complete one.
 
-    `cwd`: the ranks' working directory. A host that cannot say what it has may have one.
+    A host that cannot say what it has may have one.
     """
-    path = call.spec.checkpoint
-    records = [read_copy(registry.directory / run) for run in call.resumed]
+    path, cwd, home = spec.checkpoint, plan.cwd, plan.home
+    records = [read_copy(registry.directory / run) for run in spec.resumed]
     if not path or not any(record is not None and record.status.has_checkpoint for record in records):
         return
     tree = "" if posixpath.isabs(path) else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
@@ -103,8 +105,8 @@ def refuse_lost_checkpoint(
     reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
     found = {name: report for name, report in reports.items() if report is not None}
     if len(found) == len(reports) and not any(plan_exchange(found).known.values()):
-        away = [name for name in registry.find(call.resumed[-1]).hosts if name not in reports]
-        raise StartError(lost_checkpoint(path, call.resumed[-1], list(reports), away, call.typed))
+        away = [name for name in registry.find(spec.resumed[-1]).hosts if name not in reports]
+        raise StartError(lost_checkpoint(path, spec.resumed[-1], list(reports), away, spec.typed))
 
 
 def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:

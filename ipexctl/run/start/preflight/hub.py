@@ -6,7 +6,6 @@ hub, it is not tried. A host that cannot answer is no reason against the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.node.network.hub import HubRequest
-    from ipexctl.run.start.project import ProjectLocation
+
 
 _READ: frozenset[str] = frozenset(
     {
@@ -40,8 +39,9 @@ _READ: frozenset[str] = frozenset(
 _LONGEST = 120
 
 
-def find_use(spec: RunSpec, project: ProjectLocation) -> HubUse:
+def find_use(spec: RunSpec) -> HubUse:
     """What the script and its arguments name, without directories of the project."""
+    project = spec.project
     use = project.script.hub if project.script is not None else HubUse()
     use = with_arguments(use, spec.argv[1:])
     work = project.root / project.subdirectory
@@ -52,8 +52,8 @@ def _is_directory(work: Path, name: str) -> bool:
     return (work / name).is_dir()
 
 
-def ask_hosts(hosts: Sequence[Host], spec: RunSpec, use: HubUse, work: str, pool: SessionPool) -> Hub:
-    """One round trip, or none for a script that uses no hub. `work`: the ranks' directory, below their tree."""
+def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
+    """One round trip, or none for a script that uses no hub."""
     if not use.is_any:
         return Hub(use)
     given = {export.name: export.value for export in spec.exports}
@@ -67,7 +67,7 @@ def ask_hosts(hosts: Sequence[Host], spec: RunSpec, use: HubUse, work: str, pool
             {"word": word, "repo_id": repo.repo_id, "folder": repo.folder, "revision": repo.revision}
             for word, repo in words.items()
         ],
-        "work": work,
+        "work": spec.work_path,
         "tries": not is_decided,
     }
 
@@ -78,7 +78,7 @@ def ask_hosts(hosts: Sequence[Host], spec: RunSpec, use: HubUse, work: str, pool
             session, "network.hub", "look", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
         ).decode(FoundHub)
 
-    found = {done.host.name: done.result for done in pool.each(hosts, look) if done.result is not None}
+    found = {done.host.name: done.result for done in pool.each(spec.hosts, look) if done.result is not None}
     directories = frozenset(words[word] for host in found.values() for word in host.directories if word in words)
     return Hub(
         use.without(directories),

@@ -31,7 +31,6 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.data_copy import copy_line
-from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RankOptions, RunSpec
 from ipexctl.text import printable
@@ -121,18 +120,17 @@ class CheckedPaths:
 
 
 def check_paths(
-    hosts: Sequence[Host],
     spec: RunSpec,
     pool: SessionPool,
-    unsynced: str = "",
     local_data: Mapping[str, LocalData] | None = None,
     local_arguments: Mapping[str, LocalArgument] | None = None,
 ) -> CheckedPaths:
-    """One round trip, or none if the user named no path; raises a StartError. `unsynced`: a path to check.
+    """One round trip, or none if the user named no path; raises a StartError.
 
     `local_data`, `local_arguments`: the data directories and the paths among the script's arguments that the control
     machine has (default: those at the same paths).
     """
+    hosts, unsynced = spec.hosts, spec.executed_path
     data = [path for path in spec.data if path.startswith("/")]
     mpi = spec.mpi if "/" in spec.mpi else ""
     if local_arguments is None:
@@ -199,10 +197,9 @@ def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unsynced_arguments(
-    spec: RunSpec, project: ProjectLocation, synced: Manifest, tree: str
-) -> dict[str, LocalArgument]:
+def unsynced_arguments(spec: RunSpec, synced: Manifest, tree: str) -> dict[str, LocalArgument]:
     """Relative paths among the script's arguments that the control machine has and a sync leaves out."""
+    project = spec.project
     work = project.root / project.subdirectory
     words = [word for word in data_arguments(spec.argv[1:]) if not word.startswith("/")]
     relative = [word for word in words if os.path.exists(work / word)]  # noqa: PTH110 - also for a text of any length
@@ -222,30 +219,27 @@ def _target_of(source: Path, tree: str) -> str:
 
 
 def check_data(
-    hosts: Sequence[Host],
     spec: RunSpec,
-    root: Path,
     tree: str,
     pool: SessionPool,
     arguments: Mapping[str, LocalArgument],
 ) -> tuple[str, ...]:
     """Check relative --data directories, which are below the project's tree on the hosts; return notes on the
     arguments. Raises a StartError.
-
-    `root`: the project on the control machine.
     """
+    root = spec.project.root
     sources = {
         posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
         for path in spec.data
         if not path.startswith("/")
     }
-    spec = replace(spec, data=tuple(sources), setup=None, python=None, mpi=RankOptions.mpi)
+    spec = replace(spec, data=tuple(sources), setup=None, python=None, mpi=RankOptions.mpi, sync=True)
     local_data = {}
     for path, source in sources.items():
         if source.is_dir():
             target = path if str(source) == path else _target_of(source, tree)
             local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
-    return check_paths(hosts, spec, pool, local_data=local_data, local_arguments=arguments).notes
+    return check_paths(spec, pool, local_data=local_data, local_arguments=arguments).notes
 
 
 def parse_paths(output: str) -> FoundPaths:
