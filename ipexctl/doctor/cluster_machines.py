@@ -1,6 +1,6 @@
 """Rules over several hosts: one machine under two names, different hardware or accounts. Pure.
 
-Every training step ends with the slowest host, so a finding says what different hardware costs.
+Every training step waits for the slowest host, so a finding says what different hardware costs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ipexctl.launch.topology import numa_nodes
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05
-"""Gain from leaving hosts out; less is within the noise of most clusters."""
+"""Least gain from leaving hosts out that is reported; less is noise on most clusters."""
 
 
 def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
-    """Speedup of all hosts without the slowest, and which to leave out for it; 1 for none."""
+    """How much faster the hosts are without the slowest ones, and which to leave out; 1 if no host is too slow."""
     ordered = sorted(speeds.values(), reverse=True)
     best = max(range(len(ordered)), key=lambda last: (last + 1) * ordered[last])
     gain = (best + 1) * ordered[best] / (len(ordered) * ordered[-1])
@@ -26,14 +26,14 @@ def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ..
 
 
 def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
-    """Without known interfaces, containers on one kernel look alike."""
+    """Hosts with unknown interfaces are skipped, because containers on one kernel look alike."""
     found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
     for names in found.values():
         if len(names) > 1:
             yield Finding(
                 "cluster.same_machine",
                 "warn",
-                f"{len(names)} names lead to one machine: their ranks share its cores and memory, and are "
+                f"{len(names)} names lead to one machine: their ranks share its cores and memory, so they are "
                 "slower than planned",
                 f"keep one of the names in the hostfile; for more ranks: NAME slots={len(names)}",
                 tuple(names),
@@ -41,7 +41,7 @@ def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
-    """MPI and oneCCL assume that ranks on hosts with one name share memory."""
+    """MPI and oneCCL assume that ranks on hosts with one host name share memory."""
     found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
     for hostname, names in found.items():
@@ -50,10 +50,10 @@ def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
             yield Finding(
                 "cluster.same_hostname",
                 "warn",
-                f"Different machines have the host name {hostname[:40]}: MPI and oneCCL take them for one, look for "
-                "shared memory, and hang",
-                "if no service on them (Slurm, Kerberos, a directory service) uses the name, give each its own, as "
-                "root, with hostnamectl set-hostname",
+                f"Different machines have the host name {hostname[:40]}: MPI and oneCCL take them for one machine, "
+                "look for shared memory, and hang",
+                "if no service on them (Slurm, Kerberos, a directory service) uses the name, give each machine its "
+                "own name, as root, with hostnamectl set-hostname",
                 tuple(names),
             )
 
@@ -65,8 +65,8 @@ def arch(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_arch",
             "fail",
-            f"{few(others)}, but {usual} on the others: one job needs one kind of processor, as libraries are built "
-            "for one",
+            f"{few(others)}, but {usual} on the other hosts: a job needs one kind of processor, because libraries are "
+            "built for one kind",
             "train on one kind at a time: --limit '!NAME,!NAME'",
             names,
         )
@@ -84,8 +84,8 @@ def tiers(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_tiers",
         "warn",
-        f"{weakest}, but {best} elsewhere: every rank waits for these. The others alone do more if each of them is at "
-        f"least {needed:.0f}% faster",
+        f"{weakest}, but {best} elsewhere: every rank waits for these hosts. The others alone train faster if each of "
+        f"them is at least {needed:.0f}% faster",
         f"measure it: ipexctl doctor --smoke; then {_LEAVE_OUT}",
         tuple(found[weakest]),
     )
@@ -103,9 +103,9 @@ def cores(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_cores",
         "warn",
-        f"{span(fewest, most)} usable cores, but {least} or more on the others: with equal batches all ranks wait for "
-        f"the smallest, and the others alone do about {100 * gain - 100:.0f}% more",
-        f"{_LEAVE_OUT}; each host's own findings say why it has fewer",
+        f"{span(fewest, most)} usable cores, but {least} or more on the other hosts: with equal batches all ranks wait "
+        f"for the smallest, and the other hosts alone would be about {100 * gain - 100:.0f}% faster",
+        f"{_LEAVE_OUT}; each host's own findings show why it has fewer",
         small,
     )
 
@@ -118,9 +118,10 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_numa",
         "info",
-        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the others; every host gets {min(found)} "
+        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the other hosts; every host gets {min(found)} "
         f"rank{'s' * (min(found) > 1)}",
-        "nothing to do; --ppn sets another number, and the SNC or NPS setting of the firmware makes them equal",
+        "nothing to do; --ppn sets another number of ranks, and the firmware's SNC or NPS setting another number of "
+        "NUMA nodes",
         names,
     )
 
@@ -148,8 +149,8 @@ def kernels(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_kernels",
             "info",
-            f"Kernel {few([kernel[:30] for kernel in others], 2)}, but {usual[:30]} on the others: harmless, "
-            "but look at it first if these hosts are slower",
+            f"Kernel {few([kernel[:30] for kernel in others], 2)}, but {usual[:30]} on the other hosts: harmless, "
+            "but the first suspect if these hosts are slower",
             "update the hosts together",
             names,
         )
@@ -168,10 +169,11 @@ def jobs(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_jobs",
         "warn",
-        "These hosts are in no job of the scheduler, the others are: their ranks may be ended, or share cores"
+        "These hosts are in no job of the scheduler, but the others are: the scheduler may end their ranks or share "
+        "their cores"
         if outside
-        else f"These hosts are in another job than the others ({usual[:20]}): each ends at its own time, and the run "
-        "with the first",
+        else f"These hosts are in another job than the others ({usual[:20]}): each job ends at its own time, and the "
+        "run ends with the first one",
         f"allocate all hosts in one job (salloc -N {count}, qsub -I -l select={count}), and run ipexctl inside it",
         outside or names,
     )
@@ -184,9 +186,9 @@ def users(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.users_differ",
             "info",
-            f"The account is {few([user[:20] for user in others], 3)}, but {usual[:20]} on the others: homes and "
+            f"The account is {few([user[:20] for user in others], 3)}, but {usual[:20]} on the other hosts: homes and "
             "permissions may differ",
-            "nothing to do if that is intended; else user@host in the hostfile, or --user",
+            "nothing to do if this is intended; else user@host in the hostfile, or --user",
             names,
         )
 

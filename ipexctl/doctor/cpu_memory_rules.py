@@ -1,7 +1,7 @@
 """Rules over a host's processors, memory, shared memory and limits, as they apply to this account. Pure.
 
-Only a wrong architecture is a fail of the processors: without AVX2 PyTorch still runs, several times slower, and all
-other ranks wait. A /dev/shm of 64 MB is Docker's default and too small for the ranks of a host, which exchange data
+Of the processor rules only a wrong architecture is a fail: without AVX2 PyTorch still runs, but several times slower,
+and all other ranks wait. A /dev/shm of 64 MB is Docker's default, too small for the data that a host's ranks exchange
 there. Locked memory matters most with an active RDMA device, which must lock its buffers.
 """
 
@@ -43,7 +43,7 @@ def instructions(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "cpu.no_avx2",
                 "warn",
-                "The processor has no AVX2: IPEX can't run on it; PyTorch can, several times slower, and all other "
+                "The processor has no AVX2: IPEX can't run on it; PyTorch can, but several times slower, and all other "
                 "ranks wait for those on this host",
                 f"{LEAVE_OUT}; if it is a VM, set its CPU model to host-passthrough",
             )
@@ -51,8 +51,8 @@ def instructions(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "cpu.no_avx512",
                 "info",
-                "AVX2 is the best this processor has: fp32 training works at about half an AVX-512 machine's rate, "
-                "bf16 is slower still",
+                "AVX2 is the best that this processor has: fp32 training works at about half an AVX-512 machine's "
+                "rate, bf16 is slower still",
                 "train in fp32",
             )
         case "avx512":
@@ -65,7 +65,7 @@ def instructions(host: HostContext) -> Iterator[Finding]:
 
 
 def hidden(host: HostContext) -> Iterator[Finding]:
-    """Compare the flags with the CPU model's: old kernels and hypervisors hide some."""
+    """Compare the flags with the CPU model's, because old kernels and hypervisors hide some."""
     cpu = host.facts.cpu
     model = _model_tier(cpu)
     if model is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(model[1]):
@@ -99,7 +99,7 @@ def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
 
 
 def allowed(host: HostContext) -> Iterator[Finding]:
-    """Affinity and cpuset; the quota has its own rule because it is changed elsewhere."""
+    """Affinity and cpuset. The quota has its own rule because it is changed elsewhere."""
     cpu = host.facts.cpu
     if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
         return
@@ -111,8 +111,7 @@ def allowed(host: HostContext) -> Iterator[Finding]:
         "cpu.fewer_allowed",
         level,
         f"This account may use {usable} of the machine's {counted(cpu.cores, 'core')}: ranks and threads are planned "
-        "for "
-        f"{'it' if usable == 1 else 'those'} alone",
+        f"only for {'this core' if usable == 1 else 'these cores'}",
         "ask the scheduler for more cores"
         if host.facts.batch.job
         else "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
@@ -145,7 +144,7 @@ def one_core(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "cpu.one_core",
             "info",
-            "One core for the rank and for its communication: oneCCL's worker would compete with the rank for it",
+            "The rank and its communication have one core: oneCCL's worker would compete with the rank for it",
             "nothing to do under ipexctl run; elsewhere set CCL_WORKER_OFFLOAD=0",
         )
 
@@ -157,7 +156,7 @@ def smt(host: HostContext) -> Iterator[Finding]:
             "cpu.smt",
             "info",
             f"Hyper-threading is on: {cpu.threads} CPUs are {counted(cpu.cores, 'core')}. Training threads are "
-            "counted by cores, as two on a core are slower",
+            "counted by cores, because two threads on a core are slower",
             "nothing to do under ipexctl run; elsewhere count cores, not CPUs, for OMP_NUM_THREADS",
         )
 
@@ -167,7 +166,7 @@ def governor(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "cpu.governor",
             "info",
-            f"The clock governor is {host.facts.cpu.governor}: cores may be slow to reach full speed, and one slow "
+            f"The clock governor is {host.facts.cpu.governor}: cores may take long to reach full speed, and one slow "
             "host slows all",
             "as root: cpupower frequency-set -g performance",
         )
@@ -183,7 +182,8 @@ def topology(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "cpu.topology_hidden",
             "info",
-            "Which CPUs share a core can't be read: each counts as a core, so there may be twice too many threads",
+            "It is unknown which CPUs share a core, so each counts as a core: there may be twice as many threads as "
+            "cores",
             "mount /sys/devices/system/cpu in the container, or set --omp and --ppn yourself",
         )
 
@@ -199,15 +199,16 @@ def numa(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "numa.no_memory",
             "warn",
-            f"NUMA node {numbers} has cores and no memory: a rank there fetches every byte from another node, slowly",
+            f"NUMA node {numbers} has cores but no memory: a rank there fetches every byte from another node, which is "
+            "slow",
             "install memory modules in all sockets, or start fewer ranks per host: --ppn",
         )
     elif min(memories) < max(memories) / 2:
         yield Finding(
             "numa.uneven",
             "info",
-            "One NUMA node has less than half the memory of another: its rank runs out first, and is slower if "
-            "modules are missing",
+            "One NUMA node has less than half the memory of another: its rank runs out of memory first, and is slower "
+            "if modules are missing",
             "distribute the memory modules evenly over all sockets",
         )
 
@@ -225,7 +226,7 @@ def amount(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"{size(usable)} of memory: PyTorch takes about 1 GB before the model; a rank that needs more is killed "
             "(signal 9)",
-            "one rank on each host (--ppn 1), a smaller batch, or leave the host out: --limit '!NAME'",
+            "use one rank per host (--ppn 1) or a smaller batch, or leave the host out: --limit '!NAME'",
         )
 
 
@@ -252,9 +253,9 @@ def busy(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "memory.busy",
         "warn",
-        f"Only {size(memory.available)} of {size(memory.total)} memory is free: others use it, and ranks may be "
-        "killed (signal 9)",
-        "see which: ps -eo user,rss,args --sort=-rss | head",
+        f"Only {size(memory.available)} of {size(memory.total)} memory is free: other programs use the rest, and ranks "
+        "may be killed (signal 9)",
+        "to see which programs: ps -eo user,rss,args --sort=-rss | head",
     )
 
 
@@ -269,7 +270,8 @@ def huge_pages(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "memory.hugepages",
         "warn" if share >= 0.2 else "info",
-        f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't use them, so training can't have them",
+        f"{size(idle)} are reserved as huge pages and unused: PyTorch doesn't use huge pages, so this memory is lost "
+        "to training",
         "if no database, VM or DPDK program of this host needs them, as root: sysctl vm.nr_hugepages=0",
     )
 
@@ -290,8 +292,8 @@ def swap(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "memory.swap",
             "info",
-            f"{size(memory.swap)} of swap: a rank too large for memory gets slow instead of failing, and all others "
-            "wait",
+            f"{size(memory.swap)} of swap: a rank that is too large for memory becomes slow instead of failing, and "
+            "all others wait",
             "on a host for training only, if its free memory exceeds its used swap (free -h), as root: swapoff -a",
         )
 
@@ -302,7 +304,7 @@ def shared(host: HostContext) -> Iterator[Finding]:
         return
     enough = GB if memory.usable is None else min(GB, memory.usable // 8)
     bigger = (
-        "docker run --shm-size=8g, or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; "
+        "use docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; "
         "as root, if free -h shows that much: mount -o remount,size=8G /dev/shm"
     )
     if memory.shm_size < max(enough, _SHM_OF_DOCKER + 1):
@@ -310,14 +312,14 @@ def shared(host: HostContext) -> Iterator[Finding]:
             "shm.small",
             "warn",
             f"Shared memory (/dev/shm) has {size(memory.shm_size)}: ranks and DataLoader workers pass data through "
-            "it, and end with a bus error (signal 7) when it is full",
+            "it, and crash with a bus error (signal 7) when it is full",
             bigger,
         )
     elif memory.shm_free is not None and memory.shm_free < _SHM_OF_DOCKER:
         yield Finding(
             "shm.full",
             "warn",
-            f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks end "
+            f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks crash "
             "with a bus error (signal 7)",
             'list your files there: find /dev/shm -user "$(id -un)" -ls; once ipexctl doctor shows no live run on this '
             "host, remove those that no process uses: fuser -v FILE prints nothing for them",
@@ -334,7 +336,7 @@ def locked(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "limits.memlock",
                 "warn",
-                f"Only {size(soft)} may be locked (ulimit -l): RDMA must lock its buffers, and fails or falls back "
+                f"Only {size(soft)} may be locked (ulimit -l): RDMA must lock its buffers, so it fails or falls back "
                 "to TCP",
                 fix,
             )
@@ -342,13 +344,13 @@ def locked(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "limits.memlock",
             "info",
-            f"Only {size(soft)} of memory may be locked (ulimit -l): fine over TCP, but RDMA would not start",
+            f"Only {size(soft)} of memory may be locked (ulimit -l): enough for TCP, but RDMA would not start",
             fix,
         )
 
 
 def files(host: HostContext) -> Iterator[Finding]:
-    """Each rank connects to every other, and DataLoader workers send file descriptors."""
+    """Each rank connects to every other rank, and DataLoader workers send file descriptors."""
     soft, hard = host.facts.limits.nofile.soft, host.facts.limits.nofile.hard
     needed = max(1024, 16 * (len(host.peers) + 1))
     if soft is None or soft >= needed:

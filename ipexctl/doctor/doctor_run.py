@@ -1,7 +1,7 @@
 """`ipexctl doctor`: facts of every host, rules, the network check, a report.
 
-It changes nothing on a host, and a failed host is a row of the report. A finding about several hosts counts for the
-status of those it names; a fail without names counts for all.
+Doctor changes nothing on a host, and a failed host is a row of the report. A finding about several hosts counts for the
+status of each host it names; a fail that names none counts for all hosts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
-    # A host with unknown interfaces does not mean that there is no common network.
+    # Hosts with unknown interfaces do not prove that there is no common network.
     known = [node for node in hosts if node.facts.network.nics or node.host.internal]
     addresses = {node.name: addresses_of(node.facts, node.host.address) for node in known}
     chosen: dict[str, str] | Refusal = {}
@@ -91,7 +91,7 @@ class DoctorRequest(NamedTuple):
     home: str
     rows: tuple[StackSpec, ...]
     node0_of: Callable[[str], Host | None]
-    """node0 of a run by its id, if the run was started from the control machine."""
+    """Returns a run's node0 by the run's id, if the run was started from the control machine."""
     iface: str | None = None
     require: str | None = None
     network: bool = True
@@ -105,7 +105,7 @@ def run_doctor(
     answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, request.iface)
-    internal = {} if isinstance(chosen, Refusal) else chosen  # the cluster's rules report the refusal
+    internal = {} if isinstance(chosen, Refusal) else chosen  # if `chosen` is a Refusal, the cluster's rules report it
     with_answers = [(host, answers[host.name].facts) for host in hosts]
     node0s = {run: node0 for run in named_runs(with_answers) if (node0 := request.node0_of(run))}
     runs = run_states(with_answers, node0s)
@@ -153,7 +153,7 @@ def run_doctor(
 
 
 def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[str, list[Finding]]:
-    """Findings about several hosts or the network by each host they name; a fail without names goes to all."""
+    """Findings about several hosts or the network, by host; a fail that names no host goes to all."""
     by_host: dict[str, list[Finding]] = {name: [] for name in names}
     for finding in cluster:
         for name in finding.hosts or (names if finding.level == "fail" else ()):
@@ -185,4 +185,6 @@ def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:
         return ()
     problem = "the instruction set of this CPU could not be read" if has is None else f"this CPU has only {has}"
     message = f"--require {tier}: {problem}"
-    return (Finding("cpu.require", "fail", message, "leave it out: --limit '!NAME', or require less", (host.name,)),)
+    return (
+        Finding("cpu.require", "fail", message, "leave it out: --limit '!NAME', or require a lower tier", (host.name,)),
+    )

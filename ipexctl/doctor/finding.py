@@ -1,7 +1,7 @@
 """A finding of doctor, its report with the recommendation, the input of the rules, and wording that they share. Pure.
 
-A rule is a generator of findings; a missing fact is never one. Equal findings of many hosts are merged, so a message
-has a host's name only where it must. `doctor_run.py` names the tables of rules, in their order.
+A rule is a generator of findings; a missing fact is never a finding. Equal findings of many hosts are merged, so a
+message names its host only if it must. `doctor_run.py` has the rules in their order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Recommendation(NamedTuple):
     stack: str | None
     """None if no stack runs on these hosts, or if `candidates` has several."""
     candidates: tuple[str, ...]
-    """The indexes decide among these stacks; the settings are for the last one."""
+    """The indexes decide between these stacks; the settings are for the last one."""
     dtype: Dtype | None
     ppn: int | None
     omp_num_threads: int | None
@@ -42,7 +42,7 @@ class Recommendation(NamedTuple):
 def recommend(
     hosts: Mapping[str, Facts], internal: Mapping[str, str], chosen: StackPlan | Undecided | Refusal
 ) -> Recommendation | None:
-    """None if no host answered. `chosen` is the answer of `choose_stack`."""
+    """None if no host answered. `chosen` is what `choose_stack` returned."""
     if not hosts:
         return None
     if isinstance(chosen, Refusal):
@@ -90,7 +90,7 @@ LEVELS: Final[tuple[Level, ...]] = ("ok", "info", "warn", "fail")
 
 
 class Finding(NamedTuple):
-    """`id` is dotted and never changes its meaning; `docs/findings.md` explains each."""
+    """`id` has dots and never changes its meaning; `docs/findings.md` explains each id."""
 
     id: str
     level: Level
@@ -125,7 +125,7 @@ class HostReport(NamedTuple):
     reason: str = ""
     fix: str = ""
     is_installed: bool | None = None
-    """True if it has an environment that `run` could use; None if unknown."""
+    """True if the host has an environment that `run` could use; None if unknown."""
 
 
 class DoctorReport(NamedTuple):
@@ -157,7 +157,7 @@ class HostContext(NamedTuple):
     is_control: bool = False
     """True for the control machine: its variables come from the caller's shell, not from a login."""
     skew: float | None = None
-    """Seconds that its clock is ahead of the control machine's, within `uncertainty`."""
+    """Seconds by which the host's clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunLife] = {}
 
@@ -171,7 +171,9 @@ class HostContext(NamedTuple):
 
     @property
     def nic(self) -> Nic | None:
-        """Training interface: with the internal address or the one to the control machine, else the default route's."""
+        """Training interface: the one with the internal address or with the control machine's route, else the default
+        route's.
+        """
         network = self.facts.network
         for wanted in (self.internal, network.reached, self.host.address):
             if wanted and (nic := network.nic_with(wanted)):
@@ -185,7 +187,7 @@ class HostContext(NamedTuple):
 
 
 def size(count: float) -> str:
-    """`64 MB`, `1.5 GB`."""
+    """Format as `64 MB` or `1.5 GB`."""
     for unit, bytes_ in (("TB", 1 << 40), ("GB", GB), ("MB", MB)):
         if count >= bytes_:
             value = count / bytes_
@@ -198,7 +200,7 @@ def link_rate(megabits: int) -> str:
 
 
 def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
-    """`a, b, c and 5 more`."""
+    """Return `a, b, c and 5 more`."""
     if len(words) <= most:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} more"
@@ -278,7 +280,7 @@ ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
 
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
-    """Host names by value, the most common first; hosts with None are left out."""
+    """Host names by value, the most common value first; hosts with None are left out."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
     for node in nodes:
         value = key(node)
@@ -288,18 +290,18 @@ def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | No
 
 
 def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str, ...]]:
-    """The most common value (the first of equal ones), the other values, and the hosts with those."""
+    """The most common value (the first of equally common ones), the other values, and the hosts that have those."""
     usual, *others = found
     return usual, others, tuple(name for value in others for name in found[value])
 
 
 def span(low: float, high: float) -> str:
-    """`8`, or `8 to 16`."""
+    """Return `8`, or `8 to 16`."""
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 Answers = Sequence[tuple[Host, Facts | None]]
-"""Every host of the call; None for one that did not answer."""
+"""Every host of the call; the facts are None for a host that did not answer."""
 
 
 class RunLife(NamedTuple):
@@ -344,7 +346,7 @@ def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLif
         if any(sight == "alive" for _, sight in sights):
             states[run] = RunLife("alive")
         elif run in ended and run not in open_records:
-            states[run] = RunLife("ended", f"by its record on {ended[run].name[:30]}")
+            states[run] = RunLife("ended", f"according to its record on {ended[run].name[:30]}")
         elif lost is not None:
             states[run] = RunLife("ended", f"its supervisor on {lost.name[:30]} is gone")
         else:
@@ -367,7 +369,7 @@ def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> 
         return NOT_AMONG_HOSTS
     shown = printable(name)[:30]
     for host, facts in answers:
-        # By name or address: its name may differ between hostfiles.
+        # By name or address, because a host may have different names in two hostfiles.
         if host.name == name or (node0 is not None and (host.address, host.port) == (node0.address, node0.port)):
             return f"its node0, {shown}, {'did not answer' if facts is None else 'has no clear record of it'}"
     return f"its node0, {shown}, is not among the hosts"

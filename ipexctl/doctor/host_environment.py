@@ -1,7 +1,7 @@
 """Rules over variables set at login, which every rank would inherit. Pure.
 
-`_RULES` has variables that may do harm with any value; the functions below check values and paths. Inside a batch job
-the scheduler sets some of them, rightly.
+`_RULES` has variables that can do harm with any value; the functions check values and paths. Inside a batch job, some
+of the variables are the scheduler's and correct.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RULES: Final = (
         "environment.omp_num_threads",
         "info",
         "OMP_NUM_THREADS|MKL_NUM_THREADS",
-        "{} at login: it is the same for every rank and host, but the right value differs",
+        "{} set at login: every rank and host has the same value, but needs its own",
         with_values=True,
         fix="nothing to do under ipexctl run, which sets its own; elsewhere: {}",
     ),
@@ -56,48 +56,48 @@ _RULES: Final = (
         "environment.ccl",
         "warn",
         r"CCL_\w+",
-        "{} set at login: oneCCL uses it, and hangs or fails if hosts have different values",
+        "{} set at login: oneCCL uses it and hangs or fails if hosts have different values",
         harmless=("CCL_ROOT", "CCL_CONFIGURATION"),
     ),
     VariableRule(
         "environment.mpi",
         "warn",
         r"(I_MPI|OMPI|PMI|PMIX)_?\w+",
-        "{} set at login: MPI uses it on this host alone, and ranks then don't find each other",
+        "{} set at login: MPI uses it only on this host, so ranks don't find each other",
         harmless=("I_MPI_ROOT",),
     ),
     VariableRule(
         "environment.fabric",
         "warn",
         r"FI_\w+",
-        "{} set at login: a network provider that a host doesn't have ends MPI_Init with 'No data available'",
+        "{} set at login: if a host doesn't have this network provider, MPI_Init fails with 'No data available'",
         harmless=("FI_TCP_IFACE",),
     ),
     VariableRule(
         "environment.isa",
         "warn",
         "ATEN_CPU_CAPABILITY|ONEDNN_MAX_CPU_ISA|DNNL_MAX_CPU_ISA",
-        "{} at login: PyTorch may not use the fastest instructions of this processor",
+        "{} set at login: PyTorch may not use the fastest instructions of this processor",
         with_values=True,
     ),
     VariableRule(
         "environment.python",
         "warn",
         "PYTHONPATH|PYTHONHOME",
-        "{} set at login: modules there hide the environment's own, such as torch",
+        "{} set at login: its modules hide the environment's own, such as torch",
     ),
     VariableRule(
         "environment.library_path",
         "info",
         "LD_LIBRARY_PATH",
-        "{} set at login: another libmpi, libccl or libfabric from there may be loaded on this host",
+        "{} set at login: another libmpi, libccl or libfabric may be loaded from there on this host",
         fix="if the wrong library is loaded: {}",
     ),
 )
 
 
 def _unset(names: list[str]) -> str:
-    """Other accounts may need the variables that /etc sets."""
+    """Only suggest to remove variables in the user's own files, because other accounts may need those in /etc."""
     search = f"grep -ns {names[0]} ~/.bashrc ~/.profile /etc/environment /etc/profile.d/*"
     return f"{search} shows where: comment it out in your own login files, and ask root about those in /etc"
 
@@ -142,7 +142,7 @@ def preload(host: HostContext) -> Iterator[Finding]:
             "openmp.two_runtimes",
             "warn",
             "LD_PRELOAD names both libgomp and libiomp5: two OpenMP libraries in a process compete for the same cores",
-            f"keep libiomp5 alone: {_unset(['LD_PRELOAD'])}",
+            f"keep only libiomp5: {_unset(['LD_PRELOAD'])}",
         )
     else:
         yield Finding(
@@ -155,7 +155,7 @@ def preload(host: HostContext) -> Iterator[Finding]:
 
 
 def two_runtimes(host: HostContext) -> Iterator[Finding]:
-    """System directories may have both: ipexctl does not search them for runtimes."""
+    """System directories may have both runtimes, because ipexctl does not search there."""
     libraries = host.facts.software.libraries
     gomp, iomp = ({path.rpartition("/")[0] for path in libraries.get(name, ())} for name in ("libgomp", "libiomp5"))
     both = sorted(directory for directory in gomp & iomp if not directory.startswith(("/usr/lib", "/lib")))
@@ -164,7 +164,7 @@ def two_runtimes(host: HostContext) -> Iterator[Finding]:
             "openmp.two_runtimes",
             "info",
             f"{both[0][:60]} has both libgomp and libiomp5: a program that loads both is slow, or bound to one core",
-            "use an environment of ipexctl install, or preload libiomp5 alone",
+            "use an environment that ipexctl installed, or preload only libiomp5",
         )
 
 
@@ -189,16 +189,16 @@ def conda(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "environment.conda",
             "info",
-            f"conda activates {variables['CONDA_PREFIX'][:50]} at every login: it slows each ssh, and its mpirun and "
-            "python come first",
+            f"conda activates {variables['CONDA_PREFIX'][:50]} at every login: it slows down each ssh login, and its "
+            "mpirun and python come first on PATH",
             "conda config --set auto_activate_base false",
         )
     elif variables.get("VIRTUAL_ENV"):
         yield Finding(
             "environment.conda",
             "info",
-            f"A login activates {variables['VIRTUAL_ENV'][:50]}: its python comes first for every program started "
-            "over ssh",
+            f"A login activates {variables['VIRTUAL_ENV'][:50]}: its python comes first on PATH for every program "
+            "started over ssh",
             _unset(["activate"]),
         )
 

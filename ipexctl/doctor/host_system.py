@@ -1,6 +1,6 @@
 """Rules over a host's system, disks, login and batch settings, and what runs there. Pure.
 
-Processes of a run are leftovers only if the run is not alive; where that is unknown (`finding.py`), no fix kills a
+Processes of a run are leftovers only if the run is not alive. If that is unknown (`finding.py`), no fix kills a
 process.
 """
 
@@ -18,9 +18,9 @@ from ipexctl.text import printable
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
-"""Processes named in a command: the oldest, because the others are mostly their children."""
+"""Limit on the processes named in a command: the oldest ones, because the others are mostly their children."""
 _MOST_RUNS: Final = 3
-_NO_HOME: Final = "another directory with --home DIR, one absolute path for all hosts"
+_NO_HOME: Final = "use another directory with --home DIR, an absolute path that all hosts have"
 _ROOM: Final = (
     "ipexctl ps --prune removes old runs; while no run is alive and nobody installs, ipexctl envs --prune removes "
     f"wheels and environments without a name; or {_NO_HOME}"
@@ -41,7 +41,7 @@ def complete(host: HostContext) -> Iterator[Finding]:
         "probe.incomplete",
         "warn",
         f"The host did not answer everything (missing: {lost}): {likely} would make training hang as well",
-        "see on the host which of these takes long: time df ~ /tmp; time getent hosts $(hostname)",
+        "run these on the host to see which one is slow: time df ~ /tmp; time getent hosts $(hostname)",
     )
 
 
@@ -65,7 +65,7 @@ def linux(host: HostContext) -> Iterator[Finding]:
 
 
 def is_installed(facts: Facts) -> bool | None:
-    """True if an environment has torch and starts; None if the home was not read to the end."""
+    """True if an environment has torch and starts; None if not all of the home could be read."""
     if any(env.torch and env.runs for env in facts.software.envs):
         return True
     return False if facts.has_finished("home") else None
@@ -76,7 +76,7 @@ def room(host: HostContext) -> Iterator[Finding]:
     if host.facts.home is None or disk is None:
         return
     path = host.facts.home.path[:50]
-    installed = is_installed(host.facts) is not False  # another environment needs no room then
+    installed = is_installed(host.facts) is not False  # then no other environment needs space
     if disk.free is not None and disk.free < GB:
         yield Finding(
             "home.full",
@@ -88,7 +88,7 @@ def room(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "home.small",
             "warn",
-            f"{size(disk.free)} free at {path}: an environment takes 1 to 6 GB, and its wheels as much again while "
+            f"{size(disk.free)} free at {path}: an environment takes 1 to 6 GB, and its wheels as much while "
             "it is built",
             _ROOM,
         )
@@ -96,7 +96,7 @@ def room(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "home.inodes",
             "fail" if disk.inodes_free < 1000 else "warn",
-            f"Only {disk.inodes_free:,} more files fit at {path}: an environment has about 40,000, so install ends "
+            f"Only {disk.inodes_free:,} more files fit at {path}: an environment has about 40,000, so install fails "
             "with 'No space left'",
             _ROOM,
         )
@@ -108,7 +108,7 @@ def exposed(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "home.exposed",
             "fail",
-            f"{home.path[:50]} could be exchanged by other accounts, so it is not used: {home.exposed[:90]}",
+            f"{home.path[:50]} could be replaced by other accounts, so ipexctl does not use it: {home.exposed[:90]}",
             f"chmod go-w that directory if it is yours, or {_NO_HOME}",
         )
 
@@ -119,9 +119,9 @@ def writing(host: HostContext) -> Iterator[Finding]:
         return
     read_only = disk.mount is not None and "ro" in disk.mount.options
     if read_only or (disk.writable is False and disk.total is not None and host.facts.has_finished("home")):
-        # After errors the kernel makes a filesystem read-only, and writes to it are lost.
+        # After errors the kernel makes a filesystem read-only, and later writes are lost.
         point = (disk.mount.point if disk.mount else "PATH")[:40]
-        remount = f"as root, and only where dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
+        remount = f"as root, and only if dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
         yield Finding(
             "home.read_only",
             "fail",
@@ -133,7 +133,7 @@ def writing(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "home.noexec",
             "fail",
-            f"{home.path[:50]} is on a filesystem mounted noexec: the Python of an environment there doesn't start",
+            f"{home.path[:50]} is on a filesystem mounted noexec: the Python of an environment there can't start",
             f"{_NO_HOME}; if there is none, ask the administrator whether "
             f"{(disk.mount.point if disk.mount else 'its filesystem')[:40]} may be mounted with exec",
         )
@@ -171,14 +171,14 @@ def logind(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "logind.kills",
             "warn",
-            "logind ends all your processes when your last login ends (KillUserProcesses), a detached run as well",
+            "logind ends all your processes when your last login ends (KillUserProcesses), including a detached run",
             fix,
         )
     if rules.remove_ipc and uid >= 1000:
         yield Finding(
             "logind.removes_ipc",
             "warn",
-            "logind deletes your files in /dev/shm when your last login ends (RemoveIPC): a detached run loses its "
+            "logind deletes your files in /dev/shm when your last login ends (RemoveIPC), so a detached run loses its "
             "shared memory",
             fix,
         )
@@ -200,9 +200,9 @@ def scheduler(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "batch.scheduler",
             "warn",
-            f"{schedulers} manages this machine, and this login is in no job: other jobs may take the same cores, or "
+            f"{schedulers} manages this machine, but this login is in no job: other jobs may take the same cores or "
             "end the run",
-            f"{command}, and call ipexctl inside it",
+            f"{command}, and run ipexctl inside it",
         )
 
 
@@ -218,8 +218,8 @@ def load(host: HostContext) -> Iterator[Finding]:
             "activity.load",
             "warn",
             f"Other programs compute on this host now (load {now:.0f} on {cores} cores): every rank waits at each step "
-            "for the ranks on it",
-            "see which: ps -eo user,pcpu,etime,args --sort=-pcpu | head",
+            "for the ranks on this host",
+            "to see which programs: ps -eo user,pcpu,etime,args --sort=-pcpu | head",
         )
 
 
@@ -236,9 +236,9 @@ def runs(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "activity.runs",
             "info",
-            f"Run {few([run[:30] for run in alive], 2)} is marked as running in its record: a second one on the "
-            "same cores slows both",
-            f"ipexctl ps shows it; wait for its end, or if it is no longer needed: ipexctl stop {alive[0]}",
+            f"Run {few([run[:30] for run in alive], 2)} is running according to its record: a second run on the "
+            "same cores slows both down",
+            f"to see it: ipexctl ps; wait until it ends or, if it is no longer needed: ipexctl stop {alive[0]}",
         )
 
 
@@ -256,14 +256,14 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "activity.other_accounts",
         "warn",
-        f"Another account runs here: {'; '.join(texts)}{more}. A second run on the same cores slows both",
-        "ipexctl run --wait S waits for its end, run --exclusive refuses to start; or leave the host out: "
+        f"Another account runs here: {'; '.join(texts)}{more}. A second run on the same cores slows both down",
+        "use ipexctl run --wait S to wait for its end, or run --exclusive to refuse; or leave the host out: "
         "--limit '!NAME'",
     )
 
 
 def leftovers(host: HostContext) -> Iterator[Finding]:
-    """Processes of runs that are not alive. If that is unknown, no fix kills a process."""
+    """Processes of runs that are not alive. If it is unknown whether a run is alive, no fix kills its processes."""
     by_run: dict[str, list[RunProcess]] = {}
     for process in host.facts.activity.processes:
         by_run.setdefault(process.run, []).append(process)
@@ -274,7 +274,7 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
                 "activity.leftovers",
                 "warn",
                 f"Run {run} has processes on this host, and ipexctl cannot tell if it is alive: {state.reason}",
-                "ipexctl ps on the machine that started the run shows its state; so does ipexctl doctor with its node0 "
+                "to see its state: ipexctl ps on the machine that started the run, or ipexctl doctor with its node0 "
                 "among the hosts",
             )
         elif state.life == "ended":
@@ -282,18 +282,18 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "activity.leftovers",
                 "warn",
-                f"Run {run} has ended ({state.reason}), but some of its processes are left here: they may occupy "
+                f"Run {run} has ended ({state.reason}), but some of its processes remain here: they may occupy "
                 "cores, memory and ports",
-                "ranks without a supervisor end within a minute: run ipexctl doctor again then. List those left, on "
-                "this host: "
-                f"ps -o pid,lstart,args -p {','.join(map(str, pids[:_MOST_PIDS]))}; to end them: "
+                "ranks without a supervisor end within a minute: then run ipexctl doctor again. To list the processes "
+                f"on this host: ps -o pid,lstart,args -p {','.join(map(str, pids[:_MOST_PIDS]))}; to end them: "
                 f"{_end_of_run(run, pids[:_MOST_PIDS])}",
             )
 
 
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
-    """A command that kills these processes. It checks each one's run by environment or command line because a pid may
-    be reused."""
+    """A command that kills these processes. It checks by environment or command line that each still belongs to the
+    run, because a pid may be reused.
+    """
     of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(agent[.]zip|(rank|supervise)[.]py)$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"

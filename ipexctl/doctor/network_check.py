@@ -1,9 +1,9 @@
 """Checks the network: logins from node0 to every node, as mpirun makes them, and a high port between every two hosts.
 
-It ends within a budget of 8 s, more for many hosts. What has no result by then is reported as not tested, never as good
-or bad. A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without. A login cut
-off at this check's limit is "slow", not failed: mpirun waits longer. Hosts are probed for a reason only if a login
-fails. `ports.py` interprets the ports, `trust/login_errors.py` explains the logins.
+The check ends within a budget of 8 s, more for many hosts. Whatever has no result by then is reported as not tested,
+never as good or bad. A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without
+logins. A login that reaches this check's limit is "slow", not failed, because mpirun waits longer. `ports.py`
+interprets the ports, `trust/login_errors.py` explains the logins.
 """
 
 from __future__ import annotations
@@ -55,33 +55,34 @@ def is_slow(login: LoginAttempt) -> bool:
 
 
 def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None) -> HostError | None:
-    """The reason if trust was not set up for this node or was undone; None if trust explains it better."""
+    """The reason if trust was not set up for this node or was undone; None if trust explains the failure better."""
     if is_slow(login):
         return HostError(
-            "a login from node0 took longer than the few seconds it had",
-            "time a login by hand on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
+            "a login from node0 took longer than the few seconds of this check",
+            "measure a login on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
             " that host",
         )
     config = node0.config if node0 else ""
     if config and name not in names_in(config):
-        return HostError("node0's ssh config doesn't name it: it was added after the last ipexctl trust", _TRUST)
+        return HostError("node0's ssh config doesn't have this host: it was added after the last ipexctl trust", _TRUST)
     refused = re.search(r"Permission denied|Too many authentication failures", login.output)
     if not config:
         if (
             re.search(r"Host key verification failed", login.output)
             and "IDENTIFICATION HAS CHANGED" not in login.output
         ):
-            return HostError("node0 can't log in yet: it doesn't know the host key", _TRUST)
+            return HostError("node0 can't log in yet: it doesn't know this host's key", _TRUST)
         if refused:
-            return HostError("node0 can't log in yet: no key of node0 is accepted", _TRUST)
+            return HostError("node0 can't log in yet: this host accepts no key of node0", _TRUST)
     elif refused and node and node0 and node0.key and node0.key.split()[-1].encode() not in (node.keys or b""):
-        return HostError("node0's key is no longer in ~/.ssh/authorized_keys on it", _TRUST)
+        return HostError("node0's key is no longer in ~/.ssh/authorized_keys of this host", _TRUST)
     return None
 
 
 def login_level(*, is_needed: bool, is_expected: bool) -> Level:
     """`is_needed`: an mpirun starts the ranks. `is_expected`: `trust` has set the logins up, or the network is silent,
-    so something else is wrong too."""
+    so something else is also wrong.
+    """
     if is_needed:
         return "fail"
     return "warn" if is_expected else "info"
@@ -97,17 +98,17 @@ def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Findi
         f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
     )
     more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
-    login = f"node0's login there fails: {reasons}{more}"
+    login = f"node0's login to it fails: {reasons}{more}"
     if level == "fail":
-        message = f"mpirun, as oneCCL needs it, can't start ranks on this host: {login}"
+        message = f"mpirun, which oneCCL needs, can't start ranks on this host: {login}"
     else:
-        message = f"Ranks over gloo are started without it; those over ccl and mpi, and --mpi, need it: {login}"
+        message = f"Ranks over gloo start without this login; ccl, mpi and --mpi need it: {login}"
     fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
     return (Finding("network.login", level, message, fixes or _TRUST, tuple(failed)),)
 
 
 def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
-    """One finding for all logins that did not finish in the time of this check, which is shorter than mpirun's."""
+    """One finding for all logins that did not finish within this check's limit, which is shorter than mpirun's."""
     if not slow:
         return ()
     message = (
@@ -139,7 +140,7 @@ def unknown_state(host: Host) -> HostState:
 def log_in(
     session: Session, ssh_names: Mapping[str, str], config: str | None, *, seconds: float, cancel: Cancel
 ) -> dict[str, LoginAttempt]:
-    """Log in from node0 to all nodes at once; code 124 for a login without a result in time."""
+    """Log in from node0 to all nodes at once; the code is 124 for a login without a result in time."""
     names = list(ssh_names)
     connect = max(1, min(int(for_many(5.0, len(names))), int(seconds) - 2))
     command = login_command(ssh_names, config, connect=connect, seconds=connect + 1, at_once=len(ssh_names))
@@ -149,16 +150,16 @@ def log_in(
     return read_logins(output.stdout, names, LoginAttempt(124, ""))
 
 
-_NO_LONGER_ANSWERS: Final = "it no longer answers"
+_NO_LONGER_ANSWERS: Final = "it stopped answering"
 _ALIVE: Final = 0.35
-"""Share of the budget after which a silent host is lost."""
+"""Share of the budget after which a silent host counts as lost."""
 
 
 class NetworkReport(NamedTuple):
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     open_outside: frozenset[str] = frozenset()
-    """Hosts with ports that the control machine reached from outside their network."""
+    """Hosts whose ports the control machine reached from outside their network."""
 
 
 def check_network(
@@ -171,7 +172,7 @@ def check_network(
     needs_logins: bool = True,
     budget: float | None = None,
 ) -> NetworkReport:
-    """Log in and try ports at once, within `budget` seconds.
+    """Log in and try ports at the same time, within `budget` seconds.
 
     `needs_logins`: an mpirun starts the ranks, so a failed login is a fail.
     """
@@ -183,7 +184,7 @@ def check_network(
         with pool.cancel.waking(cancel.throw):
             return _NetworkCheck(pool, hosts, internal, facts, home, needs_logins, started, budget, cancel).report()
     finally:
-        # Stops what still runs on a host in threads that nobody waits for.
+        # Stops programs that still run on hosts, in threads that nobody waits for.
         cancel.throw()
 
 
@@ -223,7 +224,7 @@ class _NetworkCheck:
             failed_logins, silent = self._diagnose_logins(logins)
             slow_logins = {name: failed_logins.pop(name) for name in logins if is_slow(logins[name])}
         findings = [*_lost_hosts(self.lost)]
-        # A lost host has its own finding; don't add one about its login.
+        # A lost host has its own finding, so its login needs none.
         is_set_up = self.node0_state is not None and bool(self.node0_state.config)
         level = login_level(is_needed=self.needs_logins, is_expected=is_set_up or bool(silent))
         findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost}, level)
@@ -276,7 +277,7 @@ class _NetworkCheck:
     def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, HostError], frozenset[str]]:
         """Failed and slow logins with reasons, and the hosts that gave no answer.
 
-        Probe hosts for the reason only if a login fails or reaches another machine than the session does.
+        Hosts are probed for the reason only if a login fails or reaches another machine than the session does.
         """
         if all(login.is_from(self.identities.get(name, "")) for name, login in logins.items()):
             return {}, frozenset()
@@ -354,7 +355,7 @@ class _NetworkCheck:
                 if listener.port is None:
                     self.untested[name] = listener.reason or "it can't listen on its address"
         for name in started - listeners.keys():
-            self.untested.setdefault(name, "it was too slow to begin")
+            self.untested.setdefault(name, "it started too late")
         return listeners
 
     def _connect(
@@ -405,7 +406,7 @@ class _NetworkCheck:
         if error is not None and error.status == "unreachable":
             self._mark_lost(name, error)
         else:
-            self.untested.setdefault(name, error.reason if error else "its port probe ended too soon")
+            self.untested.setdefault(name, error.reason if error else "its port probe exited early")
 
 
 def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
@@ -413,10 +414,10 @@ def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
         Finding(
             "network.unreachable",
             "fail",
-            f"It answered a moment ago and no longer does: {error.reason}. A run with it would stop like this too.",
+            f"It answered at first and then stopped: {error.reason}. A run with this host would fail in the same way.",
             error.fix
             if error.fix and "--timeout" not in error.fix
-            else "look at the machine and its cable, then run ipexctl doctor again",
+            else "check the machine and its cable, then run ipexctl doctor again",
             (name,),
         )
         for name, error in lost.items()
@@ -424,5 +425,5 @@ def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
 
 
 def _logins_untested(error: HostError, node0: Host) -> Finding:
-    message = f"Logins from node0 to the other hosts, as mpirun needs them, were not checked: {error.reason}."
+    message = f"Logins from node0 to the other hosts, which mpirun needs, were not checked: {error.reason}."
     return Finding("network.login_untested", "info", message, "", (node0.name,))

@@ -1,8 +1,7 @@
 """Rules over names, addresses, interfaces, ports and clocks, of one host and of several. Pure.
 
-Messages avoid names and addresses, so 200 hosts with one setup give one finding. Each host resolved the names of all
-others; what differs is one finding for all hosts and names. Clocks are compared with the hosts' median because the
-control machine's may be the wrong one.
+Messages avoid names and addresses, so that 200 hosts with one setup give one finding. Each host resolved the names of
+all others; differences are one finding for all hosts and names.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 
 
 def own_name(host: HostContext) -> Iterator[Finding]:
-    """gloo and MPI send the first address of the host's own name to the others. If that is a loopback address, as some
-    installers write it, the other hosts connect to themselves."""
+    """gloo and MPI send the first address of the host's own name to the others. If it is a loopback address, as some
+    installers write, the other hosts connect to themselves.
+    """
     found = host.facts.network.resolves_to
     if found is None or host.alone:
         return
     own = {address.address for nic in host.facts.network.nics for address in nic.addresses}
     main = host.nic
     iface = main.name if main else "IFACE"
-    fix = f"as root, in /etc/hosts, give its name the address of {iface} (ip addr show {iface})"
+    fix = f"as root, in /etc/hosts, set the address of its name to that of {iface} (ip addr show {iface})"
     meanwhile = f"; until then, ipexctl run sets GLOO_SOCKET_IFNAME={iface}"
     if not found:
         yield Finding(
@@ -55,8 +55,8 @@ def own_name(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "name.loopback",
             "warn",
-            f"Its own name resolves to {found[0]} on the host itself: gloo would make other hosts connect there, to "
-            "themselves, and hang",
+            f"Its own name resolves to {found[0]} on the host itself: with gloo, other hosts would connect to "
+            "themselves and hang",
             f"{fix}, instead of {found[0]}{meanwhile}",
         )
     elif own and not own & set(found) and host.facts.has_finished("network"):
@@ -81,7 +81,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
     }
     if not inside:
         return
-    # Docker's names differ from host to host; their kinds don't.
+    # Docker's interface names differ between hosts; their kinds don't.
     message = f"This host has bridges ({few(sorted(inside), 3)}); oneCCL and libfabric may pick one and hang. "
     if main is None:
         yield Finding(
@@ -95,7 +95,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "network.bridges",
         "info",
-        f"{message}The one to use: {name}",
+        f"{message}The interface to use is {name}",
         f"nothing to do under ipexctl run; elsewhere export FI_TCP_IFACE={name} CCL_KVS_IFACE={name} "
         f"GLOO_SOCKET_IFNAME={name}",
     )
@@ -114,9 +114,9 @@ def internal_address(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "network.not_its_address",
             "warn",
-            f"{given} is the address other hosts are to use, but no interface of this host has it: ranks can't listen "
-            "there",
-            "ip addr shows its addresses; put one that the others reach after internal= in the hostfile",
+            f"{given} is set as the address for other hosts, but no interface of this host has it: ranks can't listen "
+            "on it",
+            "to see its addresses: ip addr; put one that the others reach after internal= in the hostfile",
         )
 
 
@@ -131,7 +131,8 @@ def default_route(host: HostContext) -> Iterator[Finding]:
             "network.no_default_route",
             "info",
             "No default route: this host can't download wheels, models or data by itself",
-            "ipexctl install brings wheels from another host, ipexctl push hf:org/model models of the Hugging Face Hub",
+            "ipexctl install sends wheels from another host, ipexctl push hf:org/model sends models of the Hugging "
+            "Face Hub",
         )
 
 
@@ -144,8 +145,8 @@ def link(host: HostContext) -> Iterator[Finding]:
             "network.medium",
             "warn",
             f"The hosts would train over {nic.name}, {'wifi' if nic.kind == 'wifi' else 'a tunnel or VPN'}: "
-            "every step sends gradients over it, slowly",
-            "name a wired network that all hosts share: --iface CIDR",
+            "every step sends gradients over it, which is slow",
+            "choose a wired network that all hosts share: --iface CIDR",
         )
     if nic.speed is not None and nic.speed < 10_000:
         level: Level = "warn" if nic.speed < 1000 else "info"
@@ -153,22 +154,22 @@ def link(host: HostContext) -> Iterator[Finding]:
             "network.slow_link",
             level,
             f"{nic.name} runs at {link_rate(nic.speed)}: 100 MB of gradients take about {800 / nic.speed:.1f} s per "
-            "step, maybe most of its time",
-            "a faster network if there is one (--iface CIDR), larger batches, or gradient accumulation",
+            "step, perhaps most of the step's time",
+            "use a faster network if there is one (--iface CIDR), larger batches or gradient accumulation",
         )
 
 
 def firewall(host: HostContext) -> Iterator[Finding]:
-    """Only a firewall's own service counts: Docker loads tables into the kernel too."""
+    """Only a firewall's own service counts, because Docker loads tables into the kernel, too."""
     services = [name for name in host.facts.security.firewall if name in ("ufw", "firewalld")]
     if not services or host.alone:
         return
     yield Finding(
         "network.firewall",
         "info",
-        f"{' and '.join(services)} runs on this host: ranks listen on high ports, and if those are closed training "
-        "hangs at its start",
-        "nothing to do unless network.port_closed is found too; then "
+        f"{' and '.join(services)} runs on this host: ranks listen on high ports, and if these ports are closed, "
+        "training hangs when it starts",
+        "nothing to do unless doctor also finds network.port_closed; then "
         + open_ports([host.name], {host.name: host.internal or ""}, {host.name: host.facts}),
     )
 
@@ -179,8 +180,8 @@ def port_range(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "network.few_ports",
             "warn",
-            f"Only ports {span[0]}-{span[1]} are for connections: many ranks use them up ('Cannot assign requested "
-            "address')",
+            f"Only ports {span[0]}-{span[1]} are available for connections: many ranks use them up ('Cannot assign "
+            "requested address')",
             "if no firewall rule depends on this range, as root: sysctl net.ipv4.ip_local_port_range='32768 60999'",
         )
 
@@ -201,7 +202,7 @@ HOST_RULES: Final[tuple[HostRule, ...]] = (
 )  # fmt: skip
 
 
-_NAMES: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does not need names"
+_NAMES: Final = "as root, write the same /etc/hosts on all hosts; ipexctl run does not need names"
 
 
 def no_network(cluster: ClusterContext) -> Iterator[Finding]:
@@ -217,7 +218,7 @@ def no_network(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Only if the user named none; IPv6 next to IPv4 is not a second network."""
+    """Only if the user named no network. IPv6 next to IPv4 is not a second network."""
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)
@@ -234,13 +235,13 @@ def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
         "warn" if faster else "info",
         f"All hosts share {few([str(network) for network in shared], 3)}; training would use {chosen}"
         + (f", which is slower than {faster}" if faster else ""),
-        f"--iface {faster or others[0]} chooses another",
+        f"--iface {faster or others[0]} chooses another network",
         tuple(node.name for node in cluster.nodes),
     )
 
 
 def _speed_on(node: HostContext, network: Network, *, training: bool = False) -> int | None:
-    """Speed of a host's interface in the network, 0 if unknown; with `training`, only of its training interface."""
+    """Speed of a host's interface in the network, 0 if unknown. `training`: only of its training interface."""
     nics = node.facts.network.nics
     if training:
         nics = (node.nic,) if node.nic else ()
@@ -261,9 +262,9 @@ def same_address(cluster: ClusterContext) -> Iterator[Finding]:
             yield Finding(
                 "cluster.same_address",
                 "fail",
-                f"Different hosts have the address {address}: data for one arrives at the other, and ranks never "
+                f"Different hosts have the address {address}: data for one host arrives at another, and ranks never "
                 "connect",
-                "give each its own address (ip addr shows them), and internal=ADDRESS in the hostfile",
+                "give each host its own address (ip addr shows them), and internal=ADDRESS in the hostfile",
                 tuple(node.name for node in nodes),
             )
 
@@ -275,8 +276,8 @@ def iface_names(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.iface_names_differ",
             "info",
-            f"The common network's interface is {few(others, 3)}, but {usual} on the others: one FI_TCP_IFACE for "
-            "all would hang",
+            f"The common network's interface is {few(others, 3)}, but {usual} on the other hosts: with one "
+            "FI_TCP_IFACE for all, ranks would hang",
             "nothing to do under ipexctl run, which sets it for each host",
             names,
         )
@@ -289,9 +290,9 @@ def mtu(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_mtu",
             "warn",
-            f"Packets of {few([str(size) for size in others], 3)} bytes, but {usual} on the others (MTU): ssh "
-            "works, but large messages may be lost and training hang",
-            f"as root, if its switch carries such packets: ip link set dev {_common_nic(cluster, names)} mtu {usual}",
+            f"The MTU is {few([str(size) for size in others], 3)} bytes, but {usual} on the other hosts: ssh "
+            "works, but large messages may be lost, and training hangs",
+            f"as root, if the switch supports such packets: ip link set dev {_common_nic(cluster, names)} mtu {usual}",
             names,
         )
 
@@ -309,9 +310,9 @@ def speed(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_speed",
             "warn",
-            f"Links of {link_rate(slowest)}, but {link_rate(fastest)} elsewhere: an all-reduce is as fast as the "
+            f"The link has {link_rate(slowest)}, but {link_rate(fastest)} elsewhere: an all-reduce is as fast as the "
             "slowest link",
-            f"check cable, port and negotiation: ethtool {_common_nic(cluster, slow)}; or train without them: "
+            f"check cable, port and negotiation: ethtool {_common_nic(cluster, slow)}; or train without these hosts: "
             "--limit '!NAME,!NAME'",
             slow,
         )
@@ -326,14 +327,15 @@ def some_have_rdma(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.rdma_partial",
             "info",
-            "These hosts have no active RDMA device, others have: all use TCP, as all need the same network provider",
-            "ibstat on these hosts; or train without them, over RDMA: --limit '!NAME,!NAME'",
+            "These hosts have no active RDMA device, but others do: all use TCP, because all need the same network "
+            "provider",
+            "run ibstat on these hosts; or train without them, over RDMA: --limit '!NAME,!NAME'",
             without,
         )
 
 
 def names(cluster: ClusterContext) -> Iterator[Finding]:
-    """A host's own name has its own rule."""
+    """Checks the names of other hosts; a host's own name has its own rule."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes:
@@ -365,7 +367,8 @@ def _two_addresses(name: str, answers: Mapping[tuple[str, ...], list[str]]) -> I
             "cluster.name_two_addresses",
             "warn",
             f"{name[:40]} resolves to different addresses on different hosts "
-            f"({few(sorted({min(addresses) for addresses in found}), 3)}): ranks connect to different places, and hang",
+            f"({few(sorted({min(addresses) for addresses in found}), 3)}): ranks connect to different "
+            "machines and hang",
             _NAMES,
             tuple(host for hosts in answers.values() for host in hosts),
         )
@@ -380,8 +383,8 @@ def _wrong(
             yield Finding(
                 "cluster.name_wrong",
                 "warn",
-                f"{name[:40]} resolves to {address} on this host, which is "
-                f"{owners.get(address, '')[:40] or 'this host itself'}: ranks would talk to the wrong machine, and "
+                f"{name[:40]} resolves to {address} on this host, which belongs to "
+                f"{owners.get(address, '')[:40] or 'this host itself'}: ranks would connect to the wrong machine and "
                 "hang",
                 _NAMES,
                 tuple(hosts),
@@ -401,14 +404,14 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
             "cluster.names_unresolved",
             "info",
             f"The name{'s' if len(missing) > 1 else ''} {few([name[:30] for name in missing], 3)} can't be resolved "
-            "on these hosts: a launcher that uses names would stop with 'unknown host'",
+            "on these hosts: a launcher that uses names would fail with 'unknown host'",
             _NAMES,
             tuple(lost),
         )
 
 
 def clocks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Compared with the median, so the control machine's clock doesn't matter."""
+    """Clocks are compared with their median, so the control machine's clock doesn't matter."""
     known = [(node.name, node.skew, node.uncertainty or 0.0) for node in cluster.nodes if node.skew is not None]
     if len(known) < 2:
         return
@@ -423,7 +426,7 @@ def clocks(cluster: ClusterContext) -> Iterator[Finding]:
         "cluster.clock_skew",
         "warn",
         f"{'These clocks differ' if len(known) == 2 else 'The clock is off'} by {_duration(abs(worst))}: the order "
-        "of log lines is wrong, files look newer than now, and certificates may be refused",
+        "of log lines is wrong, files may have times in the future, and certificates may be refused",
         "as root: timedatectl set-ntp true, or chronyc makestep",
         tuple(concerned),
     )

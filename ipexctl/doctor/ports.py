@@ -1,4 +1,4 @@
-"""Pairs of hosts whose ports to try, and the diagnosis of the results. Pure.
+"""Chooses the pairs of hosts whose ports are tried, and diagnoses the results. Pure.
 
 A firewall on one host should not look like a hundred blocked pairs. A host that answers without the expected token is
 another machine. `network_check.py` probes; `node/network/ports.py` runs on the hosts.
@@ -22,7 +22,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.text import printable
 
 Pair = tuple[str, str]
-"""From, to."""
+"""(from, to)."""
 ConnectionKind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
 _KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 _BLOCKED: Final = ("refused", "timeout", "noroute", "denied")
@@ -68,7 +68,7 @@ def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
 
 
 def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
-    """All pairs of up to sixteen hosts; of more a ring, and the first host with all others, as mpirun connects."""
+    """All pairs of up to sixteen hosts; of more, a ring and the first host with all others, as mpirun connects."""
     if len(names) <= ALL_PAIRS_UP_TO:
         return tuple((a, b) for a in names for b in names if a != b)
     ring = list(zip(names, [*names[1:], names[0]], strict=True))
@@ -89,7 +89,7 @@ def connect_order(targets: Sequence[Target], seconds: float) -> bytes:
 
 
 class PortDiagnosis(NamedTuple):
-    """The smallest set of closed hosts and pairs that explains every blocked connection."""
+    """The smallest set of closed hosts and pairs that explains all blocked connections."""
 
     closed_in: tuple[str, ...] = ()
     closed_out: tuple[str, ...] = ()
@@ -133,11 +133,11 @@ def port_findings(
         findings.append(_closed_in(closed, results, internal, facts))
     if diagnosis.closed_out:
         message = (
-            "It can't connect to a high port of any other host, while other hosts can. In training every rank connects"
-            " to others, so ipexctl run refuses this host."
+            "It can't connect to a high port of any other host, while other hosts can. During training every rank "
+            "connects to others, so ipexctl run refuses this host."
         )
         fix = (
-            "look for rules on outgoing connections on it (sudo iptables -S OUTPUT, sudo nft list ruleset) and for the"
+            "check its rules for outgoing connections (sudo iptables -S OUTPUT, sudo nft list ruleset) and for the"
             " route it takes (ip route get)"
         )
         findings.append(Finding("network.port_closed", "fail", message, fix, diagnosis.closed_out))
@@ -160,8 +160,9 @@ def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
 def overflow_findings(
     facts: Mapping[str, Facts], internal: Mapping[str, str], open_outside: Collection[str]
 ) -> tuple[Finding, ...]:
-    """Environments with a gloo that may write outside a buffer, for hosts that train together. A single host trains
-    over its loopback interface."""
+    """Environments with a gloo that can be made to write outside a buffer, for hosts that train together. A single host
+    trains over its loopback interface.
+    """
     if len(facts) < 2:
         return ()
     return merge_findings(
@@ -177,9 +178,9 @@ def _overflow(
 ) -> Finding:
     newer = "{}.{}".format(*GLOO_MENDED)
     message = f"gloo of torch {env.torch} ({env.name[:30]}) lets anyone who reaches a rank's port write into the rank"
-    message += ", and other networks reach these ports" if is_open else ": keep its ports closed to others"
+    message += ", and other networks reach these ports" if is_open else ": keep these ports closed to other networks"
     option = f" --env {shlex.quote(env.name[:40])}" if env.name != DEFAULT_ENV else ""
-    fix = f"ipexctl install{option} --torch {newer} (its gloo checks what arrives)"
+    fix = f"ipexctl install{option} --torch {newer} (its gloo checks incoming data)"
     if is_open:
         return Finding(
             "stack.gloo_overflow", "warn", message, f"{close_ports([name], internal, facts)}; or {fix}", (name,)
@@ -190,10 +191,10 @@ def _overflow(
 def _not_reachable(hosts: Sequence[str], internal: Mapping[str, str]) -> Finding:
     address = f" ({internal[hosts[0]]})" if len(hosts) == 1 else ""
     message = (
-        f"The other hosts get no answer from its internal address{address}, neither by ssh nor on another port. The"
+        f"The other hosts get no answer from its internal address{address}, neither over ssh nor on another port. The"
         " control machine reaches it, but ranks connect to one another over these addresses."
     )
-    fix = "check the network: name another with --iface NAME or CIDR, or give internal=ADDRESS in the hostfile"
+    fix = "check the network, or choose another one with --iface NAME or CIDR, or set internal=ADDRESS in the hostfile"
     return Finding("network.unreachable", "fail", message, fix, tuple(hosts))
 
 
@@ -206,7 +207,7 @@ def _closed_in(
     kinds = {result.kind for (_, to), result in results.items() if to in closed and result.is_blocked}
     how = {"timeout": "get no answer", "refused": "are refused"}.get(next(iter(kinds)) if len(kinds) == 1 else "")
     message = (
-        f"Connections from other hosts to a high port of it {how or 'fail'}: a firewall lets only some ports through."
+        f"Connections from other hosts to its high ports {how or 'fail'}: a firewall lets only some ports through."
         " MPI, gloo and oneCCL open connections between all ranks on ports like these, so ipexctl run refuses this"
         " host."
     )
@@ -220,11 +221,11 @@ def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
     shown = [f"{source} → {fold(names)}" for source, names in targets.items()]
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     message = (
-        f"These hosts can't connect to one another on high ports, while others can: {', '.join(shown[:8])}{more}."
+        f"These hosts can't connect to each other on high ports, while others can: {', '.join(shown[:8])}{more}."
         " Ranks there would hang."
     )
     fix = (
-        "look for a firewall or a security group between them (ip route get shows the route that is taken), or"
+        "look for a firewall or a security group between them (to see the route: ip route get), or"
         " leave hosts out: --limit '!NAME'"
     )
     hosts = tuple(dict.fromkeys(name for pair in pairs for name in pair))
@@ -237,10 +238,10 @@ def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str
         return []
     addresses = ", ".join(dict.fromkeys(internal[name] for name in hosts if name in internal))
     message = (
-        f"Something else answers at its internal address ({addresses}): another machine with the same address, or a"
-        " bridge on the host that connects. Ranks would talk to the wrong machine."
+        f"Another machine answers at its internal address ({addresses}): it may have the same address, or be a"
+        " bridge on the connecting host. Ranks would connect to the wrong machine."
     )
-    fix = "choose the network the hosts share: --iface NAME or CIDR, or internal=ADDRESS in the hostfile"
+    fix = "choose the network that the hosts share: --iface NAME or CIDR, or internal=ADDRESS in the hostfile"
     return [Finding("network.wrong_host", "fail", message, fix, hosts)]
 
 
@@ -250,7 +251,7 @@ def _untested(
     reasons = dict(untested)
     for (source, target), result in results.items():
         if result.kind == "mute":
-            reasons.setdefault(target, "it accepts connections, but sends nothing in time")
+            reasons.setdefault(target, "it accepts connections but sends nothing in time")
         elif result.kind == "error":
             reasons.setdefault(source, f"it can't connect ({result.text or 'no reason given'})")
     return merge_findings(

@@ -1,8 +1,8 @@
 """`doctor --smoke`: measures memory, matrix products and the network for seconds, to find slow hosts.
 
-Hosts measure at once, then the links from node0 one after another because they share its interface. Figures are rough:
-a host is slow below 80 % of the others' median, a link below half, and only among four hosts or more. A slow link is
-measured again because other traffic may have been in its way.
+Hosts measure at once; then the links from node0 one after another, because they share its interface. Figures are rough:
+a host is slow below 80 % of the others' median, a link below half, and only if there are at least four hosts. A slow
+link is measured again, because other traffic may have slowed it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _MEASUREMENTS: Final[tuple[Measurement, ...]] = get_args(Measurement)
 _UNITS: Final = {"memory": "GB/s", "fp32": "GFLOP/s", "bf16": "GFLOP/s"}
 _NAMES: Final = {"memory": "memory copies", "fp32": "fp32 matrix products", "bf16": "bf16 matrix products"}
 PEERS: Final = 3
-"""With fewer peers it is unclear which one is slow."""
+"""With fewer peers it is unclear which host is slow."""
 SLOW: Final = 0.8
 SLOW_LINK: Final = 0.5
-"""A short stream varies more than a processor."""
+"""Lower than for processors, because a short stream varies more."""
 
 
 class Figure(NamedTuple):
     value: float
     method: str
-    """Only figures of one method are compared."""
+    """Only figures of the same method are compared."""
 
 
 class HostSmoke(NamedTuple):
@@ -56,7 +56,7 @@ class HostSmoke(NamedTuple):
 class LinkSmoke(NamedTuple):
     name: str
     round_trip: float | None = None
-    """Median, in seconds."""
+    """Median round trip, in seconds."""
     bits: float | None = None
     reason: str = ""
 
@@ -123,7 +123,7 @@ def smoke_findings(
 
 
 def behind(values: Mapping[str, float], least: float) -> dict[str, float]:
-    """Hosts below that share of the others' median, with their share; none if there are few others."""
+    """Hosts below that share of the others' median, with their share; empty if there are too few others."""
     shares = {}
     if len(values) > PEERS:
         for name, usual in medians_of_others(values).items():
@@ -165,8 +165,8 @@ def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
     details = ", ".join(f"{name} {bits[name] / 1e9:.3g} Gbit/s" for name in slow)
     usual = median(value for name, value in bits.items() if name not in slow)
     message = (
-        f"The link from node0 to it is much slower than to the others ({details}; the others {usual / 1e9:.3g} Gbit/s)."
-        " Gradients pass all hosts, so every step waits for this link."
+        f"The link from node0 to it is much slower than the other links ({details}; the other links {usual / 1e9:.3g} "
+        "Gbit/s). Gradients pass through all hosts, so every step waits for this link."
     )
     return [Finding("smoke.slow_link", "warn", message, LOOK_AT_LINK.format(there=" there"), tuple(slow))]
 
@@ -240,7 +240,7 @@ class _Smoke:
         while (received := dialog.receive(until)) is not None:
             name, event = received
             if isinstance(event, HostError):
-                missing[name].append(f"the measurement didn't end: {event.reason}")
+                missing[name].append(f"the measurement did not finish: {event.reason}")
             elif event is not None and (figure := parse_figure(event)):
                 figures[name][figure[0]] = figure[1]
             elif event is not None and event.get("event") in ("none", "failed"):
@@ -253,7 +253,7 @@ class _Smoke:
         return tuple(HostSmoke(name, figures[name], tuple(missing[name])) for name in self._names)
 
     def serve(self, dialog: ScriptDialog, budget: float) -> None:
-        """Start the listeners, and the program on node0 that connects to them when ordered."""
+        """Start the listeners, and the program on node0 that connects to them on request."""
         for name in self._names:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"

@@ -1,8 +1,8 @@
 """Rules over libc, interpreters, environments, MPIs, libraries and homes, of one host and of several. Pure.
 
-The limits of Python and glibc are the newest IPEX's; a test compares them with the version table. A home needs one path
-on all hosts because MPI starts ranks by one path; an environment needs the same versions everywhere. Other differences
-(distribution, libc, Pythons) usually mean nothing for the stack, as the finding says.
+The limits of Python and glibc are the newest IPEX's; a test compares them with the version table. All hosts need the
+same path of the home, because MPI starts ranks by one path, and the same versions in an environment. Other differences
+(distribution, libc, Pythons) usually don't matter for the stack, as the findings say.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ipexctl.stack.env.record import read_record
 
 FIRST: Final = (3, 9)
 LAST: Final = (3, 13)
-"""Pythons with wheels of the newest IPEX."""
+"""Oldest and newest Python with wheels of the newest IPEX."""
 _OLDEST_PYTHON: Final = (3, 8)
 NEWER_GLIBC: Final = (2, 28)
 OLDEST_GLIBC: Final = (2, 17)
@@ -59,7 +59,7 @@ def libc(host: HostContext) -> Iterator[Finding]:
             "fail",
             f"glibc {system.libc_version}: every PyTorch and IPEX wheel needs 2.17 or newer, so none can be loaded "
             "on this host",
-            "a newer system, or a container of one",
+            "use a newer system, or a container of one",
         )
     elif system.libc == "glibc" and version is not None and version < NEWER_GLIBC:
         yield Finding(
@@ -67,7 +67,7 @@ def libc(host: HostContext) -> Iterator[Finding]:
             "warn",
             f"glibc {system.libc_version}: the newest that run on this host are IPEX 2.5 and, without IPEX, PyTorch "
             "2.6; anything later needs glibc 2.28",
-            "for newer ones a newer system or container: RHEL 8, Ubuntu 20.04, Debian 10 or later",
+            "for newer versions use a newer system or container: RHEL 8, Ubuntu 20.04, Debian 10 or later",
         )
 
 
@@ -86,7 +86,8 @@ def pythons(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "python.none",
             "fail",
-            "No Python 3 that runs: nothing can be installed or started on this host. Any of 3.9 to 3.13 is fine",
+            "There is no working Python 3: nothing can be installed or started on this host. Any of 3.9 to 3.13 is "
+            "fine",
             fix,
         )
     elif minors[-1] < FIRST:
@@ -103,7 +104,7 @@ def pythons(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "python.too_new",
             "info",
-            f"Python {versions}, and none of 3.9 to 3.13: PyTorch has wheels for it, IPEX has none",
+            f"Python {versions}, but none of 3.9 to 3.13: PyTorch has wheels for it, IPEX does not",
             f"nothing to do without IPEX; with it: {python_without_root('3.12')}",
         )
 
@@ -117,7 +118,7 @@ def venv(host: HostContext) -> Iterator[Finding]:
     yield Finding(
         "python.no_venv",
         "warn",
-        f"Python {minor} can't make environments (venv or ensurepip is a separate package): install uses another way",
+        f"Python {minor} can't create environments (venv or ensurepip is a separate package): install uses uv",
         package_command(host.facts, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
     )
 
@@ -134,7 +135,7 @@ def broken(host: HostContext) -> Iterator[Finding]:
 
 
 def drift(host: HostContext) -> Iterator[Finding]:
-    """Versions that pip does not check: IPEX and the bindings declare no torch."""
+    """Versions that pip does not check, because IPEX and the bindings don't declare torch as a dependency."""
     for env in host.facts.software.envs:
         torch = minor_of(env.torch)
         others = [("IPEX", env.ipex), ("oneCCL bindings", env.oneccl_bindings)]
@@ -143,9 +144,9 @@ def drift(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "env.drift",
                 "fail",
-                f"Environment {env.name[:40]} has torch {env.torch} with {' and '.join(wrong)}: they fit only the "
+                f"Environment {env.name[:40]} has torch {env.torch} with {' and '.join(wrong)}: these fit only the "
                 "torch they were built for, and fail at import",
-                "ipexctl install again; keep pip from changing torch there",
+                "run ipexctl install again, and don't change torch there with pip",
             )
         elif mismatch := _mpi_mismatch(env):
             yield mismatch
@@ -154,7 +155,7 @@ def drift(host: HostContext) -> Iterator[Finding]:
 
 
 def _replaced(env: Env) -> Finding | None:
-    """Packages that pip changed since ipexctl installed and verified them."""
+    """Packages that pip changed after ipexctl had installed and verified them."""
     record = read_record(env.record)
     if record is None:
         return None
@@ -168,21 +169,21 @@ def _replaced(env: Env) -> Finding | None:
     return Finding(
         "env.drift",
         "warn",
-        f"Environment {env.name[:40]} is not what was installed and verified: {few(changed, 3)}",
-        "ipexctl install again restores it; packages of your own go into it with --with",
+        f"Environment {env.name[:40]} has changed since it was installed and verified: {few(changed, 3)}",
+        "run ipexctl install again to restore it; add your own packages with --with",
     )
 
 
 def _mpi_mismatch(env: Env) -> Finding | None:
-    """Only 2021.15 is known to pin it."""
+    """Only oneCCL 2021.15 is known to need the Intel MPI of its own version."""
     if minor_of(env.oneccl) != (2021, 15) or minor_of(env.mpi) in (None, (2021, 15)):
         return None
     return Finding(
         "env.mpi_mismatch",
         "warn",
-        f"Environment {env.name[:40]} has oneCCL {env.oneccl} with Intel MPI {env.mpi}: it needs 2021.15, and may "
+        f"Environment {env.name[:40]} has oneCCL {env.oneccl} with Intel MPI {env.mpi}: oneCCL needs 2021.15 and may "
         "crash at the first collective",
-        "ipexctl install again; keep pip from changing impi-rt there",
+        "run ipexctl install again, and don't change impi-rt there with pip",
     )
 
 
@@ -194,15 +195,15 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "env.broken",
                 "warn",
-                f"The Python of environment {env.name[:40]} is gone (removed or upgraded): nothing in it starts",
-                "ipexctl install with its options builds it again, on the hosts that need it only",
+                f"The Python of environment {env.name[:40]} is gone (removed or upgraded), so nothing in it starts",
+                "ipexctl install with the same options rebuilds it, only on the hosts that need it",
             )
         elif env.lost:
             yield Finding(
                 "env.broken",
                 "warn",
                 f"Environment {env.name[:40]} has lost the files of {few(env.lost, 3)}: scripts that import it fail",
-                "ipexctl install with its options builds it again, on the hosts that need it only",
+                "ipexctl install with the same options rebuilds it, only on the hosts that need it",
             )
 
 
@@ -215,8 +216,8 @@ def mpis(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "mpi.missing",
             "info",
-            "No mpirun is installed: it starts the ranks on all hosts",
-            "nothing to do: ipexctl install brings Intel MPI with the environment, without root",
+            "No mpirun is installed; mpirun starts the ranks on all hosts",
+            "nothing to do: ipexctl install installs Intel MPI in the environment, without root",
         )
     kinds = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "mvapich": "MVAPICH"}
     flavors = list(dict.fromkeys(kinds[mpi.flavor] for mpi in found if mpi.flavor in kinds))
@@ -225,7 +226,7 @@ def mpis(host: HostContext) -> Iterator[Finding]:
             "mpi.mixed",
             "info",
             f"{' and '.join(flavors)} are installed: an mpirun of one kind can't start ranks linked with another",
-            "nothing to do under ipexctl run, which starts one by its path; --mpi PATH chooses another",
+            "nothing to do under ipexctl run, which starts an mpirun by its path; --mpi PATH chooses another",
         )
 
 
@@ -246,8 +247,8 @@ def libraries(host: HostContext) -> Iterator[Finding]:
         yield Finding(
             "allocator.missing",
             "info",
-            "Neither tcmalloc nor jemalloc is installed: ranks that `ipexctl run` did not start get memory from the "
-            "kernel again at every step, and that takes time",
+            "Neither tcmalloc nor jemalloc is installed: ranks that `ipexctl run` did not start request memory from "
+            "the kernel again at every step, which takes time",
             package_command(host.facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
         )
 
@@ -286,9 +287,9 @@ def homes(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.homes_differ",
             "fail",
-            f"ipexctl's home is {few([path[:40] for path in others], 1)}, but {usual[:40]} on the others: MPI starts "
-            "ranks by one path on all hosts",
-            "--home DIR with one absolute path you may write to on every host, such as /scratch/ME/ipexctl",
+            f"ipexctl's home is {few([path[:40] for path in others], 1)}, but {usual[:40]} on the other hosts: MPI "
+            "starts ranks by the same path on all hosts",
+            "use --home DIR with an absolute path that you may write to on every host, such as /scratch/ME/ipexctl",
             names,
         )
 
@@ -301,8 +302,8 @@ def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
                 "cluster.homes_shared",
                 "info",
                 f"{'All' if len(names) == len(cluster.runnable) else 'These'} {len(names)} hosts share one home: "
-                "an install or a copy on one of them is there for all",
-                "nothing to do; if Python starts slowly from there, --home DIR on each host's own disk",
+                "an install or a copy on one host is there for all of them",
+                "nothing to do; if Python starts slowly from there, use --home DIR on each host's own disk",
                 tuple(names),
             )
 
@@ -321,8 +322,8 @@ def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_python",
             "info",
-            f"Not every host has the same Pythons; {_dotted(best)} is the newest on all of them, so install takes that",
-            f"nothing to do; --python {_dotted(best)} says so explicitly",
+            f"Not every host has the same Pythons; {_dotted(best)} is the newest on all of them, so install uses it",
+            f"nothing to do; --python {_dotted(best)} makes that choice explicit",
             tuple(minors),
         )
         return
@@ -331,8 +332,8 @@ def different_pythons(cluster: ClusterContext) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_python",
         "warn",
-        f"No Python of 3.9 to 3.13 is on all hosts: these hosts lack {_dotted(usual)}, which most have, and one "
-        "environment needs one Python",
+        f"No Python of 3.9 to 3.13 is on all hosts: these hosts lack {_dotted(usual)}, which most have, and an "
+        "environment needs the same Python on all hosts",
         f"as root: apt-get install -y python{_dotted(usual)} python{_dotted(usual)}-venv (dnf install -y "
         f"python{_dotted(usual)}); {python_without_root(_dotted(usual))}",
         without,
@@ -358,9 +359,9 @@ def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_libc",
             "warn",
-            f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: these hosts limit all to IPEX 2.5 or "
-            "PyTorch 2.6, as all must run one stack",
-            "train without them (--limit '!NAME,!NAME'), or in a container with a newer system on all hosts",
+            f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: these hosts limit all hosts to IPEX 2.5 "
+            "or PyTorch 2.6, because all must run one stack",
+            "train without them (--limit '!NAME,!NAME'), or use a container with a newer system on all hosts",
             old,
         )
     else:
@@ -368,7 +369,7 @@ def different_libcs(cluster: ClusterContext) -> Iterator[Finding]:
             "cluster.mixed_libc",
             "info",
             f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: the same stacks run on all; build "
-            "your own extensions on the hosts with the older one",
+            "your own extensions on the hosts with the older glibc",
             "nothing to do",
             tuple(found[oldest]),
         )
@@ -381,7 +382,7 @@ def distros(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_distro",
             "info",
-            f"{few([distro[:34] for distro in others], 2)}, but {usual[:34]} on the others: system libraries and "
+            f"{few([distro[:34] for distro in others], 2)}, but {usual[:34]} on the other hosts: system libraries and "
             "package names differ",
             "nothing to do: the stack brings its own libraries",
             names,
@@ -424,9 +425,10 @@ def stacks(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_stacks",
             "fail",
-            f"Environment {name[:30]} has {part} {others[0][at] or 'missing'}, but {usual[at] or 'missing'} on the "
-            "others: ranks of different versions hang or crash at the first collective",
-            f"give all hosts the version that most have, or name another one: ipexctl install{env}{version}",
+            f"Environment {name[:30]} differs: {part} is {others[0][at] or 'missing'} here and "
+            f"{usual[at] or 'missing'} on the other hosts; ranks with different versions hang or crash at the first "
+            "collective",
+            f"give all hosts the version that most have: ipexctl install{env}{version}",
             names,
         )
 
@@ -439,8 +441,8 @@ def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
             yield Finding(
                 "cluster.env_missing",
                 "info",
-                f"Environment {name[:40]} is missing, but on {len(by_host)} other "
-                f"host{'s' if len(by_host) > 1 else ''}: a run that uses it would fail to start",
+                f"Environment {name[:40]} is missing here, but {len(by_host)} other "
+                f"host{'s have' if len(by_host) > 1 else ' has'} it: a run that uses it would fail to start",
                 "ipexctl install",
                 without,
             )
@@ -458,8 +460,8 @@ def different_mpis(cluster: ClusterContext) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_mpi",
             "info",
-            f"The first mpirun is {' '.join(others[0])}, but {' '.join(usual)} on the others: one can't start the "
-            "daemons of the other",
+            f"The first mpirun on PATH is {' '.join(others[0])} here and {' '.join(usual)} on the other hosts: neither "
+            "can start the other's daemons",
             "nothing to do under ipexctl run, which uses the mpirun of the environment; else --mpi PATH",
             names,
         )

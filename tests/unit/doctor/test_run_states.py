@@ -149,7 +149,7 @@ def test_contradicting_records_give_unknown_state() -> None:
 
 
 ENDED: dict[str, tuple[dict[str, object], str]] = {
-    "its record says so": ({"ended": (RUN,)}, "by its record on node1"),
+    "its record says so": ({"ended": (RUN,)}, "according to its record on node1"),
     "its supervisor is gone": (recorded(is_here=False), "its supervisor on node1 is gone"),
     "and the record is an older one": (recorded(is_here=False, boot=None), "its supervisor on node1 is gone"),
 }
