@@ -42,7 +42,7 @@ def attach_command(
     from ipexctl.commands.watch import watch_run
 
     if output.json:
-        raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
+        raise UserError("attach has no --json", fix="ipexctl ps --json has the state of each run")
     record = RunRegistry().find_named(run, "attach")
     check_summary(summary)
     record = begun(record, output, waits=True)

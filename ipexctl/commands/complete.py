@@ -30,7 +30,7 @@ def runs() -> list[str]:
 
 
 _before_colon: list[str] = []
-"""The run that bash cut off from the path being completed."""
+"""The run before the colon, which bash cuts off from the path being completed."""
 
 
 def join_words_of_bash(environ: MutableMapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """`ipexctl config`: shows the value of every option and its source; `config init` writes a file.
 
-The list comes from the functions of `defaults.py` that every command uses, so it can't differ from what a call does.
-Mistakes in the files are raised for all shown commands at once. `init` writes doctor's recommendations as comments,
-because `run` computes them for each call's hosts and values would apply to other hosts too.
+The values come from the functions in `defaults.py` that every command uses, so they can't differ from what a call does.
+Mistakes in the files are reported for all commands at once. `init` writes doctor's recommendations as comments, because
+`run` computes them for the hosts of each call, and values in a file would apply to other hosts too.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def show_written(path: str, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({"schema": _SCHEMA, "status": "changed", "path": path})
     elif not quiet:
-        sys.stdout.write(f"{path} is written; `ipexctl config run` shows what holds for a run\n")
+        sys.stdout.write(f"{path} is written; `ipexctl config run` shows the values for a run\n")
 
 
 def _value_text(value: object) -> str:

@@ -62,7 +62,7 @@ class ConfigFile(NamedTuple):
 
 
 def project_file() -> Path | None:
-    """In the root of the current directory's project. A home directory or `/` is not a project."""
+    """The ipexctl.toml in the root of the current project. A home directory or `/` is not a project."""
     try:
         cwd = Path.cwd()
     except OSError:

@@ -1,9 +1,9 @@
-"""Defaults of options from files: which file sets an option for a call, and what a file may set.
+"""Takes defaults of options from files and variables, and refuses what a file may not set.
 
-The first layer that has an option wins: command line, chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each
-file the command's table before the top. An option also overrides the defaults of its alternatives: with `--hosts` no
-file adds a hostfile. A project's file was not named by the user, so it can't set what runs programs, trusts keys,
-decides where packages come from, or sends, writes or deletes files (`REFUSED`).
+Precedence: command line, chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each file the command's table
+before the top. An option also overrides the defaults of its alternatives: with `--hosts` no file adds a hostfile. A
+project's file was found, not named by the user, so it can't set options that run programs, trust keys, decide where
+packages come from, or send, write or delete files (`REFUSED`).
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ ALTERNATIVES: Final = (
     {"detach", "report"},
     {"rank", "host"},
 )
-"""In commands that have all options of a set, one overrides the defaults of the others."""
+"""Options that exclude one another. In a command that has all of a set, one overrides the defaults of the others."""
 
 _NO_DEFAULTS: Final = {
-    "json": "type --json in the calls that need it",
-    "events": "type --events in the calls that need it",
+    "json": "type --json where you need it",
+    "events": "type --events where you need it",
     "inventory": "use hostfile",
-    "resume_run": "type --resume RUN in the calls that need it",
-    "help_all": "type --help-all in a call of ipexctl run",
-    "config": "type --config FILE in the calls that need it",
+    "resume_run": "type --resume RUN where you need it",
+    "help_all": "type ipexctl run --help-all",
+    "config": "type --config FILE where you need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }
 """Option that no command table can set → fix."""
@@ -111,7 +111,7 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }
-"""Parameter that a project's file cannot set → pattern of the refused values, and reason."""
+"""Parameter → the values that a project's file can't set, as a pattern, and the reason."""
 
 
 class ConfiguredCommand(TyperCommand):
@@ -168,7 +168,7 @@ def _apply(command: TyperCommand, ctx: typer.Context, args: list[str]) -> None:
 
 
 def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> None:
-    """Raise a UserError if a file names a device or pipe, or a found one names a file that others can write."""
+    """Raise a UserError if a file names a device or pipe, or if a found file names a file that others can write."""
     for param in spec.params.values():
         setting = settings.get(param.name)
         is_read = REFUSED.get(param.name, ("", ""))[1] != _WRITES
@@ -234,7 +234,7 @@ class CommandSpec(NamedTuple):
 
     @property
     def shared(self) -> set[str]:
-        """Parameters of shared groups that the command has completely."""
+        """Parameters of the shared groups of which the command has every parameter."""
         groups = map(_names, shared_options())
         return set().union(*(group for group in groups if group <= self.names))
 
@@ -317,7 +317,7 @@ def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -
 def read_settings(
     spec: CommandSpec, files: Sequence[ConfigFile]
 ) -> tuple[list[dict[str, ConfiguredValue]], dict[str, dict[str, ConfiguredValue]]]:
-    """Settings of each file, its table for the command before its top; and the clusters of all files."""
+    """Settings of each file, where the command's table wins over the top; and the clusters of all files."""
     of_files: list[dict[str, ConfiguredValue]] = []
     clusters: dict[str, dict[str, ConfiguredValue]] = {}
     errors: list[FileError] = []
@@ -363,7 +363,7 @@ class _FileReader:
         return {name: setting for name, setting in settings.items() if name in shared}
 
     def _check_trusted(self, entries: object) -> None:
-        """`found_files` uses it; here only its mistakes are reported."""
+        """Report mistakes in `trusted-directories`, which only `found_files` uses."""
         own = tilde_path(user_file())
         if self._file.origin != "user":
             problem = f"{TRUSTED} counts only in your own {own}, because no project may add itself"
@@ -486,7 +486,7 @@ def _refusal_fix(param: Param, table: str) -> str:
     option = next((option for option in param.opts if option.startswith("--")), param.opts[0])
     where = f"[{table}] of " if table else ""
     return (
-        f"read it first; if you want it, type {option} in the call, or write it into {where}your own "
+        f"read it first; if you want it, type {option} on the command line, or write it into {where}your own "
         f"{tilde_path(user_file())}; ipexctl --no-config leaves out this file"
     )
 

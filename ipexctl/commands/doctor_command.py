@@ -59,7 +59,7 @@ _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": 
 def show_doctor(
     report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
 ) -> None:
-    """`quiet` prints only problems, `verbose` all of level info. `options`: the call's, for commands to type next."""
+    """`quiet`: print only problems. `verbose`: print level info too. `options`: for commands to type next."""
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
@@ -125,7 +125,7 @@ def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
 
 
 def _lasting_cells(host: HostReport) -> tuple[str, ...]:
-    """State, processor, cores, NUMA nodes, tier; last, the memory this account may use."""
+    """Cells for state, processor, cores, NUMA nodes, tier and the memory that this account may use."""
     facts = host.facts
     if facts is None:
         return (host.status, *[""] * 5)
@@ -152,7 +152,7 @@ def short_cpu(model: str) -> str:
 
 
 def _memory(hosts: Sequence[HostReport]) -> str:
-    """`12/64 GiB`: used by the machine, of what this account may use; `3-12/64 GiB` for several hosts."""
+    """`12/64 GiB`: used memory, and what this account may use; `3-12/64 GiB` for several hosts."""
     memories = [host.facts.memory for host in hosts if host.facts]
     if not memories or memories[0].usable is None:
         return ""
@@ -211,7 +211,7 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
 
 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
-    """The ids only: nothing has to be done about them."""
+    """The ids of findings that need no action."""
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
     command = f"{options.apply('ipexctl doctor')} -v"
     text = wrapped_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
@@ -223,7 +223,7 @@ def _painted(level: str, has_color: bool) -> str:
 
 
 def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
-    """What `run` would do, after what it lacks: an environment on these hosts."""
+    """What `run` would do, or first what it lacks: an environment on these hosts."""
     advice = report.recommendation
     if advice is None:
         return []

@@ -171,7 +171,7 @@ class FetchCall:
         return order_of_run(record, source.path, self.dest, rank=self.rank, host=self.host, others=others), record
 
     def _reached(self, request: FetchRequest) -> FetchRequest:
-        """Reach the host as its run's record says, unless options of the call override that."""
+        """Reach the host as its run's record says, unless options override that."""
         # Not defaults of files: the record is more specific.
         return replace(request, host=with_call_options(request.host, self.targets.without_defaults()))
 
@@ -210,14 +210,14 @@ def show_json(result: FetchResult, other_hosts: Sequence[str], also_on: Sequence
 
 
 def show_all_json(results: Sequence[FetchResult]) -> None:
-    """In `hosts[]`, each entry is like the document of one host."""
+    """Print the results in `hosts[]`; each entry is like the document of one host."""
     show_failures([result for result in results if result.reason])
     hosts = [{name: value for name, value in as_json(result).items() if name not in _OF_ONE} for result in results]
     print_json({"schema": "ipexctl.fetch/1", "hosts": hosts})
 
 
 def show_other_hosts(request: FetchRequest) -> None:
-    """Which other hosts may have such files, and the command that fetches all, each to its directory."""
+    """Say which other hosts may have such files, and print the command that fetches them, each to its directory."""
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
     host, others = printable(request.host.name), fold_names(request.other_hosts)
@@ -228,7 +228,7 @@ def show_other_hosts(request: FetchRequest) -> None:
 
 
 def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
-    """Which other hosts have the path; even with `quiet` if the asked host lacks it, because the call failed."""
+    """Say which other hosts have the path. Also with `quiet` if the asked host lacks it, because the call failed."""
     path, host = request.requested.path or "", printable(request.host.name)
     source = f"{request.requested.run}:{path}"
     every_host = ("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")
@@ -245,7 +245,7 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
 
 
 def _directory(dest: str) -> str:
-    """A place for several hosts' files: not where a file is, such as the one just fetched."""
+    """A directory for the files of several hosts, where no file is, such as the one just fetched."""
     return f"{dest}.hosts" if Path(dest).is_file() else dest
 
 
@@ -274,7 +274,7 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
 
 
 def show_followed(results: Sequence[FetchResult], *, quiet: bool = False) -> None:
-    """What arrived from each host until the run or call ended, and why it ended."""
+    """Print what arrived from each host until the run or the call ended, and why it ended."""
     for result in results:
         if result.brought or not result.reason:
             show(replace(result, reason=""), quiet=quiet)

@@ -1,4 +1,4 @@
-"""`ipexctl hub`: lists and removes what is in the hosts' hub cache. `ipexctl push hf:…` fills it."""
+"""`ipexctl hub`: lists and removes models and datasets in the hosts' hub cache, which `ipexctl push hf:…` fills."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _show_list(report: CacheReport, *, quiet: bool, no_color: bool) -> None:
         layout = fitting_layout(_LAYOUTS, rows)
         show_table(layout, [[row[name] for name in layout] for row in rows], no_color=no_color)
     elif not quiet and any(done.status == "ok" for done in report.hosts):
-        print_message("no models and no datasets; ipexctl push brings one, named as hf:ORG/MODEL")
+        print_message("no models and no datasets; ipexctl push hf:ORG/MODEL copies one there")
 
 
 def _row(repo: CachedRepo) -> dict[str, str]:

@@ -121,7 +121,7 @@ def _terminal_state() -> list[Any] | None:
 
 
 def _restore(terminal: list[Any] | None) -> None:
-    """Not in the background, where the kernel would stop this process."""
+    """Restore the terminal's modes, but not in the background, where the kernel would stop this process."""
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
             if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():

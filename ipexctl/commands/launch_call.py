@@ -1,8 +1,8 @@
 """Makes a `RunSpec` from the line of a command that plans a launch (`run`, `export`). Contacts no host.
 
 The words after the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A
-typed option wins over the pasted line, the line over an accelerate config and files of defaults. Words after the script
-belong to it; a note follows if one looks like an option of ipexctl.
+typed option wins over the pasted line, and that over an accelerate config and files of defaults. Words after the script
+belong to the script; a note says so if one looks like an option of ipexctl.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
 def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
-    """The spec for a script, a module or a command; `others` are fields without an option."""
+    """Make the spec for a script, a module or a command. `others`: fields that no option sets."""
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     return run_spec(
         kind,
@@ -128,7 +128,7 @@ _OF_RUN: Final = (
     ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"),
     ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
 )  # fmt: skip
-"""Options of `run` that a suggested command needs too."""
+"""Options of `run` that a suggested command repeats."""
 
 
 _OF_OTHERS: Final = ("env", "python", "setup")
@@ -145,7 +145,7 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
 
 
 def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
-    """Note if arguments of the script are options of the command that the script does not name; else empty."""
+    """Note on arguments of the script that are options of ipexctl and that the script does not mention; or empty."""
     kind, argv = spec.kind, spec.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
@@ -161,7 +161,7 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     arguments = [word for word in arguments if word.partition("=")[0] not in named]
     if not arguments:
         return ""
-    return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} stand before the script"
+    return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} come before the script"
 
 
 class PrintedStart(StartWatcher):

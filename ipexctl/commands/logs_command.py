@@ -1,8 +1,8 @@
 """`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available.
 
-node0 selects the lines, so only these travel. The copy is read only if node0 sent nothing yet; otherwise lines would
-come twice (`api/followed_runs.py: logs`). An incomplete copy gives an exit code other than 0; with --follow it is the
-run's.
+node0 selects the lines, so that only those travel. The local copy is read only if node0 has sent nothing yet, because
+lines would come twice (`api/followed_runs.py: logs`). If the copy is incomplete, the exit code is not 0. With --follow
+the exit code is the run's.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _without_output(status: RunStatus | None) -> str:
 
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
-    """Send the lines of --stderr to stdout; drop the end of the run unless the logs are followed."""
+    """Send the lines of --stderr to stdout, and drop the end of the run unless --follow is given."""
 
     def watched(event: RunUpdate) -> None:
         if isinstance(event, Chunk) and stderr:

@@ -115,7 +115,7 @@ _LAYOUTS: Final[_Layouts] = (
     ("run", "state", "started", "took"),
     ("run", "state", "took"),
 )
-"""Columns for ever narrower terminals. An id begins with the script, and has day and time of its start."""
+"""Columns, from wide to narrow terminals. An id begins with the script and has the day and time of the start."""
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
@@ -180,7 +180,7 @@ def _tag(record: RunRecord) -> str | None:
 
 
 def _with_column(name: str, after: str, layouts: _Layouts, rows: Sequence[Mapping[str, str]]) -> _Layouts:
-    """The layouts, and before them wide ones with a column that only some runs fill."""
+    """Put wider layouts first, with a column that only some runs fill."""
     if not any(row[name] for row in rows):
         return layouts
     wide = ((layout, layout.index(after) + 1) for layout in layouts[:3])
@@ -273,7 +273,7 @@ def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False)
     status = stopped.status
     if not stopped.status.is_over:
         print_message(
-            f"run {record.id} has not ended yet: some rank is not gone\n  ipexctl ps, or ipexctl stop {record.id} again"
+            f"run {record.id} has not ended yet: a rank is still alive\n  ipexctl ps, or ipexctl stop {record.id} again"
         )
     elif stopped.was not in ("queued", "starting", "running", "unknown"):
         print_message(f"run {record.id} had ended before: {status.state}")

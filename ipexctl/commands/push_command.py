@@ -1,6 +1,6 @@
 """`ipexctl push`: copies data to a path on every host, or repositories of a hub to the hosts' caches.
 
-A first word with a hub's prefix (`hf:`) decides which; options of the other kind are refused.
+The prefix of the first word decides (`hf:`); options of the other kind are refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def push_command(
     """Copy data, or models and datasets of a hub, to every host.
 
     Each byte of SRC crosses the control machine's link once, and then goes from
-    host to host. Existing files are compared by hash: equal ones are skipped,
+    host to host. Existing files are compared by hash: identical files are skipped,
     others need --force. Nothing is deleted. After an interruption, the same
     command continues.
 
@@ -99,13 +99,13 @@ def _push_repos(
     output: Output,
 ) -> NoReturn:
     if other := next((word for word in words if not is_repo_word(word)), None):
-        fix = "name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
+        fix = "write it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
         raise UserError(f"{other[:200]!r} is not a repository of a hub", fix=fix)
     if force:
         raise UserError("--force is for PATH: a file of a repository has its hash as its name", fix="leave --force out")
     repos = list(dict.fromkeys(map(parse_repo, words)))
     if len({repo.folder for repo in repos}) < len(repos):
-        raise UserError("a repository is named twice, with two revisions", fix="push one revision after the other")
+        raise UserError("a repository is named twice, with two revisions", fix="push one revision, then the other")
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
         from ipexctl.api.pushed_files import push_repos  # while the hosts connect
@@ -117,7 +117,7 @@ def _push_repos(
 
 
 def _with_hosts(targets: Targets, hosts: str) -> Targets:
-    """HOSTS in the path limit the call's hosts; without a named hostfile they are hosts of their own."""
+    """HOSTS before the path limit the chosen hosts; if no hostfile is named, they replace them."""
     for named, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
         if value is not None and name not in targets.defaults:
             raise UserError(f"HOSTS:PATH and {named} both name hosts", fix=f"{named} '{value}' with PATH alone")

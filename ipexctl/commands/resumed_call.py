@@ -1,7 +1,7 @@
 """`ipexctl run --resume RUN`: repeats a run's call, with typed options replacing recorded ones.
 
-A typed option also replaces its alternatives in the record (`--hosts` over `-H` and `-l`). Files, variables and the
-hostfile are read again, so the call must be made in the first one's directory.
+A typed option also replaces its alternatives in the record (`--hosts` replaces `-H` and `-l`). Files, variables and the
+hostfile are read again, so the user must be in the directory of the first call.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def _directory() -> str:
 
 
 def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set[str]) -> None:
-    """Raise a UserError for a run that can't restart, or a call that does not fit it. Pure."""
+    """Raise a UserError for a run that can't be resumed, or options that don't fit it. Pure."""
     from ipexctl.run.start.resume import refuse_job  # seldom needed
 
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
     if has_script:
-        raise UserError("--resume has the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
+        raise UserError("--resume takes the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
     refuse_job(record)
     if not record.typed.directory:
         raise UserError(
@@ -96,7 +96,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
 
 
 def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Words]]) -> list[Words]:
-    """Recorded options that no typed one replaces, then the typed ones, a module last. Pure."""
+    """Recorded options that no typed option replaces, then the typed options, and a module last. Pure."""
     given = {name for name, _ in typed}
     replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
     replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()

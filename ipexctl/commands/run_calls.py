@@ -19,7 +19,7 @@ from ipexctl.ui.messages import print_message
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
-    """`last` means the last of all runs; in another project's directory, a note names its project."""
+    """Find a run by id, prefix or `last`, the newest of all runs. A note names its project if we are in another one."""
     from ipexctl.sync.root import find_root, is_marked
 
     record = (registry or RunRegistry()).find(word)
@@ -35,7 +35,7 @@ def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> 
 
 @contextmanager
 def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tuple[CallWatcher, Interrupt]]:
-    """The first signal ends the call; -v prints remote steps."""
+    """Watcher of a call that the first signal ends. It prints remote steps with -v."""
     cancel = Cancel()
     with cancelling(cancel, only_waits=only_waits) as interrupt:
         yield CallWatcher(cancel, output.print_note, print_message, step_printer(output)), interrupt

@@ -1,8 +1,8 @@
 """`ipexctl run`: reads the call, lets `api.run` start and follow the run, and exits with its code.
 
-stdout has only the ranks' output; steps and notes go to stderr. One signal handler is in force from the first
-connection to the first follow, so a Ctrl-C in between stops the run that was just started. Slow imports happen while
-the hosts connect or the ranks start.
+stdout has only the ranks' output; steps and notes go to stderr. One signal handler is active from the first connection
+until the run is followed, so a Ctrl-C in between stops the run that was just started. Slow imports happen while the
+hosts connect or the ranks start.
 """
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ def run_command(
 
 
 class RunPage(Protocol):
-    """The file of --report, from an extra's `run-page`, called with its path."""
+    """Writer of the --report page; the extra's `run-page` makes it from a path."""
 
     def check(self, *, detach: bool, dry_run: bool) -> None:
         """Raise a UserError now if the file can't be written at the end of the run."""
 
     def write(self, record: RunRecord, output: Output) -> bool:
-        """True if written; otherwise the reason is printed."""
+        """True if written; else print the reason."""
 
 
 def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
@@ -165,7 +165,7 @@ class RunOfCall(RunWatcher):
     """Shows this call's run. Handles signals from the first session to the end of the follow."""
 
     MOST_NOTES: Final = 3
-    """Without -v, so that the first lines of the ranks stay in sight."""
+    """Notes shown without -v; with more, the first lines of the ranks would scroll out of sight."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class RunOfCall(RunWatcher):
         self._output.print_note(text)
 
     def on_note(self, text: str) -> None:
-        """Called by several threads: checks report while files are uploaded."""
+        """Called from several threads, because checks report while files are uploaded."""
         self._notes += 1
         if self._dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
             self._output.print_note(f"note: {text}")
@@ -285,7 +285,7 @@ class RunOfCall(RunWatcher):
 
 @dataclass
 class CallOutcome:
-    """The outcome of a call without a run, and where it is recorded."""
+    """Records the outcome of a call that started no run."""
 
     needs_note: bool
     summary: Path | None
@@ -299,7 +299,7 @@ class CallOutcome:
         return time.monotonic() - self._start_time
 
     def begin_events(self, view: ViewOptions, ranks: RankSet, *, quiet: bool) -> None:
-        """With --events, a failed start is an event too."""
+        """With --events, print a failed start as an event."""
         if view.events:
             from ipexctl.remote.cancel import Cancel
             from ipexctl.ui.run.events import EventsView
@@ -348,7 +348,7 @@ def _refuse_ignored_options(
     line: LaunchLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
     if line.output.json and not dry_run:
-        raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
+        raise UserError("run has no --json", fix="--summary FILE writes the outcome; --dry-run --json prints the plan")
     if view.events and (detach or dry_run):
         raise UserError(
             "--events follows the run, so it cannot be used with --detach or --dry-run",

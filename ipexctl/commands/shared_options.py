@@ -1,9 +1,8 @@
-"""Options that several commands share, and how a function becomes a typer command.
+"""Declares options that several commands share, and turns a function into a typer command.
 
 A command takes a group of options (`Targets`, `Home`, `Output` …) as one parameter; `grouped` expands it for typer and
-reassembles the values. `option` makes a field of the command line alone, `declare` (`option_declaration.py`) one with a
-shared declaration. Values from files of defaults stay marked (`Targets.defaults`), because a found file may not do what
-a typed option may.
+puts the values together again. `option` declares an option of the command line alone; `declare` is for options that
+playbooks and files also have. Values from files stay marked (`Targets.defaults`), because a found file may set less.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _CONFIG: Final = "config"
 
 
 def option(declaration: str, help_text: str | None = None, default: object = None, **settings: Any) -> Any:
-    """An option such as `--forks -f N`; `{default}` in its help stands for the default."""
+    """Declare an option such as `--forks -f N`. `{default}` in its help becomes the default."""
     return dataclasses.field(
         default=default, metadata={_TYPER: _typer_option(declaration, help_text, default, **settings)}
     )
@@ -59,7 +58,7 @@ def flag(declaration: str, help_text: str | None = None, default: bool = False, 
 
 
 def argument(metavar: str, help_text: str | None = None, default: object = dataclasses.MISSING, **settings: Any) -> Any:
-    """A positional argument; required without a default. `{default}` in its help stands for the default."""
+    """Declare a positional argument, required unless it has a default. `{default}` in its help becomes the default."""
     help_text = with_default(help_text, default) if help_text else help_text
     settings = {"metavar": metavar, "help": help_text, "show_default": False} | settings
     typer_default = ... if default is dataclasses.MISSING else default
@@ -71,7 +70,7 @@ RUN: Final = argument(
 )
 """For commands that only read."""
 NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
-"""For commands that can end the run: without it the call is refused, and the error names the last run."""
+"""For commands that can end a run. If it is missing, the error names the last run."""
 RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.", autocompletion=complete.runs)
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
@@ -143,11 +142,11 @@ class Targets:
         autocompletion=complete.clusters,
     )
     defaults: Defaults = dataclasses.field(default_factory=dict)
-    """The options above with a value from a file."""
+    """Options above whose value comes from a file."""
 
     @property
     def names_hosts(self) -> bool:
-        """True if the command line names hosts, also by a cluster."""
+        """True if the command line names hosts or a cluster."""
         named = (name for name in ("hosts", "hostfile") if getattr(self, name) is not None)
         return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
 
@@ -160,11 +159,11 @@ class Targets:
 
     @property
     def config_file(self) -> str | None:
-        """The file of `--config`, if an option above has its value from it."""
+        """File of `--config` if it sets an option above; else None."""
         return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)
 
     def is_found(self, name: str) -> bool:
-        """True if a project's file sets this option: its value was found, not named."""
+        """True if a project's file sets this option."""
         return name in self.defaults and self.defaults[name].is_found
 
     def is_shared_default(self, name: str) -> bool:
@@ -172,7 +171,7 @@ class Targets:
         return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
     def without_defaults(self, *names: str) -> Targets:
-        """As if no file had set these options (default: any)."""
+        """Drop values that files set for these options (default: for all)."""
         built_in: dict[str, Any] = {
             field.name: field.default for field in dataclasses.fields(self) if field.name in self.defaults
         }
@@ -226,7 +225,7 @@ class PlanOutput(Output):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextOutput(Output):
-    """For commands that refuse --json and name the command that has it."""
+    """For commands that refuse --json and name another command that has it."""
 
     json: bool = flag("--json", hidden=True)
 
@@ -247,7 +246,7 @@ class StackOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ViewOptions:
-    """Raises a UserError if the view is impossible."""
+    """How output is shown. Raises a UserError for options that exclude each other."""
 
     plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
     live: bool = flag("--live", "Show the live view; an error without a terminal.")

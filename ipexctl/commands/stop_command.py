@@ -27,7 +27,7 @@ def stop_command(
     from ipexctl.commands.run_calls import call_about_runs
 
     if output.json:
-        raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
+        raise UserError("stop has no --json", fix="ipexctl ps --json has the state of each run")
     check_seconds("--timeout", timeout)
     record = RunRegistry().find_named(run, "stop")
     with call_about_runs(output) as (caller, _):

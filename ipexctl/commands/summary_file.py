@@ -21,7 +21,7 @@ from ipexctl.ui.messages import print_message
 def check_summary(path: Path | None) -> None:
     """Raise a UserError now for a file that can't be written at the end of the run."""
     if path is not None and (problem := _unwritable(path)):
-        raise UserError(f"--summary {path}: {problem}", fix="a file that can be written")
+        raise UserError(f"--summary {path}: {problem}", fix="name a file that can be written")
 
 
 def _unwritable(path: Path) -> str:
@@ -47,7 +47,7 @@ def write_summary(
     seconds: float,
     other_runs: Sequence[OtherRun] | None = None,
 ) -> bool:
-    """Write the outcome; id and state are null if no run started. True if it was written.
+    """Write the outcome; return True if that worked. id and state are null if no run started.
 
     `other_runs`: runs on the hosts when this call started its run, if it checked.
     """

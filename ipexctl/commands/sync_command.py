@@ -101,9 +101,9 @@ def _show_paths(report: SyncReport) -> None:
 
 
 def _print_kept(report: SyncReport) -> None:
-    """Files that differ from the project because runs wrote them on the hosts."""
+    """Print the files that differ from the project because runs wrote them on the hosts."""
     explanations = {
-        "kept": "changed on the host since the last sync, and is kept",
+        "kept": "changed on the host since the last sync and is kept",
         "blocked": "was written by a run on the host and is kept; the project's version is not on the host",
         "moved_away": "changed on the host and in the project: the project's version replaced it; the host's version "
         "is next to it as NAME.node-1",

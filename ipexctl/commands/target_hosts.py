@@ -1,7 +1,7 @@
-"""Makes hosts, connections and a session pool from the options that all commands share.
+"""Turns the options that all commands share into hosts and a session pool.
 
-Values are checked before any host is contacted. A suggested command repeats what chooses its hosts, but not a default
-that every command reads from the same file.
+Values are checked before any host is contacted. Suggested commands repeat the options that choose hosts, except
+defaults that every command reads from the same file.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _MOST_SHOWN = 300
 
 
 def choose_hosts(targets: Targets) -> tuple[Host, ...]:
-    """In the order of the hostfile or option."""
+    """The chosen hosts, in the order of the hostfile or option."""
     return select(targets).hosts
 
 
 def select(targets: Targets, project: Path | None = None, accelerate: AccelerateConfig | None = None) -> Selection:
-    """This call's hosts and their source. `project`: its root, unless the current directory determines it."""
+    """Choose the hosts. `project`: the project's root, if it is not that of the current directory."""
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
@@ -67,7 +67,7 @@ def _source(selection: Selection, request: HostRequest, targets: Targets) -> str
 def host_options(targets: Targets, home: Home | None = None, hostfile: Path | None = None) -> str:
     """Options that choose and reach the same hosts, for suggested commands.
 
-    `hostfile`: the one found without an option, if another command would not find it.
+    `hostfile`: the hostfile that was found, if another command would not find it.
     """
     if hostfile is not None and not targets.names_hosts:
         targets = replace(targets.without_defaults("hosts", "hostfile"), hostfile=hostfile)
@@ -154,10 +154,10 @@ def session_pool(
     quiet: bool = False,
     node0s: Sequence[Host] = (),
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
-    """Sessions to this call's hosts; the first signal cancels all steps on them.
+    """Open a session pool. The first signal cancels all steps on the hosts.
 
-    `hosts`: for a command that needs no ssh between them, so any starter works. `node0s`: those that may be node0 of a
-    run, with a supervisor that outlives the call.
+    `hosts`: pass them if the command needs no ssh, so that sessions may go over srun. `node0s`: hosts that may become
+    node0 of a run, whose supervisor outlives the call.
     """
     options = connect_options(targets, output, starter_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))
@@ -174,9 +174,9 @@ def open_hosts(
     announces: bool = True,
     steps_from: int = 1,
 ) -> Iterator[tuple[OpenHosts, Interrupt]]:
-    """This call's hosts (or `hosts`, already chosen), for the functions of `api/host_*.py`.
+    """Open the chosen hosts, or `hosts`, for the functions of `api/host_*.py`.
 
-    `announces`: print the way to the hosts if auto chose it. `steps_from`: number of -v that shows remote steps.
+    `announces`: say how the hosts are reached if `auto` chose it. `steps_from`: how many -v show remote steps.
     """
     home_dir = check_home(home)
     chosen = choose_hosts(targets) if hosts is None else tuple(hosts)
@@ -204,7 +204,7 @@ def open_pool(
 
 
 def step_printer(output: Output | None) -> OnStep | None:
-    """Prints each remote step and its time for -v, and its command for -vv."""
+    """Print each remote step and its time with -v, and its command with -vv."""
     if output is None or not output.verbose:
         return None
     commands = output.verbose > 1

@@ -165,7 +165,7 @@ def _print_next_step(report: UninstallReport) -> None:
 
 
 def confirm(report: UninstallReport) -> bool:
-    """Only y or yes confirms; a closed stdin does not."""
+    """Ask. Only y or yes confirms; a closed stdin does not."""
     sys.stderr.write(f"Remove this from {counted(len(report.hosts), 'host')} and the control machine? (y/n) ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -42,7 +42,7 @@ def check_value(param: Param, value: Any) -> None:
 
 
 def _check_text(param: Param, value: Any) -> None:
-    """Options that all commands read alike; `lab up --hosts` is a number."""
+    """Check options that mean the same in all commands. (`lab up --hosts` is a number.)"""
     if param.name == "ranks":
         parse_ranks(value)
     elif param.name == "hosts" and isinstance(value, str):

@@ -118,7 +118,7 @@ def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ..
 
 
 def _with_twin(rows: Sequence[StackSpec], chosen: StackSpec | None) -> list[StackSpec]:
-    """The table, with the torch-only variant of an IPEX stack below it if that is the choice."""
+    """The table. If the torch-only variant of an IPEX stack is the choice, it follows that stack."""
     shown = list(rows)
     if chosen is not None and all(row.name != chosen.name for row in rows):
         index = next((index for index, row in enumerate(rows) if row.stock().name == chosen.name), -1)
@@ -140,7 +140,7 @@ def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
 
 
 def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
-    """Last transformers and accelerate with IPEX and oneCCL, for each stack; equal stacks together."""
+    """For each stack, the last transformers and accelerate with IPEX and oneCCL; stacks that agree share a line."""
     stacks: dict[str, list[str]] = {}
     for row in rows:
         if row.hugging_face:

@@ -1,4 +1,4 @@
-"""`ipexctl wait`: waits until runs are over, and ends with their exit code."""
+"""`ipexctl wait`: waits until runs are over, and exits with their code."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def show_waited(result: WaitResult, *, quiet: bool) -> None:
     elif result.reason:
         print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
     else:
-        print_with_fix(
-            f"run {run} is still running after the time to wait", f"ipexctl wait {run}, or ipexctl attach {run}"
-        )
+        print_with_fix(f"run {run} is still running after --timeout", f"ipexctl wait {run}, or ipexctl attach {run}")
 
 
 def as_json(results: Sequence[WaitResult], exit_code: int) -> dict[str, Any]:

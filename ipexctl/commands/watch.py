@@ -1,8 +1,8 @@
 """Follows a run for `run` and `attach`: reacts to signals, keys, a lost node0 and the end of the run.
 
-The first Ctrl-C stops the run, the second leaves when node0 has the request, the third at once. SIGTERM does the same
-for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal. If node0 is
-gone, the local copy replaces it, provided the run had ended.
+The first Ctrl-C stops the run, the second exits once node0 has the request, the third exits at once. SIGTERM does the
+same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal. If
+node0 is gone and the run had ended, the local copy is shown.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def watch_run(
 ) -> int:
     """Show the run until it ends or the user detaches; return the call's exit code.
 
-    `started`: the session to node0 that started the run, closed here, and its first call.
-    `interrupt`: a signal that already arrived. `events`: the view of `--events`, which also shows a start. `detaching`:
+    `started`: the session to node0 that started the run, and its first call; the session is closed here. `interrupt`: a
+    signal that already arrived. `events`: the view of `--events`, which may already have shown the start. `detaching`:
     signals that only detach; others stop the run.
     """
     if events is not None:
@@ -110,7 +110,7 @@ class _Watching:
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
         self._stop_answered = threading.Event()
-        """Set once it is known whether the supervisor got the stop signal: `_is_signalled`."""
+        """Set once `_is_signalled` says whether the supervisor got the stop request."""
         self._is_signalled = False
         self._number = int(signal.SIGINT)
         self._is_leaving = False
@@ -252,7 +252,7 @@ class _Watching:
         with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)
         if not stopped.status.is_over:
-            raise HostError("it has the request to stop, and is not over yet")
+            raise HostError("it has the request to stop, but has not ended yet")
 
     def _on_signalled(self) -> None:
         self._is_signalled = True

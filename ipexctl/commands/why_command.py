@@ -160,7 +160,7 @@ def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> N
 
 
 def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
-    """The headline first; with `columns` 0 nothing is wrapped."""
+    """The answer as lines, the headline first. `columns`: 0 to wrap nothing."""
     diagnosis = answer.diagnosis
     if answer.failed_call is not None:
         yield from _failed_call(answer.failed_call, columns, colors=colors)
@@ -205,7 +205,7 @@ def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[s
 
 
 def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
-    """Reason, possibly of several lines, and fix of a call that began no run."""
+    """Reason (maybe several lines) and fix of a call that started no run."""
     at = format_clock(failed.at, "%Y-%m-%d %H:%M:%S")
     reason, *more = failed.reason.splitlines() or [""]
     sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
@@ -258,6 +258,6 @@ def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
 
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:
-    """For the end of a failed run: the likely cause, and the command for more."""
+    """Lines for the end of a failed run: the likely cause, and the command that tells more."""
     known = [f"  {_CONFIDENCE_LABELS[cause.confidence]}: {printable(cause.sentence)}"] if cause is not None else []
     return [*known, f"  why, and what to do: ipexctl why {run}"]

@@ -1,7 +1,7 @@
 """Output of `ipexctl why --stacks`: a block per group of ranks with equal stacks, or JSON.
 
-A sentence says why the run hangs if `run/hang.py` can tell, else which ranks are outside the majority. A rank without a
-stack is shown with the reason. Deep stacks are cut in the middle (--all shows all), lines at the terminal's width.
+A sentence says why the run hangs if `run/hang.py` can tell, else which ranks differ from the majority. A rank without a
+stack is shown with the reason. Deep stacks are cut in the middle (not with --all), and lines at the terminal's width.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 
 _INNER, _OUTER = 16, 6
-"""Calls shown of each end of a stack deeper than both together."""
+"""Calls shown of each end of a stack that is deeper than both together."""
 _NAMES: Final = 32
 _STATES: Final = {
     "R": "running",
@@ -85,7 +85,7 @@ def _verdict(dump: Dump) -> str:
 
 
 def _odd(dump: Dump) -> str:
-    """Ranks outside the largest group; empty if that is no majority."""
+    """Ranks outside the largest group; empty if that group is no majority."""
     groups = dump.groups
     if len(groups) < 2 or 2 * len(groups[-1].ranks) <= sum(len(group.ranks) for group in groups):
         return ""
@@ -184,7 +184,7 @@ def show_over(status: RunStatus, run: str) -> None:
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
-    """Without a dump, an empty one with the reason."""
+    """Print the dump as JSON; without one, an empty dump with the reason."""
     print_json(as_json(dump or Dump(time.time(), ()), run, reason))
 
 

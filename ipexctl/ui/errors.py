@@ -29,7 +29,7 @@ def requests_events(argv: Sequence[str]) -> bool:
 
 
 def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
-    """Words of the command, and whether it has the flag; a script's arguments are the script's."""
+    """Words of the command, and whether it has the flag. Arguments of the user's script are not read."""
     command: list[str] = []
     has_flag = False
     for before, word in zip(("", *argv), argv, strict=False):
@@ -46,7 +46,7 @@ def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
 def print_json_error(
     reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None, exit_code: int = 2
 ) -> None:
-    """Nothing if the call has neither --json nor --events."""
+    """Print a document for --json or an event for --events; nothing without these options."""
     schema = requested_schema(sys.argv[1:])
     if schema is None and requests_events(sys.argv[1:]):
         from ipexctl.ui.run.events import print_failed_call
@@ -73,7 +73,7 @@ def _position(error: FileError) -> dict[str, Any]:
 
 
 def report_crash(error: BaseException) -> None:
-    """The log omits the command line, which may contain a secret."""
+    """Write a log file. It omits the command line, which may contain a secret."""
     import traceback
 
     from ipexctl.node.common.files import make_private_directory

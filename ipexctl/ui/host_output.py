@@ -1,8 +1,8 @@
 """What a program prints on the hosts: live lines prefixed with the host, folded identical output, or JSON.
 
-`LiveOutput` prints complete lines at once; `CollectedOutput` keeps all until the end, in memory while small. Hosts'
-lines never mix, and stdout and stderr stay apart. Failures are collected for a second: a hundred equal ones are one
-line.
+`LiveOutput` prints complete lines at once; `CollectedOutput` keeps everything until the end, in memory while it is
+small. Lines of different hosts never mix, and stdout and stderr stay apart. Failures are collected for a second, so
+that a hundred hosts with the same failure are one line.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CollectedOutput:
                 yield self._file.read(min(rest, self._PIECE))
 
     def text(self, host: Host, stream: StreamName) -> Iterator[str]:
-        """In pieces; invalid UTF-8 is replaced."""
+        """The text in pieces; invalid UTF-8 is replaced."""
         return codecs.iterdecode(self.pieces(host, stream), "utf-8", "replace")
 
 
@@ -126,7 +126,7 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 
 def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
-    """UTF-8 whatever the locale, in pieces, so never completely in memory."""
+    """Print JSON in UTF-8 whatever the locale, piece by piece, so that it is never all in memory."""
 
     def write(text: str) -> None:
         sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))
@@ -148,7 +148,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 
 class FailureReport:
-    """Prints failed hosts by reason, collected for `delay` seconds. `options`: the call's, for commands to type."""
+    """Prints failed hosts by reason, collected for `delay` seconds. `options`: for commands to type."""
 
     def __init__(self, options: CallOptions = NO_OPTIONS, delay: float = 1.0) -> None:
         self._options = options

@@ -1,7 +1,7 @@
 """Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line.
 
-Goes to stdout even with --quiet: it is the answer. Equal hosts share rows; variables equal everywhere stand apart.
-Secrets are named, never shown. Commands are printed as for a shell.
+It goes to stdout even with --quiet, because it is the answer. Identical hosts share a row; variables that are the same
+everywhere have their own section. Of secrets only names are shown. Commands are printed as for a shell.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.run.start.request import StartFailure
 
 _MOST_RANKS: Final = 8
-"""Ranks in one cell whose numbers do not fold."""
+"""Most ranks listed in a cell if their numbers do not fold into ranges."""
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
@@ -38,7 +38,7 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
 
 
 def show_plan(plan: Plan, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Printed even with `quiet`: it is the answer."""
+    """Print the plan, even with `quiet`."""
     del quiet
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout, no_color=no_color)
@@ -95,7 +95,7 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
 
 
 def _rank_numbers(ranks: Sequence[int]) -> str:
-    """`0-3,6`; many with the same distance are `0,2,4,…,254`."""
+    """`0-3,6`; many numbers at the same distance are `0,2,4,…,254`."""
     steps = {after - before for before, after in pairwise(ranks)}
     if len(ranks) > _MOST_RANKS and len(steps) == 1 and steps != {1}:
         return f"{','.join(map(str, ranks[:3]))},…,{ranks[-1]}"
@@ -149,12 +149,12 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 
 def _rank_command(plan: Plan) -> Sequence[str]:
-    """With the options that the rank wrapper applies, as a shell would write them."""
+    """The rank's command, with the options that the rank wrapper applies written for a shell."""
     return (*words_in_sh(RankOptions, plan.asked), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:
-    """As shell input, over several lines with continuation characters."""
+    """The words as input for a shell, on several lines that end in backslashes."""
     line = " "
     for word in map(shlex.quote, map(printable, argv)):
         if len(line) > 2 and len(line) + 1 + len(word) + 2 > width:

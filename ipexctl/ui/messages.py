@@ -1,7 +1,7 @@
 """Messages on stderr: errors, hints and steps, fitted to the terminal. Results go to stdout elsewhere.
 
-Written to the descriptor itself: a closed or blocked stderr loses the message, never the command. No word is broken,
-and a fix's command stays on one line, because a terminal's own line break is not copied with it.
+They are written straight to the descriptor, so a closed or blocked stderr costs the message but never stops the
+command. No word is broken, and the command in a fix stays on one line, so that it can be copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMMAND: Final = re.compile(
 
 
 def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
-    """`hanging`: indent after the first line. Words stay complete, to be copied."""
+    """Wrap without breaking words, so that they can be copied. `hanging`: indent after the first line."""
     return textwrap.wrap(
         printable(text),
         width,
@@ -95,7 +95,7 @@ STOPPING = "stopping (press Ctrl-C again to leave at once)\n"
 
 
 def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
-    """Colors never carry information that the text lacks."""
+    """True if colors are on. The text alone must say everything."""
     if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
@@ -131,7 +131,7 @@ def print_message(text: str, patience: float | None = None) -> None:
 
 
 def write_to_terminal(text: str) -> None:
-    """Write to the descriptor without blocking: a signal handler may interrupt the holder of stderr's lock."""
+    """Write to the descriptor without blocking, because a signal handler may interrupt the holder of stderr's lock."""
     with contextlib.suppress(OSError, ValueError):
         blocking = os.get_blocking(2)
         os.set_blocking(2, False)

@@ -1,7 +1,8 @@
 """Progress of an install, sync or fetch, on stderr: a bar per host and a total on a terminal, plain lines elsewhere.
 
-In a log or pipe, a line per step and one every 5 seconds while bytes move. Short transfers are not shown: importing
-rich takes longer. At most 24 hosts have a bar; the total counts all. Warnings are shown even with --quiet.
+In a log or pipe it prints a line per step, and one every 5 seconds while bytes move. Short transfers are not shown,
+because importing rich takes longer. At most 24 hosts get a bar; the total counts all hosts. Warnings are shown even
+with --quiet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_SECONDS: Final = 5.0
 _SHORT_SECONDS: Final = 1.0
-"""A shorter transfer has no line, and one of half of it no bar."""
+"""A shorter transfer gets no line; one shorter than half of this gets no bar."""
 _MOST_BARS: Final = 24
 CONTROL_MACHINE: Final = "control machine"
 

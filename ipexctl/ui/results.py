@@ -1,7 +1,7 @@
-"""Results of commands that report one per host: equal results folded into a line, or JSON.
+"""Prints results of commands that report one per host: a line for hosts with the same result, or JSON.
 
-A result's fields are its JSON under the same names, except `without`. Texts of hosts are made printable here, for JSON
-too.
+The JSON has a result's fields under their names, except those in `without`. Texts from hosts are made printable here,
+for JSON too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """With escapes where the locale's encoding lacks characters."""
+    """Print the document. Characters that the locale's encoding lacks are escaped."""
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
     sys.stdout.flush()
@@ -105,14 +105,14 @@ def show_results(
 
 
 def how_to_continue(results: Iterable[HostResult], command: str) -> str:
-    """What to type after hosts cut the call short. If each failure has a fix, the call itself may be wrong."""
+    """What to type if hosts failed before the call was done. If every failure has a fix, the call may be wrong."""
     if all(result.fix for result in results if result.status in _FAILED):
         return f"once this is fixed, {command} continues from there: finished work is kept"
     return "to continue, run the same command again: finished work is kept"
 
 
 def show_failures(results: Iterable[HostResult], patience: float | None = None) -> None:
-    """Equal failures once to stderr; waits for a blocked stderr at most `patience` seconds."""
+    """Print failures to stderr, one line for hosts with the same. Wait `patience` seconds for a blocked stderr."""
     failures = [result for result in results if result.status in _FAILED]
     for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
         _print_failure(names, status, reason, fix, patience)

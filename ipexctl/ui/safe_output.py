@@ -1,7 +1,7 @@
 """Output that is safe for a terminal, and writes that a slow or closed reader can't block.
 
-Hosts' output is neutralised for terminals; pipes and files get the raw bytes. Each stream has a writer thread and 8 MB
-of buffer; then the hosts' output waits, but no signal does. An unwritable stream cancels the call.
+Output of hosts is neutralised for terminals; pipes and files get the raw bytes. Each stream has a writer thread and a
+buffer of 8 MB. If it is full, the hosts' output waits, but signals do not. If a write fails, the call is cancelled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
-"""Bytes waiting to be written; beyond that, `write` blocks, and with it the host's output."""
+"""Size of the buffer in bytes. If it is full, `write` blocks, and so does the host's output."""
 _POLL_SECONDS: Final = 0.1
 _CANCELLED_PATIENCE: Final = 1.0
 """Seconds for a slow reader after cancellation."""
@@ -40,7 +40,7 @@ class _TerminalText(io.TextIOWrapper):
 
 
 def guard_stdout() -> None:
-    """Use ASCII signs in the locale C, and neutralise all text for `sys.stdout` on a terminal."""
+    """Print only ASCII in the locale C, and neutralise text that goes to a terminal by `sys.stdout`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="ascii" if is_ascii_locale(os.environ) else None, errors=AS_ASCII)
@@ -135,6 +135,6 @@ class OutputPipes:
         return f"{text} ".encode()
 
     def close(self) -> None:
-        """Wait until all is written; after cancellation at most one second."""
+        """Wait until everything is written, but at most one second after a cancellation."""
         for pipe in self._pipes.values():
             pipe.finish(1.0 if self._cancel.thrown else None)

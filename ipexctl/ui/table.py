@@ -1,5 +1,5 @@
-"""Tables that fit the terminal, without colors elsewhere. Cells break only between names while a column is wide enough;
-a pipe gets every cell complete."""
+"""Prints tables that fit the terminal. A cell is broken only between names, as long as its column is wide enough. In a
+pipe, cells are complete and there are no colors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_lines
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
-"""Characters below which no column is narrowed."""
+"""Least width of a column, in characters."""
 _BREAK: Final = re.compile(r"(?<=,)| ")
 """Where a cell may continue on the next line."""
 _LONGEST_HOSTS: Final = 48
 WIDTH_WITHOUT_TERMINAL: Final = 200
-"""Columns of a table in a pipe: no cell is folded, so that grep finds complete lines."""
+"""Width of a table in a pipe. No cell is broken, so that grep finds complete lines."""
 
 
 def output_width(without_terminal: int) -> int:
-    """COLUMNS if set, else the terminal's."""
+    """Columns: COLUMNS if set, else the terminal's width, else `without_terminal`."""
     columns = os.environ.get("COLUMNS", "")
     if sys.stdout.isatty() or (columns.isdecimal() and int(columns)):
         return shutil.get_terminal_size().columns
@@ -50,7 +50,7 @@ def show_table(
     notes: Sequence[str] = (),
     no_color: bool = False,
 ) -> None:
-    """Rows below a bold heading and a rule; `notes`: a text below each row, or empty."""
+    """Print rows below a bold heading and a rule. `notes`: text below each row, or empty."""
     width = output_width(WIDTH_WITHOUT_TERMINAL)
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = column_widths(cells, width)
@@ -64,7 +64,7 @@ def show_table(
 
 
 def fitting_layout(layouts: Sequence[Sequence[str]], rows: Sequence[Mapping[str, str]]) -> Sequence[str]:
-    """The first layout where no cell is folded, because a name in two pieces can't be copied; else the last."""
+    """The first layout in which no cell is broken, because a broken name can't be copied; else the last layout."""
     if not (width := output_width(0)):
         return layouts[0]
     for layout in layouts:
@@ -74,7 +74,7 @@ def fitting_layout(layouts: Sequence[Sequence[str]], rows: Sequence[Mapping[str,
 
 
 def folded_hosts(names: Sequence[str]) -> str:
-    """`node[1-4]`; on a terminal, many names that do not fold are counted."""
+    """`node[1-4]`; on a terminal, the number of hosts if there are many whose names don't fold."""
     text = fold(names)
     if not output_width(0) or len(text) <= _LONGEST_HOSTS or len(names) < 3:
         return text
@@ -86,7 +86,7 @@ def table_width(rows: Sequence[Sequence[str]]) -> int:
 
 
 def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The widest columns are narrowed until a row fits, first those with room next to a word."""
+    """Narrow the widest columns until a row fits, first those that break no word."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     longest = [max(len(word) for cell in column for word in _BREAK.split(cell)) for column in columns]
@@ -103,7 +103,7 @@ def row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _pieces(text: str, limit: int) -> list[str]:
-    """At most `limit` characters, split after commas or blanks; only a longer word is broken."""
+    """Pieces of at most `limit` characters, split after commas or blanks. Only a longer word is broken."""
     pieces = []
     while len(text) > limit:
         cut = max(text.rfind(",", 0, limit), text.rfind(" ", 0, limit + 1)) + 1 or limit

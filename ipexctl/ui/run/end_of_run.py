@@ -1,4 +1,4 @@
-"""The end of a run or a detach as sentences with the next command, and a run's figures in a few words. Pure."""
+"""Describes the end of a run, or a detach, with the next command to type; and a run's figures in a few words. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
-"""Exit codes without a run: a wrong call, and an unreachable host."""
+"""Exit codes of ipexctl itself: 2 for a wrong call, 3 for an unreachable host."""
 
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
@@ -136,7 +136,7 @@ def _rate(value: float) -> str:
 
 
 def left_text(run: str) -> str:
-    """For a user who detached: how to attach again and stop the run."""
+    """Tell a user who detached how to attach again and how to stop the run."""
     return f"detached; run {run} continues: ipexctl attach {run}\n  to stop it: ipexctl stop {run}"
 
 

@@ -1,11 +1,11 @@
-"""A run as events for a program: `--events` prints one JSON object a line to stdout, and all words to stderr.
+"""Prints a run as events for programs: `--events` writes one JSON object per line to stdout, and text to stderr.
 
 Each object has `schema`, `kind` and `time` (seconds since the epoch); docs/events.md lists the fields of each kind, and
 a test pins them.
 
 - A line is complete, written at once, and ASCII. The last is `end`, unless the reader left or a second signal came.
-- Programs read fields. Sentences are only in `text`, `reason` and `fix`, and may change.
-- Nothing that `run --dry-run` would hide is in an event: no variable is.
+- Programs read fields. The sentences in `text`, `reason` and `fix` may change.
+- No event has anything that `run --dry-run` hides: there are no variables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ipexctl.ui.safe_output import Pipe
 
 SCHEMA: Final = "ipexctl.run-event/1"
 _READ_FOR_FIGURES: Final = 50
-"""Lines read for loss and step before figures are printed: reading all would take 20 µs a line."""
+"""Newest lines that are read for loss and step when figures are printed: to read all would take 20 µs a line."""
 _ENCODE: Final = json.JSONEncoder().encode
 
 
@@ -129,7 +129,7 @@ class EventsView:
         self._words.finish(1.0 if self.cancel.thrown else None)
 
     def fail(self, failure: str, reason: str, fix: str = "") -> None:
-        """Nothing was started, or the run can't be followed."""
+        """Print a failure: no run was started, or the run can't be followed."""
         self._print("failure", failure_fields(failure, reason, fix=fix))
 
     def watch(self, update: RunUpdate) -> None:
@@ -153,10 +153,10 @@ class EventsView:
         write_to_terminal(STOPPING)
 
     def not_stopping(self) -> None:
-        """The warning about it is an event."""
+        """Nothing to do: the warning is an event."""
 
     def abandon(self) -> None:
-        """What is written is whole."""
+        """Nothing to do: complete lines are written at once."""
 
     def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
         if reason:
@@ -269,14 +269,14 @@ class EventsView:
 
 
 class _RankLines:
-    """Lines of one rank's stream. What all its events share is encoded once."""
+    """Lines of one rank's stream. The fields that all its events share are encoded once."""
 
     def __init__(self, rank: int, host: str, stream: StreamName) -> None:
         self.rank = rank
         self.prefixed = PrefixedLines(b"")
         self.at: float | None = None
         self.newest: deque[str] = deque(maxlen=_READ_FOR_FIGURES)
-        """Lines not read for figures."""
+        """Lines that were not yet read for figures."""
         self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
         self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
 
@@ -286,7 +286,7 @@ class _RankLines:
 
 
 def _finite(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without NaN and Infinity, which JSON lacks: a loss may be one."""
+    """Replace NaN and Infinity, which JSON lacks, by null; a loss may be one."""
     return {name: _finite_number(value) if isinstance(value, float) else value for name, value in fields.items()}
 
 

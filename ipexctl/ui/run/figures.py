@@ -1,7 +1,7 @@
 """Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure.
 
-The lowest rank that prints a loss counts; validation losses don't. Steps are from the bar that moved last before a loss
-was printed: evaluations, downloads and saved files have bars too.
+Only the lowest rank that prints a loss is read, and no validation loss. Steps come from the progress bar that moved
+last before a loss was printed, because evaluations, downloads and saved files have bars too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 
 _NUMBER: Final = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[-+]?\d{1,3})?"
 _IS: Final = r"['\"]?\s{0,4}[=:#\[(]?\s{0,4}['\"]?"
-"""Between a name and its number, which transformers prints as text: `'loss': '2.068'`."""
+"""Text between a name and its number; transformers prints the number as text: `'loss': '2.068'`."""
 _LOSS: Final = re.compile(
     rf"(?:\b(\w+)[ _/.:|-]{{1,3}})?(?<![a-z])loss\b{_IS}({_NUMBER}|[-+]?(?:nan|inf))(?![\w%]|\.\d)", re.I
 )
 _NOT_TRAINING: Final = frozenset({"eval", "val", "valid", "validation", "test", "dev", "best", "min", "avg"})
 _END: Final = "train_runtime"
-"""In transformers' last line, where `train_loss` is the mean of the training."""
+"""Marks the last line of transformers, in which `train_loss` is the mean of the training."""
 _STEP: Final = re.compile(
     rf"\b(?:step|iter|iteration|batch)s?\b{_IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I
 )
@@ -43,7 +43,7 @@ _MOST_POINTS: Final = 512
 
 
 class Curve:
-    """Values over time in bounded memory: when full, each two points are merged."""
+    """Values over time in bounded memory. When it is full, pairs of points are merged."""
 
     def __init__(self) -> None:
         self._points: list[float] = []
@@ -83,12 +83,12 @@ class Figures:
         self._progress_from: int | None = None
         self._step_in_words = False
         self._bar: int | None = None
-        """Total of the training's bar, once a loss was printed."""
+        """Total of the training's progress bar; None before a loss was printed."""
         self._next_bar = 0
         """Total of that bar if it moved since the last loss, else the largest of unfinished bars, or 0."""
 
     def read_line(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
-        """`line` stands for `count` lines. A bar repeats its loss: an `unfinished` line counts only if it changed."""
+        """`line`: one of `count` lines. A bar repeats its loss, so an `unfinished` line counts only if changed."""
         if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
             return
         loss = training_loss(line)

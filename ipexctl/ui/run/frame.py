@@ -1,7 +1,8 @@
 """The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState`.
 
-Decides which rows, columns and lines fit, and shows how many are hidden; log and keys stay longest. rich takes
-milliseconds for the table, so header and table are composed at most twice a second, and rendered lines are kept.
+It decides which rows, columns and lines fit, and shows how many are hidden; the log and the keys are dropped last. rich
+takes milliseconds to render the table, so header and table are made at most twice a second, and rendered lines are
+kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _STATE_STYLE: Final = {
 _ROWS_PER_ENTRY: Final = 4
 _SILENT: Final = 12.0
 _LATE: Final = 1000
-"""Lines behind the run before the view says so; fewer, or under two seconds of output, are in transit."""
+"""The view says that it lags once it is this many lines and two seconds behind; less is still on the way."""
 _TABLE_FROM: Final = 10
 _PANEL_FROM: Final = 20
 _PROGRESS_FROM: Final = 72
@@ -46,7 +47,7 @@ _TOP_SECONDS: Final = 0.5
 
 
 class Frame:
-    """Header and table change at most twice a second, unless a state, a key or the size did."""
+    """Header and table change at most twice a second, unless a state, a key or the size changed."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -78,7 +79,7 @@ class Frame:
 
 
 class _Held:
-    """Keeps what rich rendered: a table takes rich milliseconds."""
+    """Keeps what rich rendered, because a table takes milliseconds."""
 
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
@@ -147,7 +148,7 @@ def _totals(state: RunState) -> Text:
 
 
 def _progress(state: RunState, width: int, *, has_room: bool) -> list[RenderableType]:
-    """Loss, step and speed, shorter or below if they need the line. `has_room`: for a second line."""
+    """Loss, step and speed; shorter, or on two lines, if they don't fit. `has_room`: true if a second line fits."""
     figures = state.figures
     grid = Table.grid(padding=(0, _GAP, 0, 0), expand=True)
     cells: list[RenderableType] = []
@@ -171,7 +172,7 @@ def _progress(state: RunState, width: int, *, has_room: bool) -> list[Renderable
         if total:
             add(_bar(done, total), 1)
             add(Text(f"{100 * done // total}%"))
-    # Measured figures are those of the whole run; a script prints what it likes.
+    # Measured figures are of the complete run; a script may print anything.
     speeds = throughput_forms(state.status.throughput) or tuple(filter(None, (figures.speed,)))
     is_below = has_room and bool(cells and speeds) and cell_len(speeds[0]) > room
     fitting = [text for text in speeds if cell_len(text) <= (width if is_below or not cells else room)]
@@ -202,7 +203,7 @@ def _bar(done: float, total: float, *, width: int | None = None, style: str = "g
 
 
 def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, int]:
-    """The table and its height; `height` has room for rows, not for the heading."""
+    """The table and its height. `height`: number of rows that fit, without the heading."""
     rows = [row for row in state.rows.values() if row.status.rank in state.controls.ranks]
     shown = shown_rows(rows, height if len(rows) <= height else height - 1)
     hidden = [row for row in rows if row not in shown]
@@ -298,7 +299,7 @@ def _entry_rows(entry: LogLine, console: Console, options: ConsoleOptions, width
 
 
 def _wrapped(entry: LogLine, console: Console, width: int) -> list[Text]:
-    """At most four rows, the later ones indented by the prefix."""
+    """Wrap to at most four rows, all but the first indented by the prefix."""
     if entry.stream is None:
         prefix = Text("ipexctl: ", "bold blue")
     elif entry.stream == "stderr":
@@ -370,7 +371,7 @@ def _tail(text: str, width: int) -> str:
 
 
 def _middle(text: str, width: int) -> str:
-    """Both ends: a host name begins with its name and ends with its number."""
+    """Cut in the middle, because a host name has its name at the start and its number at the end."""
     if cell_len(text) <= width:
         return text
     head = (width - 1) // 2
