@@ -99,8 +99,8 @@ INDEX_ANSWER_VALID: Final = 86400.0
 
 PEER_SERVER_START: Final = 20.0
 """For a host to start serving files to the others, before they take another route."""
-SYNC_CLEANUP: Final = 20.0
-"""For a host to remove temporary files of a sync. A slower host removes them with a sync a day later."""
+OFFER_CLEANUP: Final = 20.0
+"""For a host to remove its store of a hub's files for other hosts."""
 
 TEMPLATE_RENDERED: Final = 5.0
 """For one template of a playbook. One that takes longer is taken to never end."""

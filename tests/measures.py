@@ -348,6 +348,7 @@ _NAMED_PLACES = tuple(
     for name in (
         *("named_paths", "files/destination", "node/files/push", "node/files/checkpoint"),
         "node/files/checkpoint_path",
+        "node/files/place",
     )
 )
 _READS = re.compile(r"open|os\.(open|stat|lstat|listdir|scandir|walk|readlink|path\.(l?exists|isdir|isfile|islink))")

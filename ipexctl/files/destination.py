@@ -1,9 +1,9 @@
 """Writes fetched files: to a temporary file next to the destination, checked, then renamed.
 
-`choose_transfer` decides which part of a file is missing; received parts stay for the next call. Names are taken from
-directories held open and no link is followed, so nothing is written outside. Another account's file is not taken for a
-part, written into or replaced. Modes are the host's, masked by the umask, as with cp and rsync. For a running run, a
-file that grew on the host grows here in place, because a program may hold it open.
+`compare.py` decides which files are written, `choose_transfer` from which byte on; received parts stay for the next
+call. Names are taken from directories held open and no link is followed, so nothing is written outside. Another
+account's file is not taken for a part, written into or replaced. Modes are the host's, masked by the umask, as with cp
+and rsync. For a running run, a file that grew on the host grows here in place, because a program may hold it open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import NameRules, find_equal, rules_of
@@ -33,7 +33,9 @@ from ipexctl.node.common.guarded_directory import (
     set_attributes,
     write_all,
 )
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.compare import EntryComparer, Match, state_of
+from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.policies import DOWNLOAD, Action
 from ipexctl.remote.outcome import HostError
 
 _READ: Final = 1 << 20
@@ -80,7 +82,7 @@ class _OpenFile:
                 os.ftruncate(self.number, self.kept)
 
 
-class Destination:
+class Destination(EntryComparer):
     def __init__(self, root: str, *, appends: bool = False) -> None:
         self.root = root
         self._appends = appends
@@ -143,13 +145,22 @@ class Destination:
             if entry.kind == "f" and self._made == entry.parts[:-1]:
                 return MissingPart(entry)
             there = directory.status_of(name)
-            if there is not None and stat.S_ISDIR(there.st_mode):
-                raise WriteRefused("there is a directory of that name on the control machine; move it away")
             _check_owner(directory, name, there)
+            state = state_of(entry, there, self)
+            action = DOWNLOAD.actions[state]
+            if action == "refuse":
+                raise WriteRefused("there is a directory of that name on the control machine; move it away")
             if entry.kind == "l":
-                self._create_link(directory, name, entry)
+                if action != "keep":
+                    directory.link_to(encode_name(entry.content), name)
+                if action == "send":
+                    self._note(entry.parts)
                 return None
-            return self._missing_part(directory, name, there, entry)
+            if action == "keep":
+                if there is not None and stat.S_IMODE(there.st_mode) != self._mode_of(entry):
+                    self._set_mode(directory, name, entry)
+                return None
+            return self._missing_part(directory, name, there, entry, action)
         except OSError as error:
             raise _write_error(error) from None
 
@@ -267,21 +278,29 @@ class Destination:
     def _mode_of(self, entry: ManifestEntry) -> int:
         return entry.mode & 0o777 & ~self._umask
 
+    def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
+        if entry.kind == "l":
+            directory = self._enter(entry.parts[:-1])
+            target = os.readlink(encode_name(entry.parts[-1]), dir_fd=directory.number)
+            return "equal" if target == encode_name(entry.content) else "other"
+        if status.st_size != entry.size:
+            return "other"
+        return "equal" if _same_time(status.st_mtime_ns, entry.mtime) else "similar"
+
     def _missing_part(
-        self, directory: GuardedDirectory, name: bytes, there: os.stat_result | None, entry: ManifestEntry
-    ) -> MissingPart | None:
-        is_file = there is not None and stat.S_ISREG(there.st_mode)
-        known = _LocalFile(there.st_size, there.st_mtime_ns) if is_file and there is not None else None
+        self,
+        directory: GuardedDirectory,
+        name: bytes,
+        there: os.stat_result | None,
+        entry: ManifestEntry,
+        action: Action,
+    ) -> MissingPart:
+        """A file whose bytes, all or from some point on, are still to come."""
         part = directory.status_of(_part(name))
         part_size = part.st_size if part is not None and _is_own(part) else 0
-        transfer = choose_transfer(entry, known, part_size, appends=self._appends)
-        if transfer == "none":
-            if there is not None and stat.S_IMODE(there.st_mode) != self._mode_of(entry):
-                self._set_mode(directory, name, entry)
-            return None
-        if transfer == "whole":
-            return MissingPart(entry)
-        return self._partial_file(directory, name, entry, transfer)
+        size = there.st_size if there is not None and stat.S_ISREG(there.st_mode) else 0
+        transfer = choose_transfer(entry, action, size if self._appends else 0, part_size)
+        return MissingPart(entry) if transfer == "whole" else self._partial_file(directory, name, entry, transfer)
 
     def _partial_file(
         self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry, transfer: Transfer
@@ -315,16 +334,6 @@ class Destination:
                 os.fchmod(number, self._mode_of(entry))
             finally:
                 os.close(number)
-
-    def _create_link(self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> None:
-        target, there = encode_name(entry.content), directory.status_of(name)
-        if there is not None:
-            with contextlib.suppress(OSError):
-                if os.readlink(name, dir_fd=directory.number) == target:
-                    return
-        directory.link_to(target, name)
-        if there is None:
-            self._note(entry.parts)
 
     def _note(self, parts: tuple[str, ...]) -> None:
         if not self._is_below_new(parts):
@@ -369,22 +378,15 @@ class Destination:
         return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 
-class _LocalFile(NamedTuple):
-    size: int
-    mtime: int
-    """In ns."""
+Transfer: TypeAlias = Literal["check", "append", "resume", "whole"]
+"""Compare hashes; after the bytes of the file or of its part, if they are the host's; or from the first byte."""
 
 
-Transfer: TypeAlias = Literal["none", "check", "append", "resume", "whole"]
-"""Not at all; compare hashes, because only the time differs; after the bytes of the file or its part, if they are the
-host's; or from the first byte."""
-
-
-def choose_transfer(entry: ManifestEntry, there: _LocalFile | None, part: int, *, appends: bool) -> Transfer:
-    """`part`: bytes of an earlier unfinished transfer. Pure."""
-    if there is not None and there.size == entry.size:
-        return "none" if _same_time(there.mtime, entry.mtime) else "check"
-    if appends and there is not None and part <= there.size and 0 < there.size < entry.size:
+def choose_transfer(entry: ManifestEntry, action: Action, grown: int, part: int) -> Transfer:
+    """`grown`: bytes of a file that may grow in its place, `part`: of an earlier unfinished transfer. Pure."""
+    if action == "check":
+        return "check"
+    if part <= grown and 0 < grown < entry.size:
         return "append"
     return "resume" if 0 < part <= entry.size else "whole"
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.files.file_stream import ManifestEntry, to_json
+from ipexctl.node.files.manifest import ManifestEntry, to_json
 from ipexctl.text import readable
 
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from ipexctl.facts.facts import Facts
 from ipexctl.files.push_source import PushSource
-from ipexctl.files.store_client import StoredFile, StoreLocation
+from ipexctl.files.store_client import StoreLocation
 from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.push import InspectRequest, PlaceRequest
@@ -82,7 +82,8 @@ class Carrier(Protocol):
 
     def bring(self, host: Host, session: Session) -> object: ...
 
-    def blobs_of(self, host: Host) -> Sequence[StoredFile]: ...
+    @property
+    def parcels(self) -> Sequence[str]: ...  # hashes of files that contain several
 
     def failure_on(self, host: Host, error: HostError) -> HostError: ...
 
@@ -259,13 +260,12 @@ class _Push:
     def _place_on(self, hosts: Sequence[Host], carrier: Carrier | None) -> None:
         def place(host: Host, session: Session) -> PushResult:
             found = self._found[host.name]
-            blobs: Sequence[StoredFile] = carrier.blobs_of(host) if carrier is not None else ()
             request: PlaceRequest = {
                 "path": found.path,
                 "listed": found.listed,
                 "force": self._options.force,
                 "repos": self._options.repos,
-                "blobs": [[blob.sha256, blob.name] for blob in blobs],
+                "parcels": list(carrier.parcels) if carrier is not None else [],
             }
             reply = call(
                 session,

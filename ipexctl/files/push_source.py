@@ -23,7 +23,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.common.guarded_directory import open_file
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import PREFIX
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled

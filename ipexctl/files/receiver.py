@@ -14,7 +14,8 @@ from ipexctl.files.destination import Destination, MissingPart, WriteRefused
 from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.file_stream import FilePart, ManifestEntry, Wanted
+from ipexctl.node.files.file_stream import FilePart, Wanted
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import EventLimits, RawReader, Reply
 from ipexctl.remote.session import StdinQueue

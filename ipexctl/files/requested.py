@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import EntryKind, ManifestEntry
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
 

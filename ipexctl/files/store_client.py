@@ -1,4 +1,4 @@
-"""Calls to one host's store of files: query, download, upload, remove. `node/files/store.py` is the host's side.
+"""Calls to one host's store of files: query, download, upload. `node/files/store.py` is the host's side.
 
 The host checks each hash and moves complete files into place, so a broken transfer can be repeated, and with `resume`
 continues. URLs and logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash
@@ -7,35 +7,23 @@ is `Damaged`.
 
 from __future__ import annotations
 
-import io
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.files.stream import stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, ignore_event
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import ChunkStream, Readable, Session, capture
+from ipexctl.remote.session import ChunkStream, Readable, Session
 
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.files.download import DownloadRequest
-
-_DROP: Final = """\
-[ -d {store} ] || exit 0
-cd {store} || exit
-code=0
-while read -r name; do rm -rf -- "$name" || code=1; done
-exit $code
-"""
-"""Names come on stdin: thousands don't fit into a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,22 +197,6 @@ def push(
         raise
     refuse_damaged(response, "the copy on this machine is damaged")
     return response.texts("got")
-
-
-def drop(
-    session: Session,
-    location: StoreLocation,
-    blobs: Sequence[StoredFile],
-    *,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> None:
-    """Missing files are no error. Without the agent: starting Python takes 10 times as long."""
-    names = "".join(f"{blob.sha256}\n" for blob in blobs).encode()
-    command = Command(_DROP.format(store=shlex.quote(location.store)), "remove transferred files")
-    ended = capture(session, command, stdin=io.BytesIO(names), timeout=timeout, cancel=cancel).ended
-    if not ended.ok:
-        raise HostError(f"files in {location.store} could not be removed ({ended})", "see: ipexctl doctor")
 
 
 class Delivery:

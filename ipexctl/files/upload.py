@@ -1,7 +1,7 @@
 """Uploads much content once to the first host, and from there to the others.
 
-Small files travel in one parcel, files of 1 MB and more by their own hash, so a repeated call sends only new ones. They
-lie in a store below the home during the transfer; after Ctrl-C for a day, for the next call.
+Small files travel in one parcel, files of 1 MB and more by their own hash. They arrive in the stage of a tree or a push
+(`node/files/place.py`), where a repeated call finds them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from ipexctl.files.distribute import Distributor
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
-from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import END, ManifestEntry
-from ipexctl.node.files.push import CONTENT, PARCEL
-from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.fanout import fan_out
+from ipexctl.node.files.file_stream import END
+from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch
 from ipexctl.remote.session import Session
@@ -34,9 +32,6 @@ from ipexctl.remote.session_pool import SessionPool
 
 SEPARATE_SIZE: Final = 1_000_000
 """Smaller files go into one parcel."""
-
-STORE: Final = "tmp/sync"
-"""Below ipexctl's directory on a host. `node/files/tree_upload.py` removes old contents."""
 
 
 def addresses_for_transfer(
@@ -87,11 +82,9 @@ class Uploader:
         self._large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
         self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
         self._files: list[tuple[StoredFile, Path]] = []
-        self._begun: dict[str, StoreLocation] = {}
         self.sent: dict[str, int] = {}
 
     def __enter__(self) -> Uploader:
-        self._exit_stack.callback(self._drop)
         try:
             self._pack()
             self._push(self.source)
@@ -110,37 +103,24 @@ class Uploader:
     def _blobs(self) -> list[StoredFile]:
         return [blob for blob, _ in self._files]
 
-    def bring(self, host: Host, session: Session) -> list[str]:
-        location = self._locations[host.name]
-        self._begun[host.name] = location
+    def bring(self, host: Host, session: Session) -> None:
         blobs = self.blobs_of(host)
-        route = self._distributor.bring(location, session, timeout=self._timeout, files=blobs)
+        route = self._distributor.bring(self._locations[host.name], session, timeout=self._timeout, files=blobs)
         if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in blobs)
-        return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in blobs]
 
     def failure_on(self, host: Host, error: HostError) -> HostError:
         first = self.source.host
         reason = f"{first.name}, which sends the files on, failed: {error.reason}"
         return error if host is first else HostError(reason, error.fix)
 
+    @property
+    def parcels(self) -> tuple[str, ...]:
+        return tuple(blob.sha256 for blob in self._blobs if blob.name == PARCEL)
+
     def blobs_of(self, host: Host) -> list[StoredFile]:
         needs = self._needs.get(host.name)
         return [blob for blob in self._blobs if needs is None or blob.name == PARCEL or blob.sha256 in needs]
-
-    def _drop(self) -> None:
-        """Remove the files; after Ctrl-C they stay for a day. A store that keeps unfinished files is its owner's to
-        remove."""
-        if self._pool.cancel.thrown or self.source.resume:
-            return
-        cancel = Cancel()
-
-        def drop(location: StoreLocation) -> None:
-            session = self._pool.session(location.host)
-            stores.drop(session, location, self._blobs, timeout=SYNC_CLEANUP, cancel=cancel)
-
-        for _ in fan_out(list(self._begun.values()), drop, forks=self._pool.forks, cancel=cancel):
-            pass  # a host that fails now keeps them until a sync on the next day
 
     def _pack(self) -> None:
         self._files = [(StoredFile(entry.content, CONTENT, entry.size), self._path(entry)) for entry in self._large]
@@ -165,7 +145,6 @@ class Uploader:
 
     def _push(self, source: StoreLocation) -> None:
         host = source.host
-        self._begun[host.name] = source
         session = self._pool.session(host)
         missing = set(stores.missing(session, source, self._blobs, cancel=self._pool.cancel))
         total = sum(blob.size or 0 for blob in missing)

@@ -28,13 +28,13 @@ from ipexctl.files.upload import UploadOptions, addresses_for_transfer
 from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader
 from ipexctl.hugging_face import HubRepo, hf_home
-from ipexctl.limits import SYNC_CLEANUP
+from ipexctl.limits import OFFER_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_parser import JsonError
-from ipexctl.node.files.file_stream import ManifestEntry, read_entries
 from ipexctl.node.files.hub import OfferRequest
-from ipexctl.node.files.push import CONTENT
+from ipexctl.node.files.manifest import ManifestEntry, read_entries
+from ipexctl.node.files.place import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -207,6 +207,8 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
 
 
 class _HubCarrier:
+    parcels: Sequence[str] = ()
+
     def __init__(
         self,
         downloader: Downloader,
@@ -255,7 +257,7 @@ class _HubCarrier:
         stdin: StdinQueue = StdinQueue()
         offered: Future[str] = Future()
         ended = run_in_background(partial(self._keep_offer, request, stdin, offered), "offer")
-        self._exit_stack.callback(futures.wait, [ended], SYNC_CLEANUP)
+        self._exit_stack.callback(futures.wait, [ended], OFFER_CLEANUP)
         self._exit_stack.callback(stdin.end)
         return StoreLocation(host, self._downloader.python, offered.result(), addresses.get(host.name), is_guarded=True)
 
@@ -283,14 +285,11 @@ class _HubCarrier:
         self._exit_stack.close()
 
     def bring(self, host: Host, session: Session) -> object:
-        blobs = self.blobs_of(host)
+        blobs = [file for file in self._files if file.sha256 in self._needs[host.name]]
         route = self._distributor.bring(self._locations[host.name], session, timeout=self._options.timeout, files=blobs)
         if route == "here":
             self.sent[host.name] = sum(blob.size or 0 for blob in blobs)
         return route
-
-    def blobs_of(self, host: Host) -> Sequence[StoredFile]:
-        return [file for file in self._files if file.sha256 in self._needs[host.name]]
 
     def failure_on(self, host: Host, error: HostError) -> HostError:
         del host

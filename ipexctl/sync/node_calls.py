@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from ipexctl.files.stream import stream_entries
 from ipexctl.hosts.host import Host
-from ipexctl.node.files.file_stream import END, ManifestEntry
+from ipexctl.node.files.file_stream import END
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
-from ipexctl.node.files.tree import TreeRequest
+from ipexctl.node.files.tree import TreeRequest, tree_directory
 from ipexctl.node.files.tree_upload import PutRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
@@ -75,6 +76,9 @@ class TreeState(NamedTuple):
 
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)
+
+    def tree_path(self, project: str, number: int) -> str:
+        return f"{self.home}/code/{tree_directory(project, number)}"
 
 
 class TreeCalls(NamedTuple):
@@ -158,7 +162,7 @@ def query_tree(
             yield data
 
     stdin = ChunkStream(contents())
-    reply = calls.call(session, "files.tree_command", "inspect", fields, label="look at the tree", stdin=stdin)
+    reply = calls.call(session, "files.tree_upload", "inspect", fields, label="look at the tree", stdin=stdin)
     trees = reply.decode(TreesReply)
     updated = sync_result(session.host, trees.updated, sent) if trees.updated is not None else None
     store = trees.store or f"alone:{session.host.name}"
@@ -186,11 +190,11 @@ def put_tree(
     request: TreeCallOptions,
     generation: int,
     contents: Sequence[bytes | ManifestEntry],
-    blobs: Sequence[str],
+    parcels: Sequence[str],
 ) -> tuple[PutReply, int]:
     """Update that generation to the project; return the host's reply and the number of bytes sent.
 
-    `contents`: parts of a `file_stream`, and files read while they are sent. `blobs`: paths in the host's store.
+    `contents`: parts of a `file_stream`, and files read while they are sent. `parcels`: hashes, in the tree's stage.
     """
     packed = request.project.manifest.packed
     upload = ChunkStream(stream_entries(os.fsencode(request.project.root), (packed, *contents, END)))
@@ -198,7 +202,7 @@ def put_tree(
         **request.fields(),
         "manifest": len(packed),
         "generation": generation,
-        "blobs": list(blobs),
+        "parcels": list(parcels),
     }
     try:
         reply = request.calls.call(session, "files.tree_upload", "put", fields, label="change the tree", stdin=upload)

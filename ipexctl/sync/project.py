@@ -27,7 +27,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.path_notes import fetched_below, secret_files_below
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name

@@ -13,14 +13,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.common.home_entries import STATE_DIRECTORY
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
+from ipexctl.node.files.tree import STAGE
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import HostError, Notice, Timed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
@@ -277,58 +278,63 @@ class ProjectSync:
         return wanted - set(current.staged if current else ())
 
     def _to_leaders(self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
-        with ExitStack() as exit_stack:
-            uploader = self._make_uploader(hosts, needs)
-            if uploader is not None:
-                try:
-                    exit_stack.enter_context(uploader)
-                except HostError as error:
-                    for host in hosts:
-                        self._fail(host, uploader.failure_on(host, error))
-                    return
-            for done in self.pool.each(
-                hosts, lambda host, session: self._to_one(host, session, plan, needs[host.name], uploader)
-            ):
-                if done.result is not None:
-                    self._finish(done.result, plan.generation)
-                elif done.error is not None:
-                    self._fail(done.host, done.error)
+        uploader, ready = self._make_uploader(plan, hosts, needs), list(hosts)
+        if uploader is not None:
+            ready = []
+            try:
+                with uploader:
+                    for brought in self.pool.each(hosts, uploader.bring):
+                        if brought.error is not None:
+                            self._fail(brought.host, brought.error)
+                        else:
+                            ready.append(brought.host)
+            except HostError as error:
+                for host in hosts:
+                    self._fail(host, uploader.failure_on(host, error))
+                return
+        for done in self.pool.each(
+            ready, lambda host, session: self._to_one(host, session, plan, needs[host.name], uploader)
+        ):
+            if done.result is not None:
+                self._finish(done.result, plan.generation)
+            elif done.error is not None:
+                self._fail(done.host, done.error)
 
-    def _make_uploader(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
+    def _make_uploader(self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
         """For much content and several hosts: an uploader that sends it from host to host. Else None."""
         contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
         from ipexctl.files.store_client import StoreLocation
-        from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
+        from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
 
-        first = [host for host in hosts if needs[host.name]]
-        ordered = (*first, *(host for host in hosts if host not in first))
+        ordered = sorted(hosts, key=lambda host: -len(needs[host.name]))
         home, timeout = self.request.calls.home, self.request.calls.timeout
         options = UploadOptions(home, self.iface, timeout)
         addresses = addresses_for_transfer(ordered, self.pool, self.facts, options, self.watch)
         locations = {}
         for host in ordered:
-            tree = self.answers[host.name]
-            store = f"{tree.home}/{STORE}"
-            locations[host.name] = StoreLocation(host, tree.python, store, addresses.get(host.name), tree.home)
-        return Uploader(self.project.root, contents, locations, self.pool, self.watch, timeout)
+            state = self.answers[host.name]
+            store = f"{state.tree_path(self.project.name, plan.generation)}/{STATE_DIRECTORY}/{STAGE}"
+            address = addresses.get(host.name)
+            locations[host.name] = StoreLocation(host, state.python, store, address, state.home, resume=True)
+        return Uploader(self.project.root, contents, locations, self.pool, self.watch, timeout, needs=needs)
 
     def _to_one(
         self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None
     ) -> SyncResult:
-        began, sent = time.monotonic(), 0
-        blobs = uploader.bring(host, session) if uploader is not None and need else []
-        sent += uploader.sent.get(host.name, 0) if uploader is not None else 0
-        contents = [] if blobs else self._contents(need)
+        began = time.monotonic()
+        parcels = uploader.parcels if uploader is not None else ()
+        sent = uploader.sent.get(host.name, 0) if uploader is not None else 0
+        contents = self._contents(need) if uploader is None else []
         for _ in range(_ROUNDS):
-            reply, count = put_tree(session, self.request, plan.generation, contents, blobs)
+            reply, count = put_tree(session, self.request, plan.generation, contents, parcels)
             sent += count
             if not reply.need:
                 break
             if not set(reply.need) <= set(self.project.manifest.files):
                 raise MalformedReply("it needs files that are not in the project", json.dumps(reply))
-            blobs, contents = [], self._contents(set(reply.need))
+            parcels, contents = (), self._contents(set(reply.need))
         self.watch(Timed(host.name, "sent", time.monotonic() - began))
         if reply.busy:
             raise HostError(f"run {', '.join(reply.busy)} began to use the tree during the sync", "run it again")

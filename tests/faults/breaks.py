@@ -187,7 +187,7 @@ BREAKS: Final = (
     Break(
         "remains of a sync are kept",
         "files/tree_upload.py",
-        "dir_fd=directory.number)\n        empty_stage(self._top)",
+        "dir_fd=directory.number)\n        empty_stage(top)",
         "dir_fd=directory.number)",
         r"are left of a sync",
         ("sync is disturbed",),

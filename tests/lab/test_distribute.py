@@ -20,7 +20,7 @@ from ipexctl.extras.lab.plan import LabSpec
 from ipexctl.extras.lab.state import Lab, LabHost
 from ipexctl.extras.lab.system import in_host
 from ipexctl.files.distribute import Distributor
-from ipexctl.files.store_client import StoredFile, StoreLocation, drop, missing, push
+from ipexctl.files.store_client import StoredFile, StoreLocation, missing, push
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
@@ -173,9 +173,8 @@ def test_cancelled_distribution_leaves_no_processes_or_partial_files(lab: Lab, t
                 spreader.bring(target, session)
         wait_until(lambda: not processes_with(lab, AGENT_MODULE), 3, lambda: processes_with(lab, AGENT_MODULE))
         assert "part" not in in_host(lab.hosts[1], 'ls -A "$HOME_DIR/.ipexctl/wheels"')
-        pool.cancel = Cancel()
-        for host in context.hosts[:2]:
-            drop(pool.session(host), context.place(host), [blob])
+        for host in lab.hosts[:2]:
+            in_host(host, f'rm -rf "$HOME_DIR/.ipexctl/wheels/{blob.sha256}"')
 
 
 def test_the_token_is_in_no_command_line_and_no_environment(

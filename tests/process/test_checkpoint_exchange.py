@@ -23,9 +23,10 @@ from run_helpers import STAND_IN, Run
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, send_line
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint import CheckpointFiles
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 
@@ -239,7 +240,7 @@ def test_link_made_after_the_scan_is_not_written_through(tmp_path: Path) -> None
     files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
     content = saved("new")
     copy = ManifestEntry("out/step/last.pt", "f", 0o777, len(content), hashlib.sha256(content).hexdigest(), 1)
-    received = Path(files.inbox, copy.content, "file")
+    received = Path(files.inbox, copy.content, "content")
     received.parent.mkdir(parents=True)
     assert files.scan().copies == {}
     (tmp_path / "outside").mkdir()
@@ -336,11 +337,21 @@ def test_run_can_be_stopped_during_the_exchange(make: Callable[..., Run]) -> Non
     assert run.left() == []
 
 
-def test_only_abandoned_temporary_files_beside_a_checkpoint_are_removed(tmp_path: Path) -> None:
+def test_only_abandoned_temporary_files_of_copies_to_another_disk_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = GuardedDirectory.rename
+
+    def rename(directory: GuardedDirectory, source: int, *more: Any, **options: Any) -> None:
+        if source != directory.number:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        move(directory, source, *more, **options)
+
+    monkeypatch.setattr(GuardedDirectory, "rename", rename)
     files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
     content = saved("new")
     copy = ManifestEntry("out/last.pt", "f", 0o600, len(content), hashlib.sha256(content).hexdigest(), 1)
-    received = Path(files.inbox, copy.content, "file")
+    received = Path(files.inbox, copy.content, "content")
     received.parent.mkdir(parents=True)
     received.write_bytes(content)
     old, young = (subprocess.Popen(["true"]) for _ in range(2))
@@ -356,6 +367,7 @@ def test_only_abandoned_temporary_files_beside_a_checkpoint_are_removed(tmp_path
         path.touch()
         age = 5 if kind == "young" else 61
         os.utime(path, (time.time() - age, time.time() - age))
-    files.place([copy, copy._replace(path="out/2.pt")])  # a copy, as both have the same content
+    files.place([copy, copy._replace(path="out/2.pt")])
+    assert [(tmp_path / "out" / name).stat().st_mtime_ns for name in ("last.pt", "2.pt")] == [1, 1]
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left == {"last.pt", "2.pt", *names.values()} - {names["old"]}

@@ -21,7 +21,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import CACHE, misplaced
 from ipexctl.node.common.processes import all_processes
 from ipexctl.node.files import hub_download
-from ipexctl.node.files.file_stream import read_entries
+from ipexctl.node.files.manifest import read_entries
 
 SIZE = 9_000_000
 TOKEN = "hf_of_the_test"

@@ -15,7 +15,8 @@ import pytest
 from node_store_helpers import END, Said, file_of, first_line, frame, have, receive, run, start
 
 from ipexctl.node.common.home import MARK
-from ipexctl.node.files.push import CONTENT, PARCEL, PREFIX
+from ipexctl.node.files.place import CONTENT, PARCEL
+from ipexctl.node.files.push import PREFIX
 from ipexctl.node.files.store import MINIMUM_KEPT
 
 LARGE = os.urandom(3_000_001)
@@ -46,19 +47,19 @@ class Target:
         }
         return self.call("inspect", request, packed)
 
-    def store(self, directory: str, *files: tuple[bytes, str]) -> list[list[str]]:
-        """Let these arrive; returns their names in the store."""
+    def store(self, directory: str, *files: tuple[bytes, str]) -> list[str]:
+        """Let these arrive; returns the hashes of parcels."""
         stream = b"".join(frame(content, name) for content, name in files) + END
         receive(Path(directory, "store"), stream)
-        return [[str(file_of(content)["sha256"]), name] for content, name in files]
+        return [str(file_of(content)["sha256"]) for content, name in files if name == PARCEL]
 
-    def place(self, found: Said, blobs: list[list[str]], *, force: bool = False, repos: str = "") -> Said:
+    def place(self, found: Said, parcels: list[str], *, force: bool = False, repos: str = "") -> Said:
         request = {
             "path": found.last["path"],
             "listed": found.last["listed"],
             "force": force,
             "repos": repos,
-            "blobs": blobs,
+            "parcels": parcels,
         }
         return self.call("place", request)
 

@@ -24,7 +24,8 @@ from node_store_helpers import END, file_of, frame
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.checkpoint import CheckpointFiles
-from ipexctl.node.files.push import CONTENT, PARCEL, list_name, own_directory
+from ipexctl.node.files.place import CONTENT, PARCEL
+from ipexctl.node.files.push import list_name, own_directory
 from ipexctl.remote.node_call import agent_zip
 
 VICTIM, ATTACKER, TEAM = 61001, 61002, 61100
@@ -82,8 +83,8 @@ class Team:
         return self.call("store", "receive", request, stream)
 
     def place(self, found: dict[str, Any], *contents: bytes, name: str = CONTENT) -> dict[str, Any]:
-        blobs = [[str(file_of(content)["sha256"]), name] for content in contents]
-        request = {"path": found["path"], "listed": found["listed"], "force": False, "repos": "", "blobs": blobs}
+        parcels = [str(file_of(content)["sha256"]) for content in contents if name == PARCEL]
+        request = {"path": found["path"], "listed": found["listed"], "force": False, "repos": "", "parcels": parcels}
         # An older agent took the directory from the request.
         return self.call("push", "place", {**request, "directory": found["directory"]})
 

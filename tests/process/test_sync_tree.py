@@ -25,10 +25,11 @@ from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_own
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.place import StagedFiles
 from ipexctl.node.files.replies import Generation
 from ipexctl.node.files.tree import ProjectTree
-from ipexctl.node.files.tree_upload import TreePlan, TreeUpdate, receive_contents, stage_from_store, stage_small
+from ipexctl.node.files.tree_upload import TreePlan
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
@@ -540,17 +541,6 @@ def test_incomplete_staged_file_of_a_killed_sync_is_sent_again(place: Place) -> 
     assert place.there() == {"a": "22"}
 
 
-def test_incomplete_staged_file_is_replaced_by_the_stored_file(tmp_path: Path) -> None:
-    stage, stored = tmp_path / "stage", tmp_path / "store/abc/file"
-    put(tmp_path, "store/abc/file", "whole")
-    put(stage, "abc", "who")
-    with GuardedDirectory.open(str(stage)) as opened:
-        stage_from_store(opened, os.fsencode(stored))
-        assert (stage / "abc").samefile(stored)
-        stage_from_store(opened, os.fsencode(stored))
-    assert stored.read_text() == "whole"
-
-
 def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(place: Place, tmp_path: Path) -> None:
     put(place.root, "out/a", "1")
     place.sync()
@@ -558,13 +548,13 @@ def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(
     outside = put(tmp_path, "outside/a", "theirs").parent
     entries = list(read_project(place.root).manifest.entries)
     tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
-    with open_own(os.fsdecode(tree.path)) as top, top.enter(b".ipexctl/stage", make=True) as stage:
-        update = TreeUpdate(TreePlan(tree, entries, []), top, stage)
-        stage_small(stage, entries[-1].content.encode(), b"2")
+    with open_own(os.fsdecode(tree.path)) as top, top.enter(b".ipexctl/stage", make=True) as directory:
+        plan, stage = TreePlan(tree, entries, []), StagedFiles(directory, "it has changed")
+        stage.add(entries[-1].content, [b"2"])
         (place.tree / "out").rename(place.tree / "moved")
         (place.tree / "out").symlink_to(outside)
         with pytest.raises(AgentError, match="is a link"):
-            update.apply("0" * 64)
+            plan.apply(top, stage, "0" * 64)
     assert contents(outside) == {"a": "theirs"}
     assert (place.tree / "moved/a").read_text() == "1"
 
@@ -572,7 +562,7 @@ def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])
 def test_truncated_stream_of_contents_is_reported(tmp_path: Path, sent: bytes) -> None:
     with pytest.raises(AgentError, match="the stream broke off"), GuardedDirectory.open(str(tmp_path)) as stage:
-        receive_contents(stage, io.BytesIO(sent))
+        StagedFiles(stage, "it has changed").receive(io.BytesIO(sent))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -589,54 +579,44 @@ def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
     report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert report.hosts[0].status in ("ok", "changed"), report.hosts
     assert place.there() == contents(place.root)
-    assert [path for path in (place.home / "tmp/sync").rglob("*") if path.is_file()] == []
+    assert not (place.tree / ".ipexctl/stage").exists()
 
 
-@pytest.fixture
-def transfer(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The transfer store, which receives large files; the second of two hosts gets them first."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_what_arrived_before_a_failed_transfer_is_used_by_the_next_sync(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """The second of two hosts gets the files first, and sends them on."""
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
     monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1000)
-    monkeypatch.setattr(project_sync, "make_sync_plan", _plan_without_shared_homes)
-    monkeypatch.setattr(
-        project_sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != LOCAL_HOST else ()
-    )
+    monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
-    return place.home / "tmp/sync"
 
-
-def _all_of(syncing: project_sync.ProjectSync) -> set[str]:
-    return set(syncing.project.manifest.files)
-
-
-def test_failed_transfer_leaves_no_files_and_names_its_source(
-    place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        assert [path for path in transfer.rglob("*") if path.is_file()] != []
+    def fail(distributor: Any, *_: object, **__: object) -> None:
+        if is_interrupted:
+            distributor._pool.cancel.throw()
+            raise Cancelled("stopped")
         raise HostError("no room")
 
-    monkeypatch.setattr(upload, "Distributor", fail)
-    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
-    assert [done.reason for done in report.hosts] == ["there, which sends the files on, failed: no room", "no room"]
-    assert [path for path in transfer.rglob("*") if path.is_file()] == []
+    with monkeypatch.context() as patch:
+        patch.setattr(project_sync, "make_sync_plan", _plan_without_shared_homes)
+        patch.setattr(
+            project_sync.ProjectSync,
+            "_guess_missing",
+            lambda self, host, _: set(self.project.manifest.files) if host != LOCAL_HOST else set(),
+        )
+        patch.setattr(Distributor, "bring" if is_interrupted else "__enter__", fail)
+        report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
+    if not is_interrupted:
+        assert [done.reason for done in report.hosts] == ["there, which sends the files on, failed: no room", "no room"]
+    assert place.there() == {}
+    done = place.synced()
+    assert (done.files_sent, done.sent_bytes < 1000, place.there()) == (1, True, {"large": "l" * 5000})
 
 
-def test_files_received_before_ctrl_c_are_kept_for_the_next_sync(
-    place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(distributor: Any, *_: object, **__: object) -> None:
-        assert [path for path in transfer.rglob("*") if path.is_file()] != []
-        distributor._pool.cancel.throw()
-        raise Cancelled("stopped")
-
-    monkeypatch.setattr(Distributor, "bring", interrupt)
-    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
-    assert report.hosts[1].status == "failed"
-    assert [path for path in transfer.rglob("*") if path.is_file()] != []
-
-
-def test_files_of_a_killed_transfer_are_removed_after_a_day(place: Place, transfer: Path) -> None:
+def test_files_of_a_transfer_of_version_0_4_are_removed_after_a_day(place: Place) -> None:
+    transfer = place.home / "tmp/sync"
+    put(place.root, "a")
     mark_home(place.home)
     old, part, new = "0" * 64, f"{'0' * 16}.boot-1.7.00000000.part", "1" * 64
     for name in (f"{old}/content", part, f"{new}/content", "of a user/content", "user.part"):
@@ -680,7 +660,7 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
     request.update(lease="r", ended=[], dry_run=False, data=[])
     asked = subprocess.run(
-        agent_argv(python, "files.tree_command", "inspect"),
+        agent_argv(python, "files.tree_upload", "inspect"),
         input=json.dumps(request).encode() + b"\n",
         capture_output=True,
         check=True,
@@ -688,7 +668,7 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
     assert json.loads(asked.stdout)["event"] == "done", asked.stderr
     assert not asked.stderr
     packed = gzip.compress(b'[["d", "d", 448, 0, ""]]')
-    request.update(generation=1, blobs=[], manifest=len(packed))
+    request.update(generation=1, parcels=[], manifest=len(packed))
     done = subprocess.run(
         agent_argv(python, "files.tree_upload", "put"),
         input=json.dumps(request).encode() + b"\n" + packed + b'{"end": true}\n',
@@ -708,7 +688,7 @@ def test_silent_connection_does_not_keep_the_tree_locked(place: Place) -> None:
     try:
         for project, sent in (("p-1", b""), ("p-2", b'{"sha256": "%s", "size": 3000000}\nhalf' % (b"a" * 64))):
             request: dict[str, object] = {"home": str(place.home), "project": project, "digest": "d"}
-            request.update(lease=None, ended=[], dry_run=False, data=[], generation=1, blobs=[], manifest=len(packed))
+            request.update(lease=None, ended=[], dry_run=False, data=[], generation=1, parcels=[], manifest=len(packed))
             children.append(child := subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
             assert child.stdin is not None
             child.stdin.write(json.dumps(request).encode() + b"\n" + packed + sent)

@@ -10,8 +10,7 @@ import pytest
 
 from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_line
 from ipexctl.node.common.hub_cache import CACHE, misplaced, repo_of, snapshot_in
-from ipexctl.node.files.file_stream import ManifestEntry
-from ipexctl.node.files.verified_blobs import RECORDED_SIZE, VERIFIED, VerifiedBlobs
+from ipexctl.node.files.manifest import RECORDED_SIZE, VERIFIED, ManifestEntry, VerifiedBlobs
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

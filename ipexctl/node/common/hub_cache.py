@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ipexctl.node.files.file_stream import ManifestEntry
+    from ipexctl.node.files.manifest import ManifestEntry
 
 HUB = "https://huggingface.co"
 HF_HOME = "hub"

@@ -32,6 +32,7 @@ import stat
 import sys
 import threading
 import zipfile
+from collections import Counter
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Collection, Iterator, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
@@ -42,11 +43,10 @@ from ipexctl.node.common.files import (
     free_space,
     make_private_directory,
     read_json,
-    remove_abandoned,
     sha256_of_open,
     write_json_atomically,
 )
-from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, set_attributes, write_all
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
@@ -65,8 +65,10 @@ from ipexctl.node.files.checkpoint_report import (
     read_copies,
     read_known,
 )
-from ipexctl.node.files.file_stream import ManifestEntry, identity_of
+from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
+from ipexctl.node.files.place import CONTENT, StagedFiles, give_name
+from ipexctl.node.files.policies import CHECKPOINT
 from ipexctl.node.files.tree import generations, runs_with_programs
 
 if TYPE_CHECKING:
@@ -74,7 +76,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 """Seconds to reach the supervisor while strangers fill its port."""
-_IN_STORE = "file"
 _NO_HASH = "0" * 64
 _OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _MAX_HEADER = 100 << 20
@@ -324,33 +325,22 @@ class CheckpointFiles:
 
     def place(self, copies: list[ManifestEntry]) -> None:
         """Replace files with the received ones. Each holds its old or its new content, never a part."""
-        uses = [copy.content for copy in copies]
-        for copy in copies:
-            uses.remove(copy.content)
-            source = os.path.join(self.inbox, copy.content, _IN_STORE)
-            self._note_times(copy.path)
-            with self._above(copy.path, make=True) as (opened, target):
-                try:
-                    opened.check_entry(target, opened.status_of(target), OWN_CHECKPOINT)
-                    self._put(copy, source, opened, target, is_copied=copy.content in uses)
-                except OSError as error:
-                    raise OSError(error.errno, error.strerror, f"{opened.path}/{os.fsdecode(target)}") from None
-
-    def _put(
-        self, copy: ManifestEntry, source: str, directory: GuardedDirectory, target: bytes, *, is_copied: bool
-    ) -> None:
-        """`is_copied`: another name needs the received file too."""
-        with open(source, "rb", buffering=0) as received:
-            if not is_copied and os.fstat(received.fileno()).st_dev == directory.status().st_dev:
-                self._set_attributes(received.fileno(), copy)
-                os.replace(source, target, dst_dir_fd=directory.number)
-                return
-            remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(target)))
-            temporary = b"%s.%d.tmp" % (target, os.getpid())
-            with directory.written(target, None, temporary=temporary) as number:
-                for block in blocks_of(received):
-                    write_all(number, block)
-                self._set_attributes(number, copy)
+        if not copies:
+            return  # and there is no inbox
+        uses = Counter(copy.content for copy in copies)
+        with GuardedDirectory.open(os.path.realpath(self.inbox)) as inbox:
+            stage = StagedFiles(inbox, "what has arrived was changed")
+            for copy in copies:
+                uses[copy.content] -= 1
+                mode = CHECKPOINT.mode_of(copy.mode, self._umask)
+                self._note_times(copy.path)
+                with self._above(copy.path, make=True) as (directory, name):
+                    try:
+                        directory.check_entry(name, directory.status_of(name), OWN_CHECKPOINT)
+                        with stage.file(copy, mode, is_last=not uses[copy.content]) as (source, arrived):
+                            give_name(source, arrived, directory, name)
+                    except OSError as error:
+                        raise OSError(error.errno, error.strerror, f"{directory.path}/{os.fsdecode(name)}") from None
 
     def _note_times(self, name: str) -> None:
         """Remember a directory's mtime: scripts pick the oldest checkpoint by it, so an exchange must not change it."""
@@ -369,10 +359,6 @@ class CheckpointFiles:
             if at is not None:
                 with contextlib.suppress(FileNotFoundError), self._above(name) as (directory, entry):
                     os.utime(entry, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
-
-    def _set_attributes(self, number: int, copy: ManifestEntry) -> None:
-        """Set mode and time. This account's umask limits another host's mode."""
-        set_attributes(number, copy.mode & 0o777 & ~self._umask | 0o600, copy.mtime)
 
     def remove(self, names: Collection[str]) -> None:
         """Set files and temporary ones aside; remove emptied directories: scripts take them for checkpoints."""
@@ -577,7 +563,7 @@ def _check_exchange(name: object) -> str:
 
 def _as_store_files(copies: list[ManifestEntry]) -> list[store.StoreFile]:
     sizes = {copy.content: copy.size for copy in copies}
-    return [{"sha256": sha256, "name": _IN_STORE, "size": size} for sha256, size in sizes.items()]
+    return [{"sha256": sha256, "name": CONTENT, "size": size} for sha256, size in sizes.items()]
 
 
 class FoundReply(NamedTuple):

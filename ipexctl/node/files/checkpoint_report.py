@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, NamedTuple
 
 from ipexctl.node.common.json_records import decode_natural
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

@@ -24,7 +24,7 @@ from ipexctl.node.files.checkpoint_layout import find_checkpoints, is_of_a_frame
 from ipexctl.node.files.checkpoint_report import HostCopies, Known, KnownFiles
 
 if TYPE_CHECKING:
-    from ipexctl.node.files.file_stream import ManifestEntry
+    from ipexctl.node.files.manifest import ManifestEntry
 
 
 class Transfer(NamedTuple):

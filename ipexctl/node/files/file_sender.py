@@ -32,7 +32,8 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_parser import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
-from ipexctl.node.files.file_stream import SEND_CHUNK, EntryKind, ManifestEntry, Wanted, identity_of
+from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 
 LIST_CHUNK_SIZE = 1 << 14
 """Bytes of the list sent at once: small, so the receiver checks while the list is made."""

@@ -9,68 +9,29 @@ rest (`Wanted`); if they match, the sender resumes after them. The complete file
 from __future__ import annotations
 
 import json
-import zlib
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterable, Iterator, Literal, Mapping, NamedTuple, Protocol
+import re
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping, NamedTuple, Protocol
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import format_size
-from ipexctl.node.common.guarded_directory import check_name
-from ipexctl.node.common.json_parser import JsonError, parse_json, parse_object
+from ipexctl.node.common.json_parser import JsonError, parse_object
 
 if TYPE_CHECKING:
-    import os
-
     from ipexctl.node.files.store import StoreFile
 
 
-EntryKind = Literal["f", "l", "d"]
-_GZIP = 16 + zlib.MAX_WBITS
-
-
-class ManifestEntry(NamedTuple):
-    """The first five fields are its row in JSON."""
-
-    path: str
-    """Relative; empty if the list is a single file."""
-    kind: EntryKind
-    mode: int
-    size: int
-    content: str
-    """sha256 of a file, empty if nobody has read it; target of a link; empty for a directory."""
-    mtime: int = 0
-    """In ns; 0 where times don't travel."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return tuple(self.path.split("/"))
-
-
-def identity_of(status: os.stat_result) -> list[int]:
-    """Size, mtime in ns and inode: unchanged if all three are."""
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
-
-
-def to_json(entries: Iterable[ManifestEntry]) -> bytes:
-    return json.dumps([entry[:5] for entry in entries], separators=(",", ":")).encode()
-
-
-def read_entries(document: bytes) -> list[ManifestEntry]:
-    entries = [ManifestEntry(*row) for row in parse_json(document)]
-    for entry in entries:
-        if entry.path:
-            check_name(entry.path)
-    return entries
-
-
-def unpack_entries(packed: bytes) -> list[ManifestEntry]:
-    return read_entries(zlib.decompress(packed, _GZIP))
-
-
+SHA256 = re.compile(r"[0-9a-f]{64}")
 CHUNK = 1 << 20
 SEND_CHUNK = 1 << 18
 END = b'{"end": true}\n'
 _MAX_LINE = 1 << 14
 _NO_HEADER = "the stream of files has other bytes where the header of a file must be"
+
+
+def check_hash(text: str) -> str:
+    if not SHA256.fullmatch(text):
+        raise AgentError(f"{text[:80]!r} is not a sha256")
+    return text
 
 
 class ByteStream(Protocol):

@@ -12,14 +12,16 @@ import signal
 import sys
 from typing import BinaryIO, Iterator, NoReturn, TypedDict
 
-from ipexctl.node.common.answer import Action, AgentError, answer, emit
+from ipexctl.node.common.answer import Action, answer, emit
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
 from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.common.link import ready
-from ipexctl.node.files import push, store
+from ipexctl.node.files import push
+from ipexctl.node.files.file_stream import check_hash
+from ipexctl.node.files.place import CONTENT
 from ipexctl.node.files.replies import CachedRepo, CacheReply
 
 _SIGN_OF_LIFE = 300.0
@@ -57,10 +59,8 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
             try:
                 for sha256, path in request["files"]:
                     check_name(path)
-                    if not store.is_sha256(sha256):
-                        raise AgentError(f"{sha256[:80]!r} is not a sha256")
-                    with own.enter(f"{push.STORE}/{sha256}".encode(), make=True, mode=0o700) as place:
-                        place.link_to(os.fsencode(os.path.join(top, HUB_CACHE, path)), push.CONTENT.encode())
+                    with own.enter(f"{push.STORE}/{check_hash(sha256)}".encode(), make=True, mode=0o700) as place:
+                        place.link_to(os.fsencode(os.path.join(top, HUB_CACHE, path)), CONTENT.encode())
                 emit("offered", store=f"{own.path}/{push.STORE}")
                 while not ready([stdin.fileno()], [], _SIGN_OF_LIFE)[0]:
                     emit("alive")

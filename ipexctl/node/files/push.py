@@ -1,10 +1,10 @@
 """One host's part of `ipexctl push`: compares a path with the list of SRC, and puts received files in place.
 
-`inspect` reports what the path lacks and what differs. For files to come it makes `.ipexctl-push-KEY` on the disk of
-the path, with the list and a store (`store.py`); `place` moves files to their names and removes that directory. What a
-broken call received stays for the next one.
+`inspect` reports what the path lacks and what differs (`compare.py`). For files to come it makes `.ipexctl-push-KEY` on
+the disk of the path, with the list and a store (`store.py`); `place` moves files to their names (`place.py`) and
+removes that directory. What a broken call received stays for the next one.
 
-- An existing file is equal by its hash (a hub's blobs: `verified_blobs.py`) or untouched without `force`.
+- An existing file is equal by its hash (a hub's blobs: `VerifiedBlobs`) or untouched without `force`.
 - Each file is complete or absent, even after a full disk. No link below the path is followed.
 - `/`, a home and ipexctl's own directory are refused.
 - Other accounts may write in the path: both directories are opened once (`guarded_directory.py`), ours only if this
@@ -19,7 +19,6 @@ import hashlib
 import os
 import pwd
 import shlex
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
@@ -27,25 +26,34 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
-from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, check_name, enter_named
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, enter_named
 from ipexctl.node.common.home import check_home, home_of, make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, enter_path
-from ipexctl.node.files.file_stream import ManifestEntry, read_body, read_entries, read_files, to_json, unpack_entries
+from ipexctl.node.files.compare import TargetView, compare
+from ipexctl.node.files.file_stream import check_hash, read_body
+from ipexctl.node.files.manifest import (
+    RECORDED_SIZE,
+    ManifestEntry,
+    VerifiedBlobs,
+    read_entries,
+    to_json,
+    unpack_entries,
+)
+from ipexctl.node.files.place import StagedFiles, Writer, umask_set
+from ipexctl.node.files.policies import FORCED_PATH, HUB, PATH
 from ipexctl.node.files.replies import InspectReply, PlaceReply
-from ipexctl.node.files.verified_blobs import VerifiedBlobs
 
 if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
+    from ipexctl.node.files.compare import Match
     from ipexctl.node.files.store import Report
 
 PREFIX = store.PUSH_PREFIX
 LIST, STORE, TOKEN = "list-", "store", "id"
-CONTENT, PARCEL = "content", "parcel"
-"""Names in the store: a large file, or a stream of several small ones."""
 SHOWN = 20
 _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
@@ -72,8 +80,7 @@ class PlaceRequest(TypedDict):
     listed: str
     force: bool
     repos: str
-    """Repositories of a hub. Nobody else writes in a home, so received files are not hashed again."""
-    blobs: list[list[str]]
+    parcels: list[str]
 
 
 def enter_data(text: str, home: str, *, is_file: bool) -> Place:
@@ -134,82 +141,61 @@ def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[Guard
         yield top
 
 
-class Comparison:
-    """What a path has of a list. Raises an AgentError for another account's entry."""
+class PathTarget(TargetView):
+    """What a path has. Raises an AgentError for another account's entry."""
 
     def __init__(
         self, place: Place, rows: list[ManifestEntry], report: Report, *, quick: bool, verified: VerifiedBlobs | None
     ) -> None:
-        self.lacking: list[ManifestEntry] = []
-        self.differing: list[str] = []
-        self.blocked: list[str] = []
-        """Names where a directory, or a link to one, is in the way. It is never replaced."""
-        self.same = 0
         self._quick, self._verified = quick, verified
         self._progress = store.Progress(sum(row.size for row in rows), report)
         self._name = os.fsencode(place.name)
         self._directories = DirectoryChain(GuardedDirectory.of(place), lambda above, names: above.enter(names[-1]))
-        links: set[str] = set()
-        for row in rows:
-            if any(row.path.startswith(f"{above}/") for above in links):
-                continue
-            state = self._compare(row)
-            if state == "blocked":
-                self.blocked.append(row.path)
-                links.add(row.path)
-            elif state == "lacking":
-                self.lacking.append(row)
-            elif state == "differing":
-                self.differing.append(row.path)
-                self.lacking.append(row)
-            else:
-                self.same += row.kind != "d"
+
+    def __enter__(self) -> PathTarget:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._directories.leave()
 
-    def _compare(self, row: ManifestEntry) -> str:
-        *above, name = b"/".join(filter(None, (self._name, encode_name(row.path)))).split(b"/")
-        status = None
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            directory = self._directories.enter(above)
-            status = directory.status_of(name) if name else directory.status()
-        if status is None:
-            return "lacking"
-        directory.check_entry(name, status, _OWN_PLACE)
-        return self._compare_entry(directory, name, status, row)
+    def _place_of(self, entry: ManifestEntry) -> tuple[GuardedDirectory, bytes]:
+        *above, name = b"/".join(filter(None, (self._name, encode_name(entry.path)))).split(b"/")
+        return self._directories.enter(above), name
 
-    def _compare_entry(
-        self, directory: GuardedDirectory, name: bytes, status: os.stat_result, row: ManifestEntry
-    ) -> str:
-        if row.kind == "d":
-            return "same" if stat.S_ISDIR(status.st_mode) else "blocked"
-        if stat.S_ISDIR(status.st_mode):
-            return "blocked"
-        if row.kind == "l":
-            return (
-                "same"
-                if stat.S_ISLNK(status.st_mode)
-                and os.readlink(name, dir_fd=directory.number) == encode_name(row.content)
-                else "differing"
-            )
-        if not stat.S_ISREG(status.st_mode) or status.st_size != row.size:
-            return "differing"
+    def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
+        try:
+            directory, name = self._place_of(entry)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        status = directory.status_of(name) if name else directory.status()
+        directory.check_entry(name, status, _OWN_PLACE)
+        return status
+
+    def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
+        return "equal" if self._is_equal(entry, status) else "other"
+
+    def _is_equal(self, entry: ManifestEntry, status: os.stat_result) -> bool:
+        directory, name = self._place_of(entry)
+        if entry.kind == "l":
+            return os.readlink(name, dir_fd=directory.number) == encode_name(entry.content)
+        if status.st_size != entry.size:
+            return False
         if self._quick:
-            return "same"
-        if not row.content:  # a hub lists small files by git's hash and without sha256
-            with open(directory.open_to_read(name), "rb", buffering=0) as file:
-                of_git = hashlib.sha1(b"blob %d\0" % row.size)  # noqa: S324
+            return True
+        if self._verified is not None and entry.content and self._verified.sha256_of(entry.path) == entry.content:
+            self._progress.add(entry.size, entry.path)
+            return True
+        with open(directory.open_to_read(name), "rb", buffering=0) as file:
+            if not entry.content:  # a hub lists small files by git's hash and without sha256
+                of_git = hashlib.sha1(b"blob %d\0" % entry.size)  # noqa: S324
                 for block in blocks_of(file):
                     of_git.update(block)
-            return "same" if of_git.hexdigest() == row.parts[-1] else "differing"
-        if self._verified is not None and self._verified.sha256_of(row.path) == row.content:
-            self._progress.add(row.size, row.path)
-            return "same"
-        with open(directory.open_to_read(name), "rb", buffering=0) as file:
+                return of_git.hexdigest() == entry.parts[-1]
             before = os.fstat(file.fileno())
-            digest = sha256_of_open(file, lambda size: self._progress.add(size, row.path))
-            if self._verified is not None and digest == row.content:
-                self._verified.add(row.path, digest, file.fileno(), before)
-        return "same" if digest == row.content else "differing"
+            digest = sha256_of_open(file, lambda size: self._progress.add(size, entry.path))
+            if self._verified is not None and digest == entry.content:
+                self._verified.add(entry.path, digest, file.fileno(), before)
+        return digest == entry.content
 
 
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
@@ -227,17 +213,23 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
             with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(directory) as top:
                 remove_abandoned(top)
     verified = VerifiedBlobs(Path(path)) if request["repos"] else None
-    found = Comparison(there, rows, report, quick=request["quick"], verified=verified)
+    with PathTarget(there, rows, report, quick=request["quick"], verified=verified) as target:
+        found = compare(rows, target, PATH)
     if verified is not None and not request["dry_run"]:
         verified.save()
-    refused = found.blocked or (found.differing and not request["force"])
+    differing = [row.path for row in found.in_state("unknown")]
+    blocked = [row.path for row in found.in_state("directory", "no directory")]
+    lacking = found.in_state("missing", "unknown")
+    refused = blocked or (differing and not request["force"])
     directory = token = digest = ""
-    if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
+    if not refused and lacking and not request["dry_run"] and not request["quick"]:
         fix = FREE_SPACE_FIX if request["repos"] else store.NO_ROOM
         name = own_directory(path, request["repos"])
-        directory, token, digest = prepare(path, name, found.lacking, is_file=request["is_file"], fix=fix)
-    files = [row for row in found.lacking if row.kind == "f"]
-    lacking, same = (_files_of_hub if request["repos"] else _files)(rows, found)
+        directory, token, digest = prepare(path, name, lacking, is_file=request["is_file"], fix=fix)
+    names = [row.path for row in lacking if row.kind != "d"]
+    same = sum(row.kind != "d" for row in found.in_state("equal"))
+    if request["repos"]:
+        names, same = _files_of_hub(rows, {row.path for row in lacking})
     return InspectReply(
         path=path,
         python=sys.executable,
@@ -245,29 +237,24 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
         token=token,
         listed=digest,
         same=same,
-        lacking=len(lacking),
-        is_complete=not found.lacking and not found.blocked,
-        need=tuple(dict.fromkeys(row.content for row in files)),
-        names=tuple(lacking[:SHOWN]),
-        differing=tuple(found.differing[:SHOWN]),
-        differing_count=len(found.differing),
-        blocked=tuple(found.blocked[:SHOWN]),
-        blocked_count=len(found.blocked),
+        lacking=len(names),
+        is_complete=not lacking and not blocked,
+        need=tuple(dict.fromkeys(row.content for row in lacking if row.kind == "f")),
+        names=tuple(names[:SHOWN]),
+        differing=tuple(differing[:SHOWN]),
+        differing_count=len(differing),
+        blocked=tuple(blocked[:SHOWN]),
+        blocked_count=len(blocked),
     )
 
 
-def _files(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
-    del rows
-    return [row.path for row in found.lacking if row.kind != "d"], found.same
-
-
-def _files_of_hub(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
-    missing = {row.path for row in found.lacking}
+def _files_of_hub(rows: list[ManifestEntry], lacking: set[str]) -> tuple[list[str], int]:
+    """Files of repositories that are lacking, and the number of the others. A file is a link to its blob."""
     names, same = [], 0
     for row in rows:
         if row.kind == "l":
             blob = os.path.normpath(os.path.join(os.path.dirname(row.path), row.content))
-            is_there = missing.isdisjoint((row.path, blob))
+            is_there = lacking.isdisjoint((row.path, blob))
             same += is_there
             names += [] if is_there else [row.path]
     return names, same
@@ -280,9 +267,7 @@ def own_directory(path: str, repos: str = "") -> bytes:
 
 def list_name(digest: str) -> bytes:
     """File name of a list. Hosts that share the directory may lack different files, so each has its own."""
-    if not store.is_sha256(digest):
-        raise AgentError(f"{digest[:80]!r} is not a sha256")
-    return b"%s%s.json" % (LIST.encode(), digest[:16].encode())
+    return b"%s%s.json" % (LIST.encode(), check_hash(digest)[:16].encode())
 
 
 def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
@@ -305,7 +290,7 @@ def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bo
     The token is a dangling link, shared by hosts with that directory: creating one is atomic on NFS too.
     """
     with contextlib.ExitStack() as held:
-        with _umask_of_account():
+        with umask_set(_umask):
             above = held.enter_context(_open_top(path, is_file=is_file, make=True))
         needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
         try:
@@ -334,101 +319,6 @@ def _stored(directory: GuardedDirectory) -> Iterator[os.stat_result]:
                 yield os.stat(os.path.join(above, name), follow_symlinks=False)
 
 
-@contextlib.contextmanager
-def _umask_of_account() -> Iterator[None]:
-    umask = os.umask(_umask)
-    try:
-        yield
-    finally:
-        os.umask(umask)
-
-
-class Placement:
-    def __init__(
-        self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool, verified: VerifiedBlobs | None
-    ) -> None:
-        """`name`: of SRC in `top` if it is a file. `verified`: only in a home, where nobody else writes."""
-        self._verified = verified
-        self._own, self._name, self._force = own, name, force
-        self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1], make=True))
-        self.uses: dict[str, list[ManifestEntry]] = {}
-        self.placed = 0
-
-    def place_large(self, sha256: str) -> None:
-        """Move the file to its first name, and copy it to the others."""
-        rows = self.uses.pop(sha256, [])
-        if not rows:
-            return
-        with self._arrived(sha256) as directory:
-            with open(directory.open_to_read(os.fsencode(CONTENT)), "rb", buffering=0) as file:
-                if self._verified is None and sha256_of_open(file) != sha256:
-                    raise AgentError(f"{rows[0].path or self._name}: what has arrived was changed", "run it again")
-                for row in rows[1:]:
-                    file.seek(0)
-                    self._write(row, blocks_of(file))
-                os.fchmod(file.fileno(), mode_of(rows[0]))
-                with self._place_of(rows[0]) as (target, name), self._free(rows[0]):
-                    target.rename(directory.number, os.fsencode(CONTENT), name, replace=self._force)
-                if self._verified is not None:
-                    self._verified.add(rows[0].path, sha256, file.fileno(), os.fstat(file.fileno()))
-            self.placed += 1
-
-    def place_parcel(self, sha256: str) -> None:
-        with self._arrived(sha256) as directory, open(directory.open_to_read(os.fsencode(PARCEL)), "rb") as stream:
-            for file in read_files(stream):
-                data = file.content("what has arrived was changed")
-                for row in self.uses.pop(file.sha256, []):
-                    self._write(row, iter((data,)))
-
-    def place_links(self, rows: list[ManifestEntry]) -> None:
-        for row in rows:
-            if row.kind == "l":
-                with self._place_of(row) as (target, name), self._free(row):
-                    target.link_to(encode_name(row.content), name, replace=self._force)
-                self.placed += 1
-
-    def make_directory(self, row: ManifestEntry) -> None:
-        with _umask_of_account(), self._place_of(row) as (above, name), contextlib.suppress(FileExistsError):
-            os.mkdir(name, row.mode & 0o777 | 0o700, dir_fd=above.number)
-
-    def close(self) -> None:
-        self._directories.leave()
-        if self._verified is not None:
-            self._verified.save()
-
-    def _arrived(self, sha256: str) -> GuardedDirectory:
-        if not store.is_sha256(sha256):
-            raise AgentError(f"{sha256[:80]!r} is not a sha256")
-        return self._own.enter(f"{STORE}/{sha256}".encode())
-
-    def _write(self, row: ManifestEntry, chunks: Iterator[bytes]) -> None:
-        with self._place_of(row) as (target, name), self._free(row):
-            target.write(name, chunks, mode_of(row), replace=self._force)
-        self.placed += 1
-
-    @contextlib.contextmanager
-    def _place_of(self, row: ManifestEntry) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        if row.path != _TOP:
-            check_name(row.path)
-        *above, name = encode_name(row.path or self._name).split(b"/")
-        with _umask_of_account():
-            directory = self._directories.enter(above)
-        yield directory, name
-
-    @contextlib.contextmanager
-    def _free(self, row: ManifestEntry) -> Iterator[None]:
-        """Guard a name: files written since the comparison are not replaced, and directories never."""
-        try:
-            yield
-        except (FileExistsError, IsADirectoryError):
-            raise AgentError(f"{row.path or self._name} was created there during the push", "run it again") from None
-
-
-def mode_of(row: ManifestEntry) -> int:
-    """Mode of SRC, masked by the umask. The owner always gets rw."""
-    return row.mode & 0o777 & ~_umask | 0o600
-
-
 def place(request: PlaceRequest) -> PlaceReply:
     _use_umask_of_home(is_home=bool(request["repos"]))
     path = request["path"]
@@ -449,26 +339,35 @@ def place(request: PlaceRequest) -> PlaceReply:
         rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced during the push", "run it again")
-        verified = VerifiedBlobs(Path(path)) if request["repos"] else None
-        placement = Placement(top, own, name, force=request["force"], verified=verified)
-        for row in rows:
-            if row.kind == "d" and row.path != _TOP:
-                placement.make_directory(row)
-            elif row.kind == "f":
-                placement.uses.setdefault(row.content, []).append(row)
-        for sha256, kind in request["blobs"]:
-            try:
-                placement.place_parcel(sha256) if kind == PARCEL else placement.place_large(sha256)
-            except FileNotFoundError as error:
-                if not store.is_there(os.path.join(own.anchor, STORE), {"sha256": sha256, "name": kind, "size": None}):
-                    raise gone from None
-                raise error from None
-        if placement.uses:
+        rows = [row._replace(path=row.path or name) for row in rows if row.path != _TOP or row.kind != "d"]
+        try:
+            arrived = held.enter_context(own.enter(os.fsencode(STORE), make=True, mode=0o700))
+            stage = StagedFiles(arrived, "what has arrived was changed")
+            for parcel in request["parcels"]:
+                stage.unpack(parcel)
+        except FileNotFoundError:
+            raise gone from None
+        if any(row.kind == "f" and stage.lacks(row) for row in rows):
             raise AgentError("not all files have arrived", "run it again")
-        placement.place_links(rows)
-        placement.close()
+        policy = HUB if request["repos"] else FORCED_PATH if request["force"] else PATH
+        writer = held.enter_context(Writer(top, policy, _umask, replaces=request["force"]))
+        try:
+            writer.make(rows, stage)
+        except (FileExistsError, IsADirectoryError) as error:
+            raise AgentError(f"{error.filename} was created there during the push", "run it again") from None
+        if request["repos"]:
+            _note_verified(path, rows, writer)
         clean_up(top, own, directory)
-        return PlaceReply(placement.placed)
+        return PlaceReply(sum(row.kind != "d" for row in rows))
+
+
+def _note_verified(path: str, rows: list[ManifestEntry], writer: Writer) -> None:
+    verified = VerifiedBlobs(Path(path))
+    for row in rows:
+        if row.kind == "f" and row.size >= RECORDED_SIZE:
+            with writer.place_of(row.path) as (directory, name), open(directory.open_to_read(name), "rb") as file:
+                verified.add(row.path, row.content, file.fileno(), os.fstat(file.fileno()))
+    verified.save()
 
 
 def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:

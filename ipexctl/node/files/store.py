@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -36,7 +35,7 @@ from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_files
+from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, read_files
 
 if TYPE_CHECKING:
     from typing import Mapping
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 _TICK = 0.2
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 SILENT_WRITER = 30.0
 """After so many seconds without a write, another process may continue an unfinished file."""
 MINIMUM_KEPT = 1 << 20
@@ -155,15 +153,9 @@ def entered(request: Request) -> Iterator[Request]:
             raise AgentError(error.reason.replace(directory.anchor, above), error.fix) from None
 
 
-def is_sha256(text: str) -> bool:
-    return bool(_SHA256.fullmatch(text))
-
-
 def path_of(store: str, file: StoreFile) -> Path:
     """Path of a file. Raises if its hash or name would lead out of the store."""
-    sha256, name = file["sha256"], file["name"]
-    if not is_sha256(sha256):
-        raise AgentError(f"{sha256[:80]!r} is not a sha256")
+    sha256, name = check_hash(file["sha256"]), file["name"]
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
         raise AgentError(f"{name[:80]!r} can't be a file's name in the store")
     return Path(store, sha256, name)
@@ -320,7 +312,7 @@ def clear(store: str) -> None:
         for name in map(os.fsdecode, directory.names()):
             path = os.path.join(store, name)
             with suppress(OSError, ValueError, IndexError):
-                if is_sha256(name):
+                if SHA256.fullmatch(name):
                     if age_of(path) > 60:
                         os.rmdir(name, dir_fd=directory.number)  # only if empty
                 elif is_stored(path) and not is_partial_in_use(path):

@@ -2,8 +2,8 @@
 
 A tree is HOME/code/<project>, with further generations next to it. Its directory `.ipexctl` has `state.json` (files
 sync wrote), `pending.json` (an update in progress), `leases` (runs that use the tree) and `stage` (contents by hash,
-not yet in place). Only one sync at a time (`ProjectTree.lock`). A run uses its tree until `has_ended`, by the
-LEASE_LIMITS of `liveness.py`.
+not yet in place; much content is stored there before the update). Only one sync at a time (`ProjectTree.lock`). A run
+uses its tree until `has_ended`, by the LEASE_LIMITS of `liveness.py`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_o
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
-from ipexctl.node.files.file_stream import ManifestEntry, identity_of
+from ipexctl.node.files.file_stream import SHA256
+from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.replies import Generation, TreesReply
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 START_TIME = 600.0
-SHA256 = re.compile(r"[0-9a-f]{64}")
+STAGE = "stage"
 WORTH_READING = 64 << 20
 """Larger files with a new mtime count as changed unread, where only a message depends on it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -90,14 +91,19 @@ def is_below(path: str, directories: list[str]) -> bool:
     return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
+def tree_directory(project: str, generation: int) -> str:
+    return f"{project}.gen{generation}" if generation > 1 else project
+
+
 class ProjectTree:
     def __init__(self, home: bytes, project: str, generation: int) -> None:
         if not _NAME.fullmatch(project):
             raise AgentError(f"{project!r} can't be the name of a tree")
         self.home, self.generation = home, generation
-        self.path = b"%s/code/%s" % (home, encode_name(project + (f".gen{generation}" if generation > 1 else "")))
+        self.path = b"%s/code/%s" % (home, encode_name(tree_directory(project, generation)))
         self.state_directory = self.path + b"/" + encode_name(STATE_DIRECTORY)
-        self.stage, self.leases = self.state_directory + b"/stage", self.state_directory + b"/leases"
+        self.stage = self.state_directory + b"/" + encode_name(STAGE)
+        self.leases = self.state_directory + b"/leases"
         self.load()
 
     def load(self) -> None:

@@ -10,24 +10,25 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import os
 import signal
 import stat
-from typing import BinaryIO, Callable, Iterator, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, Callable, NoReturn
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.files import decode_name, encode_name, write_json_atomically
-from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, open_own, write_all
+from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
-from ipexctl.node.files.file_stream import CHUNK, ByteStream, ManifestEntry, identity_of, read_files, unpack_entries
+from ipexctl.node.files.compare import compare
+from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
+from ipexctl.node.files.place import StagedFiles, Writer
+from ipexctl.node.files.policies import TREE
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
-    SHA256,
+    STAGE,
     ProjectTree,
     TreeRequest,
     TreeRow,
@@ -37,17 +38,21 @@ from ipexctl.node.files.tree import (
     inspect,
     is_below,
     lstat_or_none,
+    remove_job_files,
 )
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.compare import Left, Match
 
 MAX_PATHS = 20
 _STATE = encode_name(STATE_DIRECTORY)
-_STAGE, _NEXT = b"stage", b"next"
-_CHANGED = "a file of the project changed while it was sent"
+_STAGE = encode_name(STAGE)
 
 
 class PutRequest(TreeRequest):
     generation: int
-    blobs: list[str]
+    parcels: list[str]
+    """Hashes of parcels that are in the tree's stage already."""
 
 
 class TreePlan:
@@ -64,34 +69,37 @@ class TreePlan:
         for entry in tree.pending:
             if not is_below(entry.path, data):
                 self.old.setdefault(entry.path, []).append(TreeRow(entry))
-        self.remove: dict[str, None] = {}
-        self.make: list[ManifestEntry] = []
-        self.modes: list[ManifestEntry] = []
-        self.moved_away: list[str] = []
-        self.kept: list[str] = []
-        """Files changed on the host whose project file is the same."""
-        self.blocked: list[str] = []
-        """Project files not written because the host's own file is in the way."""
-        self._not_from_sync: set[str] = set()
         self._statuses: dict[str, os.stat_result | None] = {}
-        self._deletions()
-        for path in sorted(self.manifest, key=encode_name):
-            self._plan_path(self.manifest[path])
+        self.remove: dict[str, None] = {}
+        self._plan_deletions()
+        found = compare(sorted(manifest, key=lambda entry: encode_name(entry.path)), self, TREE)
+        self.make = found.to_make
+        self.moved_away = [entry.path for entry in found.entries("replace and keep")]
+        self.kept = [entry.path for entry in found.in_state("changed")]
+        self.blocked = [entry.path for entry in found.entries("refuse")]
+        self.modes = [
+            entry
+            for entry in found.in_state("equal")
+            if entry.kind != "l" and entry.path in self.old and entry.mode != self.old[entry.path][0].entry.mode
+        ]
 
-    def _is_from_sync(self, path: str, status: os.stat_result) -> bool:
-        rows = self.old.get(path, ())
-        return any(self.tree.is_unchanged(row, status) or self.tree.has_content(row.entry, status) for row in rows)
-
-    def _deletions(self) -> None:
+    def _plan_deletions(self) -> None:
         """Plan to remove unchanged files of sync, deepest path first."""
         for path in sorted(self.old, key=encode_name, reverse=True):
-            status, new = self._status_of(path), self.manifest.get(path)
+            status, new = self._status_at(path), self.manifest.get(path)
             if status is None or (new and (new.kind == "d") == stat.S_ISDIR(status.st_mode)):
                 continue
             if self._is_from_sync(path, status) and (not stat.S_ISDIR(status.st_mode) or self._has_only_removed(path)):
                 self.remove[path] = None
 
-    def _status_of(self, path: str) -> os.stat_result | None:
+    def _is_from_sync(self, path: str, status: os.stat_result) -> bool:
+        rows = self.old.get(path, ())
+        return any(self.tree.is_unchanged(row, status) or self.tree.has_content(row.entry, status) for row in rows)
+
+    def _has_only_removed(self, path: str) -> bool:
+        return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.path_of(path)))
+
+    def _status_at(self, path: str) -> os.stat_result | None:
         """Status of a path; also None if a parent is a link, made by a run or an earlier sync."""
         above = path.rpartition("/")[0]
         while above:
@@ -107,182 +115,78 @@ class TreePlan:
             self._statuses[path] = None if is_above_missing else lstat_or_none(self.tree.path_of(path))
         return self._statuses[path]
 
-    def _has_only_removed(self, path: str) -> bool:
-        return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.path_of(path)))
+    def status_of(self, entry: ManifestEntry) -> os.stat_result | None:
+        return None if entry.path in self.remove else self._status_at(entry.path)
 
-    def _plan_path(self, entry: ManifestEntry) -> None:
-        path, kind = entry.path, entry.kind
-        if path.rpartition("/")[0] in self._not_from_sync:
-            self._block(path)
-            return
-        status = None if path in self.remove else self._status_of(path)
-        if status is None:
-            self.make.append(entry)
-        elif self._is_up_to_date(entry, status) or self.tree.has_content(entry, status):
-            if kind != "l" and path in self.old and entry.mode != self.old[path][0].entry.mode:
-                self.modes.append(entry)
-        elif stat.S_ISDIR(status.st_mode):
-            self._block(path)  # contains files of a run, otherwise it would be in `remove`
-        elif self._is_from_sync(path, status):
-            self.make.append(entry)
-        elif path not in self.old:
-            self._block(path)
-        elif any(old.entry.kind == kind and old.entry.content == entry.content for old in self.old[path]):
-            self.kept.append(path)
-            if kind == "d":
-                self._not_from_sync.add(path)  # a run replaced it with a link, for example to a larger disk
-        else:
-            self.moved_away.append(path)
-            self.make.append(entry)
-
-    def _is_up_to_date(self, entry: ManifestEntry, status: os.stat_result) -> bool:
-        """True if unchanged since the sync and equal to the manifest, without reading it."""
+    def match(self, entry: ManifestEntry, status: os.stat_result) -> Match:
         old = self.tree.rows.get(entry.path)
-        return (
-            old is not None
-            and old.entry.kind == entry.kind
-            and old.entry.content == entry.content
-            and self.tree.is_unchanged(old, status)
-        )
+        is_same = old is not None and old.entry.kind == entry.kind and old.entry.content == entry.content
+        is_unread = is_same and old is not None and self.tree.is_unchanged(old, status)
+        return "equal" if is_unread or self.tree.has_content(entry, status) else "other"
 
-    def _block(self, path: str) -> None:
-        self.blocked.append(path)
-        self._not_from_sync.add(path)
+    def left_of(self, entry: ManifestEntry, status: os.stat_result) -> Left:
+        if self._is_from_sync(entry.path, status):
+            return "this"
+        rows = self.old.get(entry.path, ())
+        if any(row.entry.kind == entry.kind and row.entry.content == entry.content for row in rows):
+            return "wanted"
+        return "other" if rows else "nothing"
 
     @property
     def changes(self) -> bool:
         return bool(self.remove or self.make or self.modes)
 
-    @property
-    def contents(self) -> dict[str, list[ManifestEntry]]:
-        entries: dict[str, list[ManifestEntry]] = {}
-        for entry in self.make:
-            if entry.kind == "f":
-                entries.setdefault(entry.content, []).append(entry)
-        return entries
-
-
-class TreeUpdate:
-    """Applies a plan: stages all contents, then changes one path after the other.
-
-    A run may replace a directory by a link at any moment, so each is entered without links and changed by descriptor.
-    """
-
-    def __init__(self, plan: TreePlan, top: GuardedDirectory, stage: GuardedDirectory) -> None:
-        self.plan, self.tree, self._top, self._stage = plan, plan.tree, top, stage
-        self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1]))
-        self.contents = plan.contents
-
-    def _is_staged(self, sha256: str, size: int) -> bool:
-        status = self._stage.status_of(sha256.encode())
-        return status is not None and status.st_size == size
-
-    def stage_local_copies(self, others: list[ProjectTree]) -> list[str]:
-        """Stage contents found elsewhere in the project's trees; returns the hashes this host lacks."""
-        missing = [sha for sha, entries in self.contents.items() if not self._is_staged(sha, entries[0].size)]
-        if not missing:
-            return []
+    def stage_local_copies(self, stage: StagedFiles, others: list[ProjectTree]) -> list[str]:
+        """StagedFiles contents found elsewhere in the project's trees; returns the hashes this host lacks."""
+        contents = {entry.content: entry for entry in self.make if entry.kind == "f"}
+        missing = [sha256 for sha256, entry in contents.items() if stage.lacks(entry)]
         copies: dict[str, list[bytes]] = {}
-        for tree in [self.tree, *others]:
+        for tree in [self.tree, *others] if missing else []:
             for path, row in tree.rows.items():
                 if row.entry.kind == "f" and row.identity:
                     copies.setdefault(row.entry.content, []).append(tree.path_of(path))
-        return [sha for sha in missing if not any(self._copy(sha, path) for path in copies.get(sha, ()))]
+        return [sha256 for sha256 in missing if not any(_copy(stage, sha256, path) for path in copies.get(sha256, ()))]
 
-    def _copy(self, sha256: str, source: bytes) -> bool:
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
-            if not stat.S_ISREG(os.lstat(source).st_mode):
-                return False
-            with open(source, "rb", buffering=0) as file, contextlib.suppress(AgentError):
-                stage_checked(self._stage, sha256, blocks_of(file))
-                return True
-        return False
-
-    def apply(self, digest: str) -> None:
-        tree, plan = self.tree, self.plan
+    def apply(self, top: GuardedDirectory, stage: StagedFiles, digest: str) -> None:
+        tree = self.tree
         # After a kill, the next sync sees here which files were written.
-        journal = [entry[:5] for entry in (*tree.pending, *plan.make)]
+        journal = [entry[:5] for entry in (*tree.pending, *self.make)]
         write_json_atomically(tree.state_directory + b"/pending.json", {"rows": journal}, durable=False)
-        uses_left = {sha: len(entries) for sha, entries in self.contents.items()}
-        try:
-            for path in plan.remove:
-                with self._place_of(path) as (directory, name):
-                    remove_entry(directory, name)
-            for path in plan.moved_away:
-                with self._place_of(path) as (directory, name):
-                    directory.rename(directory.number, name, free_backup_name(directory, name))
-            for entry in plan.make:
-                with self._place_of(entry.path) as (directory, name):
-                    self._make(entry, directory, name, uses_left)
-            for entry in plan.modes:
-                with self._place_of(entry.path) as (directory, name):
-                    os.chmod(name, entry.mode, dir_fd=directory.number)
-        finally:
-            self._directories.leave()
+        with Writer(top, TREE) as writer:
+            for path in self.remove:
+                writer.remove(path)
+            for path in self.moved_away:
+                writer.keep(path)
+            writer.make(self.make, stage)
+            for entry in self.modes:
+                writer.set_mode(entry)
         self._record(digest)
-
-    @contextlib.contextmanager
-    def _place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        *above, name = encode_name(path).split(b"/")
-        try:
-            yield self._directories.enter(above), name
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.tree.path_of(path)) from None
-
-    def _make(self, entry: ManifestEntry, directory: GuardedDirectory, name: bytes, uses_left: dict[str, int]) -> None:
-        if entry.kind == "d":
-            os.mkdir(name, dir_fd=directory.number)
-            os.chmod(name, entry.mode, dir_fd=directory.number)
-            return
-        if entry.kind == "l":
-            self._stage.unlink(_NEXT)
-            self._stage.link_to(encode_name(entry.content), _NEXT, replace=False)
-            directory.rename(self._stage.number, _NEXT, name)
-            return
-        source = entry.content.encode()
-        uses_left[entry.content] -= 1
-        if uses_left[entry.content]:
-            with open(self._stage.open_to_read(source), "rb", buffering=0) as file:
-                self._stage.write(_NEXT, blocks_of(file), entry.mode)
-            source = _NEXT
-        else:
-            os.chmod(source, entry.mode, dir_fd=self._stage.number)
-        directory.rename(self._stage.number, source, name)
+        with top.enter(_STATE) as directory:
+            os.unlink(b"pending.json", dir_fd=directory.number)
+        empty_stage(top)
 
     def _record(self, digest: str) -> None:
-        plan, tree = self.plan, self.tree
-        blocked, kept = set(plan.blocked), set(plan.kept)
-        made = {entry.path for entry in plan.make}
+        tree, blocked, kept = self.tree, set(self.blocked), set(self.kept)
+        made = {entry.path for entry in self.make}
         rows = []
-        for path, entry in plan.manifest.items():
-            status = lstat_or_none(tree.path_of(path)) if path in made else plan.status(path)
+        for path, entry in self.manifest.items():
+            status = lstat_or_none(tree.path_of(path)) if path in made else self.status(path)
             is_written = status is not None and path not in blocked and path not in kept
             identity = identity_of(status) if status is not None and is_written else None
-            rows.append(TreeRow(entry, identity, path not in blocked and (path in made or path in plan.old)))
-        rows += [row for row in plan.in_data if lstat_or_none(tree.path_of(row.entry.path)) is not None]
+            rows.append(TreeRow(entry, identity, path not in blocked and (path in made or path in self.old)))
+        rows += [row for row in self.in_data if lstat_or_none(tree.path_of(row.entry.path)) is not None]
         state = {"digest": digest, "rows": [row.to_json() for row in rows]}
         write_json_atomically(tree.state_directory + b"/state.json", state)
-        with self._top.enter(_STATE) as directory:
-            os.unlink(b"pending.json", dir_fd=directory.number)
-        empty_stage(self._top)
 
 
-def remove_entry(directory: GuardedDirectory, name: bytes) -> None:
-    if not stat.S_ISDIR(os.stat(name, dir_fd=directory.number, follow_symlinks=False).st_mode):
-        os.unlink(name, dir_fd=directory.number)
-        return
-    try:
-        os.rmdir(name, dir_fd=directory.number)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run wrote there in this moment
-            raise
-
-
-def free_backup_name(directory: GuardedDirectory, name: bytes) -> bytes:
-    number = 1
-    while directory.status_of(b"%s.node-%d" % (name, number)) is not None:
-        number += 1
-    return b"%s.node-%d" % (name, number)
+def _copy(stage: StagedFiles, sha256: str, source: bytes) -> bool:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+        if not stat.S_ISREG(os.lstat(source).st_mode):
+            return False
+        with open(source, "rb", buffering=0) as file, contextlib.suppress(AgentError):
+            stage.add(sha256, blocks_of(file))
+            return True
+    return False
 
 
 def empty_stage(top: GuardedDirectory) -> None:
@@ -291,7 +195,7 @@ def empty_stage(top: GuardedDirectory) -> None:
 
 
 def remove_old_transfers(home: bytes, now: float) -> None:
-    """Remove what aborted syncs left in the store for transfers, HOME/tmp/sync."""
+    """Remove what aborted syncs of version 0.4 left in HOME/tmp/sync."""
     with contextlib.suppress(OSError), open_own(os.path.join(decode_name(home), "tmp", "sync")) as store:
         for name in store.names():
             status = store.status_of(name)
@@ -324,63 +228,6 @@ class UploadStream:
         raise AgentError(f"no files came for {UPLOAD_SILENCE} s: the connection may be lost", "run it again")
 
 
-def receive_contents(stage: GuardedDirectory, stream: ByteStream) -> None:
-    """Write a stream's contents to the stage, complete with their hash. A kill leaves a file of another size."""
-    for file in read_files(stream):
-        if not SHA256.fullmatch(file.sha256):
-            raise AgentError("a file came without a hash")
-        if file.part.size > CHUNK:
-            stage_checked(stage, file.sha256, file.chunks(file.sha256))
-        else:
-            stage_small(stage, file.sha256.encode(), file.content(_CHANGED))
-
-
-def stage_small(stage: GuardedDirectory, name: bytes, data: bytes) -> None:
-    """Write directly to the final name: a third of the system calls."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        number = os.open(name, flags, 0o600, dir_fd=stage.number)
-    except FileExistsError:  # of a killed call, or a link to the store
-        stage.unlink(name)
-        number = os.open(name, flags, 0o600, dir_fd=stage.number)
-    try:
-        write_all(number, data)
-    finally:
-        os.close(number)
-
-
-def stage_checked(stage: GuardedDirectory, sha256: str, chunks: Iterator[bytes]) -> None:
-    """Raises an AgentError if the hash differs."""
-    digest = hashlib.sha256()
-    with stage.written(sha256.encode(), 0o600) as number:
-        for chunk in chunks:
-            digest.update(chunk)
-            write_all(number, chunk)
-        if digest.hexdigest() != sha256:
-            raise AgentError(_CHANGED, "run it again")
-
-
-def stage_from_store(stage: GuardedDirectory, path: bytes) -> None:
-    """Stage a file of the content store by link or copy; unpack a parcel."""
-    sha256, name = path.split(b"/")[-2:]
-    if not os.path.exists(path):
-        return
-    if name == b"parcel":
-        with open(path, "rb") as file:
-            receive_contents(stage, file)
-        return
-    try:
-        os.link(path, sha256, dst_dir_fd=stage.number)  # stays in the store too, where other hosts fetch it
-    except FileExistsError:
-        status = stage.status_of(sha256)
-        if status is not None and status.st_size != os.stat(path).st_size:  # of a killed call
-            stage.unlink(sha256)
-            stage_from_store(stage, path)
-    except OSError:
-        with open(path, "rb", buffering=0) as file:
-            stage.write(sha256, blocks_of(file))
-
-
 def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[ManifestEntry]:
     """Read the manifest. No path may lead out of the tree or into the state directory."""
     packed = stream.read(request["manifest"])
@@ -408,14 +255,14 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
     with tree.lock(), open_own(decode_name(tree.path)) as top:
         if request.get("expected", tree.digest) != tree.digest:
             return PutReply()  # another host with this home was faster
-        with top.enter(_STATE + b"/" + _STAGE, make=True, mode=0o700) as stage:
+        with top.enter(_STATE + b"/" + _STAGE, make=True, mode=0o700) as directory:
+            stage = StagedFiles(directory, "a file of the project changed while it was sent")
             try:
-                for blob in request["blobs"]:
-                    stage_from_store(stage, os.fsencode(blob))
-                receive_contents(stage, UploadStream(stream))
+                for parcel in request["parcels"]:
+                    stage.unpack(parcel)
+                stage.receive(UploadStream(stream))
                 plan = TreePlan(tree, entries, request["data"])
-                update = TreeUpdate(plan, top, stage)
-                if missing := update.stage_local_copies(others):
+                if missing := plan.stage_local_copies(stage, others):
                     return PutReply(need=tuple(missing))
             except OSError:
                 empty_stage(top)  # no path is changed yet, and the disk space may be needed
@@ -426,20 +273,24 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
                 other.release(own_run)
             for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
                 tree.release(run)
-            update.apply(request["digest"])
+            plan.apply(top, stage, request["digest"])
         tree.lease(own_run)
         remove_old_transfers(home, tree.filesystem_time())
         return PutReply(changes_of(plan))
 
 
-def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
+def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
     """Describe the trees. First update the only tree if no run uses it and it is as the control machine expects."""
     home = os.fsencode(home_of(request, "code"))
+    if not request["dry_run"]:
+        remove_job_files(home, request["ended"])
+    if "expected" not in request:
+        return inspect(request)
     trees = generations(home, request["project"])
     first = trees[0]
     if len(trees) > 1 or first.digest != request["expected"] or first.pending or first.runs():
         return inspect(request)
-    changes = put_into(trees, {**request, "generation": 1, "blobs": []}, stream).changes
+    changes = put_into(trees, {**request, "generation": 1, "parcels": []}, stream).changes
     if changes is None:  # a content is missing after all, a run has just begun, or another host was faster
         return inspect(request)
     updated = Generation(1, changes.path, request["digest"], True, kept=changes.kept)
@@ -463,4 +314,5 @@ def changes_of(plan: TreePlan, *, dry_run: bool = False) -> TreeChanges:
 
 
 def main(action: str) -> int:
-    return answer({"put": put}[action])
+    actions: dict[str, Action] = {"inspect": inspect_or_update, "put": put}
+    return answer(actions[action])

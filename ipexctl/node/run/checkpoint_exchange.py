@@ -24,7 +24,7 @@ from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.files.file_stream import ManifestEntry
+    from ipexctl.node.files.manifest import ManifestEntry
 
 _MAX_REASON = 1000
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from ipexctl.files.destination import Destination, MissingPart, Transfer, WriteRefused, _LocalFile, choose_transfer
+from ipexctl.files.destination import Destination, MissingPart, Transfer, WriteRefused, choose_transfer
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.files import file_sender
-from ipexctl.node.files.file_stream import ManifestEntry, Wanted
+from ipexctl.node.files.file_stream import Wanted
+from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.policies import Action
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.fetch import FetchRequest, fetch
@@ -27,27 +29,21 @@ ENTRY = ManifestEntry("events", "f", 0o644, 100, "", 5)
 
 
 @pytest.mark.parametrize(
-    ("there", "part", "expected", "with_appends"),
+    ("action", "grown", "part", "expected"),
     [
-        (None, 0, "whole", "whole"),
-        (None, 40, "resume", "resume"),
-        (None, 101, "whole", "whole"),
-        ((100, 5), 0, "none", "none"),
-        ((100, 4), 0, "check", "check"),
-        ((40, 5), 0, "whole", "append"),
-        ((40, 5), 30, "resume", "append"),
-        ((40, 5), 60, "resume", "resume"),
-        ((0, 5), 0, "whole", "whole"),
-        ((101, 5), 0, "whole", "whole"),
-        ((101, 5), 40, "resume", "resume"),
+        ("send", 0, 0, "whole"),
+        ("send", 0, 40, "resume"),
+        ("send", 0, 101, "whole"),
+        ("check", 100, 0, "check"),
+        ("replace", 40, 0, "append"),
+        ("replace", 40, 30, "append"),
+        ("replace", 40, 60, "resume"),
+        ("replace", 101, 0, "whole"),
+        ("replace", 101, 40, "resume"),
     ],
 )
-def test_transfer_depends_on_what_is_here(
-    there: tuple[int, int] | None, part: int, expected: Transfer, with_appends: Transfer
-) -> None:
-    known = None if there is None else _LocalFile(*there)
-    assert choose_transfer(ENTRY, known, part, appends=False) == expected
-    assert choose_transfer(ENTRY, known, part, appends=True) == with_appends
+def test_transfer_depends_on_what_is_here(action: Action, grown: int, part: int, expected: Transfer) -> None:
+    assert choose_transfer(ENTRY, action, grown, part) == expected
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import Requested
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import EventLimits, EventReader
 from ipexctl.remote.session import StdinQueue

@@ -21,7 +21,7 @@ from ipexctl.files.requested import (
 )
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import Listing, list_path, list_run, matching
-from ipexctl.node.files.file_stream import EntryKind, ManifestEntry
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError
 
 RUN = "train-1120-120000-abcd"

@@ -18,11 +18,10 @@ from fakes import FakeSession
 from ipexctl.files import distribute, store_client
 from ipexctl.files.distribute import Servers
 from ipexctl.files.relay import Relay
-from ipexctl.files.store_client import Damaged, Delivery, StoredFile, StoreLocation, drop
+from ipexctl.files.store_client import Damaged, Delivery, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import Ended
 
@@ -102,28 +101,6 @@ def test_an_error_on_the_source_is_reported_with_its_name() -> None:
     with pytest.raises(HostError) as caught:
         relay_files(session, [file_of(ONE)])
     assert caught.value.reason == "node1: OSError: broken disk"
-
-
-LOCAL_HOST = Host("here", "localhost")
-
-
-def test_drop_removes_more_files_than_fit_on_a_command_line(tmp_path: Path) -> None:
-    store = tmp_path / "it's a store"
-    files = [StoredFile(hashlib.sha256(b"%d" % number).hexdigest(), "content") for number in range(2200)]
-    for file in (files[0], files[-1], StoredFile("other", "content")):
-        (store / file.sha256).mkdir(parents=True)
-        (store / file.sha256 / file.name).touch()
-    drop(LocalSession(LOCAL_HOST), StoreLocation(LOCAL_HOST, "python3", str(store)), files)
-    assert [path.name for path in store.iterdir()] == ["other"]
-
-
-def test_drop_in_a_missing_store_does_nothing(tmp_path: Path) -> None:
-    drop(
-        LocalSession(LOCAL_HOST),
-        StoreLocation(LOCAL_HOST, "python3", str(tmp_path / "none")),
-        [StoredFile("a" * 64, "content")],
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:

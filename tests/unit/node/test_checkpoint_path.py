@@ -13,7 +13,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
 from ipexctl.node.files.checkpoint_path import enter_path
 from ipexctl.node.files.checkpoint_report import HostCopies, Known, is_temporary, read_host_copies
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
 from ipexctl.node.files.checkpoint_report import HostCopies, Known
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import describe_exchange
 
 SHORT = {

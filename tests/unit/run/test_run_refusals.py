@@ -21,7 +21,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.node.files.file_stream import EntryKind, ManifestEntry
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply

@@ -18,7 +18,7 @@ from ipexctl.files.destination import Destination
 from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name
-from ipexctl.node.files.file_stream import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.sync import scan as walk
 from ipexctl.sync.node_calls import SyncResult, TreeState

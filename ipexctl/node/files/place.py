@@ -1,0 +1,229 @@
+"""Writes entries below an opened directory: first all contents to a `StagedFiles`, then one name after the other.
+
+No link is followed, and each file has its old or its new content, even after a full disk or a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections import Counter
+from typing import TYPE_CHECKING, Iterable, Iterator, Sequence
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import encode_name, remove_abandoned, sha256_of_open
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, set_attributes, write_all
+from ipexctl.node.files.file_stream import CHUNK, ByteStream, check_hash, read_files
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.manifest import ManifestEntry
+    from ipexctl.node.files.policies import Policy
+
+CONTENT, PARCEL = "content", "parcel"
+"""Names in a stage's directories: a large file, or a stream of several small ones."""
+_NEXT = b"next"
+
+
+class StagedFiles:
+    """Contents that have arrived, in a directory that only this account can open: HASH, or HASH/content of a store.
+
+    HASH may be of a killed call, and is complete if it has the right size.
+    """
+
+    def __init__(self, directory: GuardedDirectory, changed: str) -> None:
+        """`changed`: the reason if a content has another hash."""
+        self.directory, self._changed = directory, changed
+
+    def lacks(self, entry: ManifestEntry) -> bool:
+        with contextlib.suppress(FileNotFoundError), self._opened(entry.content) as (directory, name):
+            status = directory.status_of(name)
+            return status is None or status.st_size != entry.size
+        return True
+
+    @contextlib.contextmanager
+    def _opened(self, content: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
+        name = check_hash(content).encode()
+        status = self.directory.status_of(name)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            yield self.directory, name
+            return
+        with self.directory.enter(name) as directory:
+            yield directory, CONTENT.encode()
+
+    def receive(self, stream: ByteStream) -> None:
+        for file in read_files(stream):
+            name = check_hash(file.sha256).encode()
+            if file.part.size > CHUNK:
+                self.add(file.sha256, file.chunks(file.sha256))
+            else:
+                self._add_small(name, file.content(self._changed))
+
+    def unpack(self, sha256: str) -> None:
+        """Take the files of a parcel."""
+        with self.directory.enter(check_hash(sha256).encode()) as directory:
+            number = directory.open_to_read(PARCEL.encode())
+        with open(number, "rb") as parcel:
+            self.receive(parcel)
+
+    def add(self, sha256: str, chunks: Iterable[bytes]) -> None:
+        """Raises an AgentError if the hash differs."""
+        import hashlib  # loads OpenSSL (10 ms), which the description of a tree does not need
+
+        digest = hashlib.sha256()
+        with self.directory.written(check_hash(sha256).encode(), 0o600) as number:
+            for chunk in chunks:
+                digest.update(chunk)
+                write_all(number, chunk)
+            if digest.hexdigest() != sha256:
+                raise AgentError(self._changed, "run it again")
+
+    def _add_small(self, name: bytes, data: bytes) -> None:
+        """Write directly to the final name: a third of the system calls."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            number = os.open(name, flags, 0o600, dir_fd=self.directory.number)
+        except FileExistsError:  # of a killed call
+            self.directory.unlink(name)
+            number = os.open(name, flags, 0o600, dir_fd=self.directory.number)
+        try:
+            write_all(number, data)
+        finally:
+            os.close(number)
+
+    @contextlib.contextmanager
+    def file(
+        self, entry: ManifestEntry, mode: int, *, is_last: bool, is_checked: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
+        """Directory and name of a file with the content, to be moved away; `is_last`: no other entry needs it."""
+        with self._opened(entry.content) as (directory, name):
+            if is_checked:
+                with open(directory.open_to_read(name), "rb", buffering=0) as file:
+                    if sha256_of_open(file) != entry.content:
+                        raise AgentError(f"{entry.path}: {self._changed}", "run it again")
+            if not is_last:
+                with open(directory.open_to_read(name), "rb", buffering=0) as file:
+                    self.directory.write(_NEXT, blocks_of(file))
+                directory, name = self.directory, _NEXT
+            os.chmod(name, mode, dir_fd=directory.number)
+            if entry.mtime:
+                os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=directory.number)
+            yield directory.number, name
+
+    @contextlib.contextmanager
+    def link(self, target: bytes) -> Iterator[tuple[int, bytes]]:
+        self.directory.unlink(_NEXT)
+        self.directory.link_to(target, _NEXT, replace=False)
+        yield self.directory.number, _NEXT
+
+
+class Writer:
+    def __init__(self, top: GuardedDirectory, policy: Policy, umask: int = 0, *, replaces: bool = True) -> None:
+        """`umask`: of the account; this process may have another. Without `replaces`, a file that has appeared since
+        the comparison raises a FileExistsError."""
+        self._top, self._policy, self._umask, self._replaces = top, policy, umask, replaces
+        self._directories = DirectoryChain(top, self._open)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._directories.leave()
+
+    def _open(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
+        if not self._policy.umask:
+            return above.enter(names[-1])
+        with umask_set(self._umask):
+            return above.enter(names[-1], make=True)
+
+    @contextlib.contextmanager
+    def place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
+        """The opened directory of an entry, and its name there."""
+        *above, name = encode_name(path).split(b"/")
+        try:
+            yield self._directories.enter(above), name
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.path.join(self._top.path, path)) from None
+
+    def make(self, entries: Sequence[ManifestEntry], stage: StagedFiles) -> None:
+        """Write entries whose contents are all in the stage. Raises an OSError with the path."""
+        uses, policy = Counter(entry.content for entry in entries if entry.kind == "f"), self._policy
+        for entry in entries:
+            if entry.kind == "d":
+                self._make_directory(entry)
+                continue
+            if entry.kind == "l":
+                made = stage.link(encode_name(entry.content))
+            else:
+                uses[entry.content] -= 1
+                is_last = not uses[entry.content]
+                mode = policy.mode_of(entry.mode, self._umask)
+                made = stage.file(entry, mode, is_last=is_last, is_checked=policy.checks_again)
+            with made as (source, arrived), self.place_of(entry.path) as (directory, name):
+                give_name(source, arrived, directory, name, replaces=self._replaces)
+
+    def _make_directory(self, entry: ManifestEntry) -> None:
+        with self.place_of(entry.path) as (above, name):
+            if self._policy.umask:
+                with umask_set(self._umask), contextlib.suppress(FileExistsError):
+                    os.mkdir(name, entry.mode & 0o777 | 0o700, dir_fd=above.number)
+                return
+            os.mkdir(name, dir_fd=above.number)
+            os.chmod(name, entry.mode, dir_fd=above.number)
+
+    def set_mode(self, entry: ManifestEntry) -> None:
+        with self.place_of(entry.path) as (directory, name):
+            os.chmod(name, entry.mode, dir_fd=directory.number)
+
+    def keep(self, path: str) -> None:
+        """Rename an entry to NAME.node-N."""
+        with self.place_of(path) as (directory, name):
+            number = 1
+            while directory.status_of(b"%s.node-%d" % (name, number)) is not None:
+                number += 1
+            directory.rename(directory.number, name, b"%s.node-%d" % (name, number))
+
+    def remove(self, path: str) -> None:
+        """Remove an entry. A directory in which a run has just written stays."""
+        with self.place_of(path) as (directory, name):
+            if not stat.S_ISDIR(os.stat(name, dir_fd=directory.number, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=directory.number)
+                return
+            try:
+                os.rmdir(name, dir_fd=directory.number)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+
+
+@contextlib.contextmanager
+def umask_set(umask: int) -> Iterator[None]:
+    before = os.umask(umask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def give_name(source: int, arrived: bytes, directory: GuardedDirectory, name: bytes, *, replaces: bool = True) -> None:
+    """Move an entry of another opened directory to its place, with a copy if that is on another disk."""
+    try:
+        directory.rename(source, arrived, name, replace=replaces)
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    with contextlib.suppress(OSError):  # not a link
+        directory.link_to(os.readlink(arrived, dir_fd=source), name, replace=replaces)
+        return
+    remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(name)))
+    temporary = b"%s.%d.tmp" % (name, os.getpid())
+    with GuardedDirectory(os.dup(source), "") as above, open(above.open_to_read(arrived), "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        with directory.written(name, None, replace=replaces, temporary=temporary) as number:
+            for block in blocks_of(file):
+                write_all(number, block)
+            set_attributes(number, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+    os.unlink(arrived, dir_fd=source)
