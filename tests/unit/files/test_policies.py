@@ -37,7 +37,6 @@ COLUMNS = {
     "`push`": policies.PATH,
     "`fetch`": policies.DOWNLOAD,
     "`--checkpoint`": policies.CHECKPOINT,
-    "wheels": policies.STORE,
 }
 STATES: dict[State, str] = {
     "missing": "nothing",
