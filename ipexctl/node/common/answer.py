@@ -1,7 +1,7 @@
 """Input and output of an agent command: the request is one line of JSON on stdin, events are lines of JSON on stdout.
 
-Rank output and file contents follow their event as frames (`frames.py`) or bytes. A failure on the host is an
-`AgentError`; `answer` sends it as the last event, `failed`.
+An event with rank output or file contents is followed by frames (`frames.py`) or raw bytes. A failure on the host is an
+`AgentError`, which `answer` sends as the last event, `failed`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Json = Dict[str, Any]
 Action = Callable[[Any, BinaryIO], object]
-"""Takes the request and the rest of stdin; returns a dict or a record."""
+"""Takes the request and stdin, read up to the end of the request; returns a dict or a record."""
 _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
@@ -33,7 +33,7 @@ FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
     errno.EDQUOT: ("this account's disk quota is used up", FREE_SPACE_FIX),
-    errno.EROFS: ("the filesystem is mounted read-only", "name a directory that can be written: --home DIR"),
+    errno.EROFS: ("the filesystem is mounted read-only", "name a writable directory: --home DIR"),
     errno.EACCES: ("this account may not write there", "name a separate directory: --home DIR"),
     errno.EPERM: ("this account may not write there", "name a separate directory: --home DIR"),
     errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
@@ -45,7 +45,7 @@ _OS_ERRORS = {
 
 class AgentError(Exception):
     is_wrong_call = False
-    """True if the call is wrong on any host: exit code 2."""
+    """True if the call would fail on every host; ipexctl then exits with 2."""
 
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
@@ -54,12 +54,15 @@ class AgentError(Exception):
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Write one event to stdout; raises an OSError if the control machine closed it."""
+    """Write one event to stdout; raises an OSError if the control machine closed the connection."""
     write_bytes(json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", fix: str = "") -> AgentError:
-    """Turn a filesystem error into an AgentError. `path` is for errors without one, `fix` for unusual errors."""
+    """Turn a filesystem error into an AgentError.
+
+    `path` is shown if the error has no file name, `fix` if the error is not in `_OS_ERRORS`.
+    """
     location = error.filename if error.filename is not None else path
     location = location.decode("utf-8", "surrogateescape") if isinstance(location, bytes) else location
     reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
@@ -74,7 +77,10 @@ def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def signs_of_life(interval: float, longest: float) -> Iterator[None]:
-    """Emit `working` after `interval` seconds of silence, for at most `longest` in a row: then a disk hangs."""
+    """Emit `working` every `interval` seconds without other output.
+
+    After `longest` seconds without other output it stops, because a disk is probably hanging.
+    """
     over = threading.Event()
 
     def show() -> None:
@@ -101,7 +107,7 @@ def emit_failure(error: AgentError) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write the bytes of an event to stdout. Data larger than the buffer is not copied into it."""
+    """Write the bytes of an event to stdout. Data that does not fit into the buffer is written without a copy."""
     with _write_lock:
         _write_or_buffer(data)
 
@@ -115,7 +121,7 @@ def _write_or_buffer(data: bytes) -> None:
 
 
 def buffer_output(size: int) -> None:
-    """From now on, buffer `size` bytes of output: many small events become few writes."""
+    """Buffer up to `size` bytes of output from now on, so that many small events need few writes."""
     global _buffer_size
     with _write_lock:
         _flush()
@@ -151,7 +157,7 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
 def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     """Read the request, run the action and emit its result as the last event; returns the exit code.
 
-    New files are private, whatever the umask. An OSError of the action is explained.
+    New files are private, whatever the umask. If the action raises an OSError, its explanation is sent as `failed`.
     """
     os.umask(0o077)
     stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
@@ -179,7 +185,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """This process got a signal, or stdout has no reader."""
+    """Raised when this process gets a signal, or when nobody reads stdout any more."""
 
 
 def stop_on_signals() -> None:
@@ -188,7 +194,8 @@ def stop_on_signals() -> None:
 
 
 _signals: list[object] = []
-"""Signals so far. Python drops an exception of a handler that runs in a callback, such as one after a fork."""
+"""Signals received so far. The exception alone is not enough: Python drops it if the signal handler runs in a callback,
+such as one after a fork."""
 
 
 def _stop(received: object, _: object) -> None:
@@ -206,7 +213,7 @@ def emit_step(what: str) -> None:
 
 
 def check_stopped() -> None:
-    """Raises Stopped after a signal, or when stdout has no reader."""
+    """Raise Stopped after a signal, or when nobody reads stdout any more."""
     poller = select.poll()
     poller.register(1, 0)
     if _signals or poller.poll(0):
@@ -214,7 +221,7 @@ def check_stopped() -> None:
 
 
 def answer_until_stopped(action: Action) -> int:
-    """Like `answer`, for an action that cleans up when Stopped is raised in it."""
+    """Call `answer` for an action that cleans up when Stopped is raised in it."""
     stop_on_signals()
     try:
         return answer(action)

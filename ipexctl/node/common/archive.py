@@ -1,4 +1,4 @@
-"""The running agent: starts another command of it, and keeps a copy of it in a home."""
+"""The running agent: starts another of its commands, and keeps a copy of itself in the home."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNUSED = 30 * 86400.0
-"""Seconds until an unused copy of another version is removed; a copy in use is touched daily."""
+"""Seconds until an unused copy of another version is removed. A copy in use is touched daily."""
 _ABANDONED = 3600.0
 
 
 def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = True) -> List[str]:  # noqa: UP006
-    """An argv to start another command of this agent, valid while this process lives.
+    """Command line of another command of this agent, valid while this process is running.
 
-    Without `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
+    If not `isolated`, PYTHONPATH and similar variables apply, as for a user's script.
     """
     return [python, "-I" if isolated else "-s", sys.path[0], command, *([action] if action else [])]
 
 
 def open_home(copy: str, is_present: bool) -> None:
-    """Check and mark the home, and make this agent's copy. A missing home is left to the command."""
+    """Check and mark the home, and save this agent there. Does not create a missing home; the command does."""
     try:
         exists = homes.open_home(os.path.dirname(os.path.dirname(copy)))  # noqa: PTH120
     except AgentError as error:
@@ -40,14 +40,14 @@ def open_home(copy: str, is_present: bool) -> None:
         emit_failure(explain_os_error(error))
         sys.exit(1)
     if exists and not is_present:
-        # Unpacking waits for the disk; the command runs meanwhile.
+        # In a thread, so that the command does not wait for the disk.
         threading.Thread(target=unpack_copy, args=(copy,)).start()
 
 
 def unpack_copy(directory: str) -> None:
-    """Unpack the archive as HOME/agent/HASH, complete or not at all, and remove unused copies.
+    """Unpack the archive to HOME/agent/HASH, completely or not at all, and remove unused copies.
 
-    Without a copy, as on a full or read-only disk or before there is a home, each call runs from its own archive.
+    If there is no copy, because the disk is full or read-only or the home is new, each call runs from its own archive.
     """
     import hashlib
     import io
@@ -58,7 +58,7 @@ def unpack_copy(directory: str) -> None:
     from ipexctl.node.common.home_entries import is_agent_copy
 
     copy = Path(directory)
-    if os.path.lexists(directory):  # the boot program rejected this copy: another account may have made it
+    if os.path.lexists(directory):  # the boot program rejected this copy, which another account may have made
         return
     temporary = copy.with_name(f".new-{os.urandom(6).hex()}")
     try:
@@ -97,7 +97,7 @@ def _is_unused(path: Path) -> bool:
 
 
 def save_bytecode(path: str) -> None:
-    """Save the running agent's zip with this Python's bytecode, which other Python versions ignore."""
+    """Save the running agent's zip with this Python's bytecode. Other Python versions ignore the bytecode."""
     import importlib.util
     import io
     import marshal
@@ -112,5 +112,5 @@ def save_bytecode(path: str) -> None:
             if name.startswith("ipexctl/"):
                 code = compile(text, f"agent.zip/{name}", "exec", dont_inherit=True)
                 target.writestr(f"{name}c", importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code))
-    with contextlib.suppress(OSError):  # there may be no room, or no agent/ yet
+    with contextlib.suppress(OSError):  # the disk may be full, or agent/ missing
         write_atomically(path, packed.getvalue(), durable=False)

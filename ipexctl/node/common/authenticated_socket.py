@@ -1,7 +1,7 @@
-"""Blocking sockets after a handshake in which both ends prove the same token: a threaded server, and a client.
+"""A threaded server and a client on blocking sockets. A handshake first proves that both ends have the same token.
 
-`send_line` and `read_line` are for messages in turns. The server follows `listener.py`. If too many strangers connect,
-it closes connections without a reply; `connect` retries.
+`send_line` and `read_line` are for ends that take turns. If too many strangers connect, the server closes connections
+without a reply (`listener.py`), so `connect` retries.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RETRY_INTERVAL = 0.1
 
 
 class ConnectError(OSError):
-    """No connection to a server with the token; the text is the reason."""
+    """Raised if no server with the token can be reached; the text is the reason."""
 
 
 class AnotherProgram(ConnectError):
@@ -55,10 +55,10 @@ class AuthenticatingServer(ABC):
     def __init__(
         self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = (), number: int = 0
     ) -> None:
-        """Raises an OSError if it can't listen on `bind`.
+        """Raises an OSError if the server can't listen on `bind`.
 
-        `port`: kind of port, for the handshake; `clients`: how many may connect at once; `addresses`: theirs, if known;
-        `number`: port number, 0 for any.
+        `port`: kind of port, for the handshake; `clients`: how many may connect at once; `addresses`: the clients'
+        addresses, if known; `number`: port number, 0 for any.
         """
         listening = listener.listen(bind, number)
         self.port: int = listening.getsockname()[1]
@@ -67,13 +67,13 @@ class AuthenticatingServer(ABC):
 
     @abstractmethod
     def handle(self, conn: socket.socket) -> None:
-        """Handle a client; errors of its connection or messages end only this client."""
+        """Serve a client. An error in the connection or in a message ends only this client."""
 
     def is_needed(self) -> bool:
         return True
 
     def run(self, stop: int) -> None:
-        """Serve until the other end of the pipe `stop` is closed, or the server is not needed."""
+        """Serve until the other end of the pipe `stop` is closed, or the server is no longer needed."""
         try:
             while self.is_needed():
                 readable, _ = ready([stop, *self._listener.readers()], self._listener.writers(), 1.0)
@@ -88,7 +88,7 @@ class AuthenticatingServer(ABC):
         link.send(encode_json(handshake.welcome()))
         link.flush()
         if link.pending:
-            raise ConnectionBroken("it reads nothing")
+            raise ConnectionBroken("the client reads nothing")
         link.sock.setblocking(True)
         try:
             threading.Thread(target=self._handle_client, args=(link.sock,), daemon=True).start()
@@ -111,8 +111,8 @@ def connect(
 ) -> socket.socket:
     """Connect to an `AuthenticatingServer`; raises a ConnectError.
 
-    While strangers fill its port, the server closes connections before the handshake; this retries for `patience`
-    seconds. `reply_time`: to connect, and for each message of the handshake.
+    The server may close the connection before the handshake because strangers fill its port, so `connect` retries for
+    `patience` seconds. `reply_time`: seconds to connect, and for each message of the handshake.
     """
     countdown = Countdown(patience)
     attempts = 0
@@ -130,11 +130,12 @@ def connect(
             if countdown.left < 2 * _RETRY_INTERVAL:
                 reason = f"{error.strerror or error}; {attempts} attempts in {patience:g} s"
                 raise ConnectError(reason) from None
-        time.sleep(_RETRY_INTERVAL * (0.5 + os.urandom(1)[0] / 256))  # clients differ; `random` would load OpenSSL
+        time.sleep(_RETRY_INTERVAL * (0.5 + os.urandom(1)[0] / 256))  # clients differ; `random` loads OpenSSL
 
 
 def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> socket.socket:
-    """Raises a HandshakeError if another program answers, else an OSError, after closing the connection."""
+    """Do the handshake. On failure, closes the connection and raises a HandshakeError (another program answers) or an
+    OSError."""
     try:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = FrameReader(MAX_FRAME)
@@ -169,7 +170,7 @@ def send_line(conn: socket.socket, message: Any) -> None:
 
 
 def read_line(conn: socket.socket, seconds: float, limit: int = MAX_LINE) -> Any:
-    """Read one line. The two sides take turns, so nothing can follow it."""
+    """Read one line. Both sides take turns, so no further data can follow the line."""
     line = bytearray()
     countdown = Countdown(seconds)
     while not line.endswith(b"\n"):

@@ -1,10 +1,10 @@
-"""Tells the state of a submitted run from its Slurm job, where the run's own record does not.
+"""Takes a submitted run's state from its Slurm job, for when the run's own record does not tell: before the run begins,
+after its job was killed from outside, and on another machine with the same home.
 
-That is before it begins, after its job was killed from outside, and on another machine with the same home. Slurm's
-output is parsed by fields and counts only if the job has the run's name: job numbers are reused. Slurm forgets a job
-after minutes, so its last state is stored in `outcome.json`. No answer never means that a run is over.
+Job numbers are reused, so a job counts only if it has the run's name. Slurm forgets a job after minutes, so its last
+state is stored in `outcome.json`. If Slurm does not answer, a run never counts as over.
 
-Files of the job's script in RUNDIR/slurm: `notice` (why it was signalled: `stop`, `cancelled`), `no-home` (nodes
+The job's script writes files in RUNDIR/slurm: `notice` (why it was signalled: `stop`, `cancelled`), `no-home` (nodes
 without this home), `ended` (exit code), `requeue` (Slurm may requeue the job), `waits` (the supervisor left the run to
 the next start) and `again` (that start has begun).
 """
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 NO_HOME, NO_PROJECT, NO_PYTHON = 77, 78, 79
-"""Exit codes of the script before the run begins."""
+"""Exit codes with which the script fails before the run begins."""
 ASKED_AGAIN = 5.0
+"""Seconds for which Slurm's last answer about a job is reused."""
 SILENT = 15.0
 """Seconds without a new status until Slurm is asked about the job."""
 LINES = 30
@@ -45,7 +46,7 @@ _asked: dict[str, tuple[Countdown, QueueJob]] = {}
 
 
 def job_id(rundir: str) -> str:
-    """Job number; empty if the run was not submitted, or Slurm did not accept it."""
+    """Job number; empty if the run was not submitted or Slurm did not accept it."""
     lines = read_text(os.path.join(directory_of(rundir), "job")).strip().splitlines()
     number = lines[-1].partition(";")[0] if lines else ""
     return number if re.fullmatch(r"[0-9]{1,12}", number) else ""
@@ -57,7 +58,7 @@ def is_own(rundir: str) -> bool:
 
 def signal_script(rundir: str) -> None:
     argv = ["scancel", "--batch", "--signal=USR2", job_id(rundir)]
-    slurm.call(argv, failed="Slurm has not passed it on")
+    slurm.call(argv, failed="Slurm did not pass on the signal")
 
 
 def call_agent(rundir: str, node: str, words: Sequence[str], line: bytes) -> None:
@@ -67,7 +68,8 @@ def call_agent(rundir: str, node: str, words: Sequence[str], line: bytes) -> Non
 
 
 def query_job(run: str, number: str) -> QueueJob:
-    """Ask Slurm about the job; `GONE` if it has another name. Without an answer the state is empty, with a reason."""
+    """Ask Slurm about the job. The state is `GONE` if Slurm does not know it or it is not the run's, and empty, with a
+    reason, if Slurm does not answer."""
     known = _asked.get(number)
     if known is not None and not known[0].is_over:
         return known[1]
@@ -81,7 +83,7 @@ def query_job(run: str, number: str) -> QueueJob:
 
 
 def job_of(rundir: str) -> QueueJob | None:
-    """Job of a submitted run, else None. The final state of an ended job is stored."""
+    """Job of a submitted run, else None. Stores the final state of an ended job."""
     directory, run, number = directory_of(rundir), os.path.basename(rundir), job_id(rundir)
     if not number:
         return QueueJob("", "") if os.path.isdir(directory) else None
@@ -110,9 +112,9 @@ def _notice_of(rundir: str) -> str:
 
 
 def is_finished(rundir: str, document: Json) -> bool | None:
-    """True if a submitted run is over by its job; None for other runs, and if its own record tells.
+    """Whether the job of a submitted run says that the run is over; None if its own record tells, and for other runs.
 
-    `document`: its status, empty without one. Slurm is only asked about a job that may wait.
+    `document`: the run's status, or empty. Slurm is asked only about a job that may still wait in the queue.
     """
     if not job_id(rundir):
         return None
@@ -123,7 +125,7 @@ def is_finished(rundir: str, document: Json) -> bool | None:
 
 
 def begins_again(rundir: str) -> bool:
-    """True if Slurm requeued the job of a finished run, as it also does by hand."""
+    """True if Slurm, or somebody by hand, requeued the job of a finished run."""
     if not os.path.exists(os.path.join(rundir, REQUEUE_FILE)) or is_own(rundir):
         return False
     job = job_of(rundir)
@@ -156,7 +158,7 @@ def document_of(rundir: str) -> Json | None:
 
 
 def with_job(rundir: str, document: Json) -> Json:
-    """Add a submitted run's job to its status, from files; Slurm is not asked."""
+    """Add a submitted run's job to its status. Only files are read; Slurm is not asked."""
     number = job_id(rundir)
     if not number or document.get("slurm"):
         return document
@@ -165,7 +167,8 @@ def with_job(rundir: str, document: Json) -> Json:
 
 
 def placed_record(rundir: str) -> Json | None:
-    """The start record made in the job, with hosts and ranks. None before that, and for other runs."""
+    """The start record that `ipexctl run` wrote in the job, with hosts and ranks; None if there is none yet, and for
+    runs that were not submitted."""
     path = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir) + ".json")
     return read_json(path) or None
 
@@ -174,7 +177,7 @@ def cancel(rundir: str, seconds: float) -> Json:
     """Cancel the job of a run without a record, and wait for Slurm to end it; returns the status."""
     number = job_id(rundir)
     if not number:
-        raise AgentError("Slurm has not taken a job of this run", "ipexctl ps shows more")
+        raise AgentError("Slurm did not accept this run's job", "ipexctl ps shows more")
     slurm.call(["scancel", number], failed=f"scancel {number} failed")
     write_atomically(os.path.join(directory_of(rundir), "notice"), b"stop\n", durable=False)
     has_record = os.path.exists(os.path.join(rundir, "status.json"))

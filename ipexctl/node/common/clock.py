@@ -1,6 +1,6 @@
-"""Waits and ages for programs on a node. Waits use a clock that does not jump; ages use the clock of files.
+"""Waits and file ages on a node. Waits use a clock that does not jump, ages the wall clock, as file times do.
 
-A loop with its own states, like a run's, passes the time on instead.
+State machines, such as a run's, do not use this module: the time is passed to them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stopwatch:
 
 
 def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> bool:
-    """Check every `pause` seconds, at least once, for `seconds` in all; returns whether it became true."""
+    """Check every `pause` seconds until `is_true`, for `seconds` but at least once; returns whether it became true."""
     countdown = Countdown(seconds)
     while not is_true():
         if countdown.is_over:

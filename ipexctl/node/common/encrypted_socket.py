@@ -1,8 +1,7 @@
 """Encrypts a connection with TLS while both ends keep using an ordinary socket.
 
-A thread copies between the connection and a local socket pair, and makes all OpenSSL calls for it. The certificate is
-made for one call; the client knows its SHA-256 by another way, so no authority or name counts. The end of either side
-ends the other. Only `_MAX_HELD` bytes are buffered.
+A thread copies between the connection and a local socket pair, and makes all OpenSSL calls. Each call has its own
+certificate. The client got the certificate's SHA-256 beforehand, so no authority or host name is checked.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from ipexctl.node.common.clock import Countdown
 
 _CHUNK = 1 << 16
 _FAREWELL = 5.0
-"""Seconds for the other side to close a connection we ended."""
+"""Seconds for the other side to close a connection that this side has closed."""
 _MAX_HELD = 1 << 20
-"""Buffered bytes in each direction."""
+"""Most bytes buffered in each direction."""
 
 
 def client_context() -> ssl.SSLContext:
@@ -37,9 +36,9 @@ def fingerprint_of(certificate: bytes) -> str:
 
 
 def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = "", seconds: float) -> socket.socket:
-    """Raises an OSError and closes the connection unless the other end speaks TLS with that certificate.
+    """Encrypt a connection. Closes it and raises an OSError if the other end has no TLS or another certificate.
 
-    `fingerprint`: the server's certificate; empty on the server itself.
+    `fingerprint`: of the server's certificate; empty on the server itself.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)
@@ -93,7 +92,7 @@ class _Pump:
                 self._drain()
 
     def _drain(self) -> None:
-        """Read the rest: closing a connection with unread bytes loses those on their way to the other side."""
+        """Read the rest. If bytes were unread at the close, bytes on their way to the other side would be lost."""
         self._conn.shutdown(socket.SHUT_WR)
         countdown = Countdown(_FAREWELL)
         while (left := countdown.left) > 0:
@@ -135,7 +134,7 @@ class _Pump:
         if event & select.POLLOUT:
             try:
                 del self._to_local[: self._local.send(self._to_local)]
-            except OSError:  # closed; what it sent before is still delivered
+            except OSError:  # this end was closed; what it sent before is still delivered
                 self._to_local.clear()
         if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._is_local_over:
             try:

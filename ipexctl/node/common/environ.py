@@ -1,7 +1,7 @@
 """The environment of a program: the account's variables, a sourced setup file, planned variables.
 
-`source_setup` yields the variables, umask and limits as at a prompt where the user sources the file. Other effects,
-such as `cd`, `renice` and functions, are dropped.
+`source_setup` returns the variables, umask and limits that the user would have after sourcing the file at a prompt.
+Other effects, such as `cd`, `renice` and functions, are dropped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def account_variables() -> dict[str, str]:
 
 
 class ProcessLimits(NamedTuple):
-    """Changes a setup file made to its process, to repeat for the ranks; None or absent if unchanged."""
+    """What a setup file changed in its process, to repeat for the ranks. Unchanged values are None or absent."""
 
     umask: int | None = None
     limits: Mapping[int, tuple[int, int]] = {}
-    """Constant of `resource` → soft and hard limit."""
+    """RLIMIT_ constant of `resource` → soft and hard limit."""
 
     def apply(self) -> None:
-        """Apply to this process. A limit that fails stays: bash set it for the same account."""
+        """Change this process the same way. A limit that can't be set is skipped."""
         if self.umask is not None:
             os.umask(self.umask)
         for number, limit in self.limits.items():
@@ -75,19 +75,19 @@ _LIMITS = {
     "Max data size": "DATA",
     "Max address space": "AS",
 }
-"""Lines of /proc/self/limits → names in `resource`; last those that leave no memory to set others."""
+"""Line of /proc/self/limits → name in `resource`. The last two can leave no memory for setting others."""
 _ROW = re.compile(r"^(Max [a-z ]+?) {2,}(\d+|unlimited) +(\d+|unlimited)\b", re.MULTILINE)
 _AFTER_SETUP = (
     "{ builtin umask; while IFS= builtin read -r _ipexctl; do builtin printf '%s\\n' \"$_ipexctl\"; done; "
     "builtin unset -v _ipexctl; builtin printf '\\0'; } </proc/self/limits || builtin printf '\\0'; exec env -0"
 )
-"""Starts nothing but `env`: the file may have left no process or memory for more."""
+"""Starts only `env`, because the file's limits may leave no process or memory for more."""
 
 
 def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
     """Source the file in bash; returns environment, umask and limits. Raises a SetupError with bash's error."""
-    # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
-    # setvars.sh exits with 3 when it has been sourced before, and node0's ranks inherit mpirun's environment.
+    # $0 is bash, as at a prompt: oneAPI's scripts refuse to run if $0 is their own name. setvars.sh exits with 3 if it
+    # was sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"
     try:
         argv = ["bash", "-c", script]
@@ -107,7 +107,7 @@ def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
 
 
 def changed_limits(text: str) -> ProcessLimits:
-    """Parse a umask and lines of /proc/self/limits; keep what differs from this process, from which bash inherited."""
+    """Parse the umask and /proc/self/limits as a child printed them; returns what differs from this process."""
     first, _, table = text.partition("\n")
     own = os.umask(0o077)
     os.umask(own)

@@ -1,8 +1,8 @@
-"""Files on a host: atomic writes, private directories, tolerant reads, explained errors.
+"""Files on a host: atomic writes, private directories, tolerant reads.
 
-Writes are complete or have no effect, even if this process is killed, and with `durable` if the machine crashes. All
-files are private (0600, 0700) with any umask, because records have tokens and paths. A full disk, a quota and a
-read-only filesystem become an AgentError with path and fix. Paths may be bytes: names need not be UTF-8.
+A write is complete or has no effect, even if this process is killed, and with `durable` if the machine crashes. Files
+are private (0600, 0700) with any umask, because records contain tokens and paths. Paths may be bytes, because names
+need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWN_HOME = "name a directory of this account: --home DIR"
 
 
 def encode_name(name: str) -> bytes:
-    """A file name from JSON, with surrogates for bytes that are not UTF-8, as bytes."""
+    """File name as bytes. `name` is from JSON, with surrogates for bytes that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -38,11 +38,9 @@ def decode_name(name: bytes) -> str:
 def write_atomically(
     path: AnyPath, data: bytes, *, durable: bool = True, mode: int = 0o600, is_of_user: bool = False
 ) -> None:
-    """Replace a file; it is private unless `mode` allows more.
+    """Replace a file. After an OSError no temporary file is left.
 
-    It has its old or new content, even if this process is killed, and with `durable` if the machine crashes. After an
-    OSError no temporary file is left. `is_of_user`: in the user's directory, where nothing else removes temporary files
-    of killed calls.
+    `is_of_user`: the file is in the user's directory, where nothing else removes temporary files of killed calls.
     """
     directory, name = os.path.split(os.fsencode(path))
     if is_of_user:
@@ -54,7 +52,7 @@ def write_atomically(
         try:
             number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             break
-        except FileExistsError:  # by another thread, or a process on another host
+        except FileExistsError:  # made by another thread, or by a process on another host
             if attempt == 255:
                 raise
     try:
@@ -71,10 +69,10 @@ def write_atomically(
 
 
 def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int = 10) -> None:
-    """Remove temporary files of killed processes; group 1 of the pattern is the pid, to that base.
+    """Remove temporary files of killed processes. Group 1 of the pattern is the pid, in number base `base`.
 
-    Other hosts with this directory have their own pids, so files written within a minute stay too. A descriptor may be
-    O_PATH, which can't be listed.
+    A pid may be from another host with this directory, so files written within the last minute are kept. `directory`
+    may be an O_PATH descriptor, which can't be listed directly.
     """
     with contextlib.suppress(OSError):
         name, above = (b".", directory) if isinstance(directory, int) else (directory, None)
@@ -98,7 +96,7 @@ def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True)
 
 
 def read_json(path: AnyPath) -> Json:
-    """The JSON object in a file; empty if missing or invalid."""
+    """The JSON object in a file; empty if the file is missing or invalid."""
     try:
         value = read_json_file(path)
     except (OSError, JsonError):
@@ -112,7 +110,7 @@ def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> st
 
 
 def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None) -> str:
-    """Hash from the current position. `on_read` gets the size of each block."""
+    """sha256 from the current position on. `on_read` is called with the size of each block."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which most commands do not need
 
     digest = hashlib.sha256()
@@ -134,7 +132,7 @@ def remove_file(path: AnyPath) -> None:
 
 
 def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
-    """Bytes on disk of a directory tree, each file once. Raises a TimeoutError when `countdown` is over."""
+    """Bytes that a directory tree uses on disk, hard links counted once. Raises a TimeoutError after `countdown`."""
     seen: set[int] = set()
     total = 0
     pending = [os.fspath(path)]
@@ -154,7 +152,7 @@ def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
 
 
 def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """Last lines of a file, from `begin` on, out of `max_bytes` read; empty if unreadable."""
+    """Up to `count` last lines of a file, from its last `max_bytes` after `begin`; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             start = max(begin, file.seek(0, os.SEEK_END) - max_bytes)
@@ -164,7 +162,7 @@ def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> lis
         return []
     if not lines[-1]:
         lines.pop()
-    if start > begin and len(lines) > 1:  # the first may be incomplete
+    if start > begin and len(lines) > 1:  # the first line may be incomplete
         lines = lines[1:]
     return lines[-count:]
 
@@ -186,7 +184,7 @@ def make_private_directory(path: AnyPath) -> None:
 
 
 def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
-    """Close a directory of ipexctl to others. Raises an AgentError if another account owns it."""
+    """Make one of ipexctl's directories private. Raises an AgentError if another account owns it."""
     with contextlib.suppress(OSError):
         status = os.stat(directory)
         if status.st_uid != os.geteuid():
@@ -196,9 +194,9 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
 
 
 def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> AgentError:
-    """AgentError with required and free size; raises an OSError if the free size is unknown."""
+    """AgentError with the needed and the free size; raises an OSError if the free size is unknown."""
     free = free_space(path)
-    figures = f"{format_size(needed)} more are needed, {format_size(free)} are left"
+    figures = f"{format_size(needed)} more needed, {format_size(free)} free"
     return AgentError(f"{path}: the disk is full: {figures}", fix)
 
 

@@ -1,15 +1,13 @@
-"""Frames: encoding of rank output and messages, from rank to supervisor and from node0 to followers. No I/O here.
+"""Frames: encoding of rank output and messages, from rank to supervisor and from node0 to followers. No I/O.
 
-A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload:
+A frame is the payload's length (4 bytes, big-endian), its kind (1 byte), and the payload:
 
     J     a JSON object
-    O, E  a chunk of stdout or stderr: the rank (4 bytes), the chunk's offset in the stream (8 bytes), then the bytes
-          unchanged
-    N     a note: a line that ipexctl has put into the output of a rank (`node/run/output_notes.py`), as JSON
-    W     a file of windows: the rank (4 bytes), the file's suffix (8 bytes, zeros behind it), then the content
+    O, E  a chunk of stdout or stderr: rank (4 bytes), offset in the stream (8 bytes), the bytes as printed
+    N     a note: a line that ipexctl wrote into a rank's output (`node/run/output_notes.py`), as JSON
+    W     a file of windows: rank (4 bytes), the file's suffix (8 bytes, zero-padded), the content
 
-No bytes that a script prints become another kind than `O` and `E`. Frames come from other hosts, so their size is
-bounded and every payload is checked.
+Frames come from other hosts, so their size is limited and every payload is checked.
 """
 
 from __future__ import annotations
@@ -29,23 +27,23 @@ HEAD = struct.Struct("!Ic")
 _CHUNK_HEAD = struct.Struct("!IQ")
 _WINDOWS_HEAD = struct.Struct("!I8s")
 _INFLATED = 1 << 20
-"""Bytes decompressed at once, whatever the compression ratio."""
+"""Most bytes decompressed at once, because a small frame may decompress to a huge one."""
 _COMPRESSED_TOGETHER = 1 << 18
 Frame = Tuple[bytes, bytes]
 StreamName = Literal["stdout", "stderr"]
 SUFFIXES: dict[StreamName, str] = {"stdout": "out", "stderr": "err"}
-"""StreamName → the suffix of its file, and its name in messages."""
+"""StreamName → suffix of the stream's file, and name in messages."""
 NOTE, WINDOWS = b"N", b"W"
 _KINDS: dict[StreamName, bytes] = {"stdout": b"O", "stderr": b"E"}
 _STREAMS: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 
 
 class FrameError(ValueError):
-    """The received bytes are no frames; the text is the reason."""
+    """Raised if received bytes are not frames; the text is the reason."""
 
 
 class Chunk(NamedTuple):
-    """Part of one rank's output, as bytes: a line may begin in one chunk and end in the next."""
+    """A part of one rank's output. A line may begin in one chunk and end in the next."""
 
     rank: int
     stream: StreamName
@@ -53,7 +51,7 @@ class Chunk(NamedTuple):
     offset: int = 0
     """Position of the first byte in the stream."""
     at: float | None = None
-    """When node0 received it, in seconds since the epoch; None if unknown, as in frames."""
+    """When node0 received the chunk, in seconds since the epoch. None if unknown; frames do not carry it."""
 
     @property
     def end(self) -> int:
@@ -61,7 +59,7 @@ class Chunk(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A line that ipexctl wrote into a rank's output. The first fields are like a chunk's."""
+    """A line that ipexctl wrote into a rank's output. The first fields are as in `Chunk`."""
 
     rank: int
     stream: StreamName
@@ -70,7 +68,7 @@ class Note(NamedTuple):
     at: float | None
     kind: str
     fields: Mapping[str, object]
-    """Its content as values; `output_notes.py` has the fields of each kind."""
+    """The line's content as values; `output_notes.py` has the fields of each kind."""
 
     @property
     def end(self) -> int:
@@ -81,7 +79,7 @@ OutputPart = Union[Chunk, Note]
 
 
 def last_state(line: bytes) -> bytes:
-    r"""Text that a terminal shows of a line with carriage returns (`\r`), such as a progress bar."""
+    r"""What a terminal finally shows of a line with carriage returns (`\r`), such as a progress bar."""
     if b"\r" not in line:
         return line
     states = line.rstrip(b"\r")
@@ -97,9 +95,9 @@ def decode_json(payload: bytes) -> Json:
     try:
         document = parse_json(payload)
     except JsonError:
-        raise FrameError("a message that is no JSON") from None
+        raise FrameError("a message is not JSON") from None
     if not isinstance(document, dict):
-        raise FrameError("a message of another shape")
+        raise FrameError("a message is not a JSON object")
     return document
 
 
@@ -111,7 +109,7 @@ def encode_chunk(chunk: Chunk) -> bytes:
 def decode_chunk(kind: bytes, payload: bytes) -> Chunk:
     stream = _STREAMS.get(kind)
     if stream is None or len(payload) < _CHUNK_HEAD.size:
-        raise FrameError("a frame of another kind")
+        raise FrameError("a frame of an unknown kind")
     rank, offset = _CHUNK_HEAD.unpack_from(payload)
     return Chunk(rank, stream, payload[_CHUNK_HEAD.size :], offset)
 
@@ -137,10 +135,10 @@ def decode_note(payload: bytes) -> Note:
         rank, offset, line = document["rank"], document["offset"], document["line"]
         kind, fields = document["kind"], document["fields"]
     except KeyError:
-        raise FrameError("a note of another shape") from None
+        raise FrameError("an invalid note") from None
     is_placed = type(rank) is int and type(offset) is int and rank >= 0 <= offset and isinstance(line, str)
     if not (is_placed and isinstance(kind, str) and isinstance(fields, dict)):
-        raise FrameError("a note of another shape")
+        raise FrameError("an invalid note")
     return Note(rank, stream, line.encode(errors="replace"), offset, None, kind, fields)
 
 
@@ -161,7 +159,7 @@ def encode_windows(file: WindowsFile) -> bytes:
 
 def decode_windows(payload: bytes) -> WindowsFile:
     if len(payload) < _WINDOWS_HEAD.size:
-        raise FrameError("a file of windows of another shape")
+        raise FrameError("an invalid file of windows")
     rank, suffix = _WINDOWS_HEAD.unpack_from(payload)
     return WindowsFile(rank, suffix.rstrip(b"\0").decode(errors="replace"), payload[_WINDOWS_HEAD.size :])
 
@@ -194,7 +192,7 @@ class FrameReader:
 
 
 class CompressedFrameReader:
-    """Splits one zlib stream of frames. `rest` is what follows its end."""
+    """Splits a zlib stream into frames. `rest` is the data after the stream's end."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj()
@@ -221,7 +219,7 @@ class CompressedFrameReader:
 
 
 class CompressedFrameWriter:
-    """Writes frames as one zlib stream: rank outputs are alike, and the link may be slow."""
+    """Writes frames as one zlib stream, because ranks print much the same and the link may be slow."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write

@@ -1,9 +1,8 @@
-"""Works in a directory that other accounts may change: it is opened once, and everything below is reached from it.
+"""A directory that other accounts may change: opened once, and everything in it is reached from its descriptor.
 
-Whoever can write in a parent directory can rename the path and put something else there. So `walk.py` enters the path,
-and files are found from its descriptor. Names from lists or requests are checked (`check_name`), no link is followed,
-new files have a temporary name until complete (O_EXCL), and nothing is replaced unintentionally. For programs that only
-take paths, `anchor` leads into the opened directory.
+Anybody who can write to a parent directory can rename the path and put something else there. So `walk.py` enters the
+path, `check_name` checks names from lists or requests, no link is followed, and a new file has a temporary name until
+it is complete (O_EXCL). For programs that only take paths, `anchor` leads into the opened directory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ipexctl.node.common.walk import (
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TEMPORARY_NAME = 200
-"""Bytes of a file's name used in its temporary name: names have 255 at most."""
+"""Bytes of a file's name that go into its temporary name, because a name has at most 255 bytes."""
 _DEPTH = 100
 
 
@@ -52,7 +51,7 @@ def enter_named(
     on_link: OnLink | None = None,
     inside: os.stat_result | None = None,
 ) -> Place:
-    """`walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
+    """Call `walk.enter` for the user's data. Raises an AgentError if another account can change the path."""
     try:
         return enter(path, named, make=make, is_file=is_file, uids=callers(), on_link=on_link, inside=inside)
     except Refused as refused:
@@ -92,11 +91,11 @@ def open_own(path: str) -> GuardedDirectory:
 
 
 class GuardedDirectory:
-    """Names below it are relative, bytes or text; a missing entry raises FileNotFoundError."""
+    """An open directory. Names are relative to it; a missing entry raises FileNotFoundError."""
 
     def __init__(self, number: int, path: str) -> None:
+        """`path`: the directory's path when it was opened, for messages."""
         self.number, self.path = number, path
-        """`path`: when it was opened, for messages."""
 
     @classmethod
     def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
@@ -136,11 +135,11 @@ class GuardedDirectory:
 
     @property
     def _of_inode(self) -> int | str:
-        """For calls that take no O_PATH descriptor and need no right to enter the directory."""
+        """The directory, for calls that do not accept an O_PATH descriptor."""
         return self.anchor if hasattr(os, "O_PATH") else self.number
 
     def check_entry(self, name: bytes, status: os.stat_result | None, fix: str) -> None:
-        """Raise an AgentError for an entry made by another account, or chosen by it with a hard link."""
+        """Raise an AgentError for an entry that another account made, or put here as a hard link."""
         if status is None:
             return
         uids, own = callers(), self.status()
@@ -150,7 +149,7 @@ class GuardedDirectory:
             raise AgentError(str(Refused(problem[0], below.path, status.st_uid)), fix)
 
     def check_private(self, fix: str) -> None:
-        """Raise an AgentError unless this account owns it and nobody else can open it."""
+        """Raise an AgentError unless this account owns the directory and nobody else can open it."""
         status = self.status()
         if status.st_uid != os.geteuid():
             raise AgentError(f"{self.path} belongs to another account (uid {status.st_uid})", fix)
@@ -158,7 +157,7 @@ class GuardedDirectory:
             raise AgentError(f"{self.path} is open to other accounts (mode {stat.S_IMODE(status.st_mode):o})", fix)
 
     def enter(self, name: bytes, *, make: bool = False, mode: int = 0o777) -> GuardedDirectory:
-        """Enter a directory below; `make` creates missing ones. Raises an AgentError for a link."""
+        """Enter a directory below this one; `make` creates missing ones. Raises an AgentError for a link."""
         number, done = os.dup(self.number), os.fsencode(self.path)
         for part in filter(None, name.split(b"/")):
             done = os.path.join(done, part)
@@ -174,7 +173,7 @@ class GuardedDirectory:
         return GuardedDirectory(number, os.fsdecode(done))
 
     def status_of(self, name: bytes) -> os.stat_result | None:
-        """Status of an entry, links not followed; None if missing."""
+        """Status of an entry without following links; None if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.number, follow_symlinks=False)
         return None
@@ -183,7 +182,7 @@ class GuardedDirectory:
         number = os.open(name, _READ, dir_fd=self.number)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
-            raise OSError(errno.EINVAL, "it is not a file", os.path.join(self.path, os.fsdecode(name)))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.path.join(self.path, os.fsdecode(name)))
         return number
 
     def read(self, name: bytes, limit: int) -> bytes:
@@ -194,14 +193,14 @@ class GuardedDirectory:
             if status.st_uid != os.geteuid():
                 raise AgentError(f"{where} belongs to another account (uid {status.st_uid})")
             if status.st_size > limit:
-                raise AgentError(f"{where} has {status.st_size} bytes, more than {limit}")
+                raise AgentError(f"{where} is {status.st_size} bytes; the limit is {limit}")
             return file.read()
 
     @contextlib.contextmanager
     def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
-        """Descriptor of a new file that gets its name and mode at the end; an exception leaves nothing.
+        """Descriptor of a new file, which gets its name and mode at the end. After an exception the file is removed.
 
-        Without `replace`, an existing name raises FileExistsError. Without `mode`, the caller sets it.
+        Without `replace`, an existing name raises FileExistsError. If `mode` is None, the caller sets the mode.
         """
         temporary = temporary or b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -238,8 +237,8 @@ class GuardedDirectory:
     def rename(self, source: int, old: bytes, name: bytes, *, replace: bool = True) -> None:
         """Move an entry of another open directory here.
 
-        Without `replace`, a file gets its name by a hard link, which fails if the name exists; on filesystems without
-        hard links it is looked up first.
+        Without `replace`, an existing name raises FileExistsError. A hard link checks that and takes the name at once;
+        on filesystems without hard links, the name is looked up first.
         """
         if not replace:
             try:
@@ -258,14 +257,17 @@ class GuardedDirectory:
             os.unlink(name, dir_fd=self.number)
 
     def names(self) -> list[bytes]:
-        number = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.number)  # O_PATH lists nothing
+        number = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.number)  # O_PATH can't list
         try:
             return [os.fsencode(name) for name in os.listdir(number)]
         finally:
             os.close(number)
 
     def remove_tree(self, name: bytes, *, ignore_errors: bool = False) -> None:
-        """Follows no link. Raises the OSError of the first entry that stays; `ignore_errors` removes all it can."""
+        """Remove an entry and everything below it, without following links.
+
+        Raises the OSError of the first entry that can't be removed; `ignore_errors` removes whatever can be.
+        """
         waiting = [name]
         errors = (OSError,) if ignore_errors else ()
         while waiting:
@@ -274,16 +276,16 @@ class GuardedDirectory:
 
 
 class DirectoryChain:
-    """Open directories down to the one entered last.
+    """Keeps the directories open that lead to the one entered last.
 
-    Lists are sorted, so the next file is in the same directory or near. Enter the parent to remove or replace a
-    directory: that closes it here.
+    Lists are sorted, so the next file is in the same directory or a near one. Before removing or replacing a directory,
+    enter its parent: that closes the directory here.
     """
 
     def __init__(
         self, top: GuardedDirectory, open_below: Callable[[GuardedDirectory, Sequence[bytes]], GuardedDirectory]
     ) -> None:
-        """`open_below` opens the last of these names, counted from the top, in its parent."""
+        """`open_below(parent, names)` opens the last name in `parent`. The names lead there from `top`."""
         self._top, self._open_below = top, open_below
         self._opened: list[tuple[bytes, GuardedDirectory]] = []
 
@@ -316,7 +318,7 @@ def blocks_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def set_attributes(number: int, mode: int, mtime: int) -> None:
-    """`mtime`: in ns."""
+    """`mtime`: in nanoseconds."""
     os.fchmod(number, mode)
     os.utime(number, ns=(mtime, mtime))
 
@@ -329,7 +331,7 @@ def _remove(
     waiting: list[bytes],
     errors: tuple[type[OSError], ...],
 ) -> None:
-    """Entries deeper than `_DEPTH` are moved to `top` first, because each level needs a descriptor."""
+    """Remove an entry. Directories deeper than `_DEPTH` are moved to `top` first: each level needs a descriptor."""
     status = directory.status_of(name)
     if status is None:
         return

@@ -1,9 +1,8 @@
-"""The home: the one directory of a host below which ipexctl writes and removes.
+"""The home: the directory of a host in which ipexctl creates and removes files.
 
-The file `MARK` is made in a home before anything else. A directory with files and no mark is refused; a missing or
-empty one becomes a home. Directory and mark belong to the account, and `walk.py` enters it first, so nobody can
-exchange it. Every request goes through `home_of`. `remote/home.sh` decides the same where there may be no Python;
-`home_entries` knows which entries are ipexctl's.
+The file `MARK` is the first file in a home. A missing or empty directory becomes a home; a directory with files and no
+mark is refused. Every request goes through `home_of`, which walks to the directory so that no other account can replace
+it. `remote/home.sh` applies the same rules where Python may be missing.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ HOME_ENTRIES = frozenset(
 )
 """Names that ipexctl makes in a home."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"
-"""Names that filesystems and file servers make; they do not count as content."""
+"""Names that filesystems and file servers create; a directory with only these counts as empty."""
 _OTHERS_MAY_WRITE = 0o022
 _HOME_NAMES = frozenset(name.encode() for name in HOME_ENTRIES)
 _SETTLE = 0.1
-"""Seconds to reread a directory before it is refused: another call may be making it."""
+"""Seconds until a directory is read again before it is refused, because another call may be creating it."""
 
 
 REFUSALS: Mapping[str, tuple[str, str]] = {
@@ -94,8 +93,7 @@ class HomeRefused(AgentError):
 
 
 def home_of(request: Mapping[str, Any], below: str = "") -> str:
-    """The home of a request, after walking to it and to `below`: nobody else can redirect these names later. Raises an
-    AgentError otherwise."""
+    """The home of a request. Raises an AgentError if another account could redirect the home, or `below` in it."""
     home: str = os.path.expanduser(request["home"])
     if not os.path.isabs(home):
         raise AgentError(f"{home} is not an absolute path", "give --home an absolute path")
@@ -108,7 +106,7 @@ def rundir_of(request: RunReference) -> str:
 
 
 def make_home(home: str) -> None:
-    """`open_home` before writing: makes a missing directory, and marks it first."""
+    """Open a home for writing; a missing one is created and marked."""
     if open_home(home):
         return
     make_private_directory(home)
@@ -130,7 +128,7 @@ def open_home(home: str) -> bool:
 
 
 def check_home(home: str) -> bool:
-    """`open_home` for reading: same errors, no changes."""
+    """Check a home as `open_home` does, with the same errors, but change nothing."""
     with _open(home) as directory:
         if directory is not None and not _has_mark(directory):
             _check_unmarked(directory)
@@ -160,7 +158,8 @@ def _enter(home: str, path: str) -> Place:
 
 @contextlib.contextmanager
 def _open(home: str) -> Iterator[GuardedDirectory | None]:
-    """The directory, or None if it does not exist. Raises unless this account owns it and it is not $HOME."""
+    """The open directory, or None if it does not exist. Raises a HomeRefused if another account owns it or it is
+    $HOME."""
     try:
         place = _enter(home, home)
     except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +167,7 @@ def _open(home: str) -> Iterator[GuardedDirectory | None]:
         return
     with place:
         if place.status is None or place.name:
-            yield None  # the call that makes it explains a file
+            yield None  # if a file is in the way, creating the directory raises the error
             return
         if place.status.st_uid != os.geteuid():
             raise HomeRefused("other_account", home, f" (uid {place.status.st_uid})")
@@ -198,7 +197,7 @@ def _check_unmarked(home: GuardedDirectory) -> None:
     status = home.status()
     if _is_same(status, "/"):
         raise HomeRefused("root", home.path)
-    try:  # $HOME may be another one, as under sudo
+    try:  # $HOME may be another account's, as under sudo
         if _is_same(status, pwd.getpwuid(os.geteuid()).pw_dir):
             raise HomeRefused("account_home", home.path)
     except KeyError:  # an account without a passwd entry
@@ -211,15 +210,16 @@ def _check_unmarked(home: GuardedDirectory) -> None:
 
 
 def foreign_content(home: GuardedDirectory) -> list[str]:
-    """Names in a directory without a mark, except ignored ones; empty if it has a mark."""
+    """Names in a directory, except ignored ones; empty if the directory has a mark."""
     names = [os.fsdecode(name) for name in home.names()]
-    if MARK in names:  # another call has just made it; an NFS cache may still miss it
+    if MARK in names:  # another call has just created it, which an NFS cache may have hidden
         return []
     return sorted(name for name in names if not re.fullmatch(IGNORED, name, re.DOTALL))
 
 
 def _close_to_others(home: GuardedDirectory) -> None:
-    """Take write access to a home from others. Read access may be intended for a user's files."""
+    """Remove other accounts' write access to a home, and all access if only ipexctl's files are in it: read access may
+    be intended for a user's own files."""
     mode = home.status().st_mode
     if not mode & 0o077 or not (mode & _OTHERS_MAY_WRITE or _HOME_NAMES.issuperset(home.names())):
         return
@@ -233,7 +233,7 @@ def _close_to_others(home: GuardedDirectory) -> None:
 
 
 def _write_mark(home: GuardedDirectory) -> None:
-    """O_EXCL is atomic on NFS too. The text only tells a reader what the file is."""
+    """Create the mark. O_EXCL is atomic on NFS too; the text is only for people who open the file."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         number = os.open(MARK, flags, 0o600, dir_fd=home.number)

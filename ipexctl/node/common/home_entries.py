@@ -1,8 +1,7 @@
-"""Recognises ipexctl's entries in a home's directories by the names and structure it makes. Foreign entries always
-stay.
+"""Recognizes the entries that ipexctl made in a home's directories, by name and structure. Others are never removed.
 
-`home.py: HOME_ENTRIES` has the names directly in a home. A user may replace a directory by a link to a larger disk: the
-link stays, and what ipexctl made behind it is ipexctl's.
+`home.py: HOME_ENTRIES` has the names directly in a home. If a user replaced a directory with a link to a larger disk,
+ipexctl keeps the link and removes only its own entries behind it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _RUNS_FILES = re.compile(
 _PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
 _VERIFIED = re.compile(r"verified\.json|\.verified\.json\.[0-9a-f]{8}\.new")
 _HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
-"""What libraries make from cached repositories."""
+"""Directories that Hugging Face libraries fill from cached repositories."""
 
 
 def is_directory(path: str) -> bool:
@@ -89,7 +88,7 @@ def is_run(path: str) -> bool:
 
 
 def read_regular(path: str) -> Mapping[str, object]:
-    """The JSON object in a regular file, else empty: a FIFO would block."""
+    """The JSON object in a regular file, else empty. Reading a FIFO would block."""
     return read_json(path) if is_file(path) else {}
 
 
@@ -98,7 +97,7 @@ def is_tree(path: str) -> bool:
 
 
 def is_environment(path: str) -> bool:
-    """An environment, by our record or, if damaged, by a lock's name and one of its files."""
+    """True for an environment: it has our record or, if that is damaged, a lock's name and one other file."""
     if not is_directory(path):
         return False
     record = read_regular(f"{path}/env.json")
@@ -138,7 +137,7 @@ def is_stored(path: str) -> bool:
 
 
 def is_checkpoint_record(path: str) -> bool:
-    """Hashes of a checkpoint's files, files being received, and those set aside."""
+    """True for what an exchange keeps of a checkpoint: hashes, files being received, files set aside."""
     is_named = _CHECKPOINT.fullmatch(os.path.basename(path)) and is_directory(path)
     return bool(is_named) and all(_CHECKPOINT_FILES.fullmatch(name) for name in list_names(path))
 
@@ -167,12 +166,12 @@ def _is_in_runs(path: str) -> bool:
 
 
 def is_results(path: str) -> bool:
-    """A run's results directory, by its name; the files in it are the run's."""
+    """True for a run's results directory. Only its name tells; the files in it are the run's."""
     return is_directory(path) and RUN_ID.fullmatch(os.path.basename(path)) is not None
 
 
 def _is_in_hub(path: str) -> bool:
-    """What Hugging Face libraries make in HF_HOME, and an unfinished push. A token is the user's."""
+    """True for what Hugging Face libraries make in HF_HOME, and for an unfinished push; not for the user's token."""
     name = os.path.basename(path)
     if not is_directory(path):
         return is_file(path) and _VERIFIED.fullmatch(name) is not None
@@ -198,7 +197,7 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
     "tmp": is_temporary,
     "wheels": is_stored,
 }
-"""Directory of a home → predicate for ipexctl's entries. Without `ssh`: `trust` removes its own files."""
+"""Directory of a home → predicate for ipexctl's entries. `ssh` is missing because `trust` removes its own files."""
 
 
 def own_entries(home: str, directory: str) -> list[str]:

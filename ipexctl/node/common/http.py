@@ -1,7 +1,7 @@
-"""HTTP client for package indexes with the proxies, certificates and logins that pip would use on this host.
+"""HTTP client for package indexes, with the proxies, certificates and logins that pip would use on this host.
 
-`open` raises an OSError, HTTPException or ValueError, which `explain` turns into text, and an AgentError for unusable
-certificates. A login is sent only to its own origin; redirects never lead from https to http.
+`open` raises an OSError, HTTPException or ValueError, which `explain` turns into text, or an AgentError if certificates
+can't be used. A login is sent only to its own origin. A redirect from https to http is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ipexctl.node.common.answer import AgentError
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-"""Debian, Red Hat, SUSE. A Python from conda has its own authorities, without a company's."""
+"""Debian, Red Hat, SUSE. They are added because a conda Python lacks a company's own certificate authorities."""
 _SCHEMES = ("http", "https", "file")
 
 
 class RefusedAddress(ValueError):
-    """An address or redirect target that is not requested."""
+    """Raised instead of requesting an address, or following a redirect."""
 
 
 class HttpSettings(TypedDict, total=False):
@@ -44,7 +44,7 @@ class HttpClient:
     """Thread-safe."""
 
     def __init__(self, settings: HttpSettings, logins: Mapping[str, str] | None = None) -> None:
-        """`logins`: origin → value of Authorization."""
+        """`logins`: value of the Authorization header for each origin."""
         self.logins: dict[str, str] = dict(logins or {})
         self._cafile, self._client_cert = settings.get("cert"), settings.get("client_cert")
         self._trusted_hosts = settings.get("trusted_hosts", ())
@@ -55,7 +55,10 @@ class HttpClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
-        """The response. Sends the URL's credentials, else known logins, else ~/.netrc, to that origin only."""
+        """Request the URL and return the response.
+
+        The URL's credentials, a known login or a login from ~/.netrc (the first found) is sent to that origin only.
+        """
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
             raise ValueError("only http, https and file addresses can be fetched")
@@ -75,12 +78,12 @@ class HttpClient:
         is_own = host in ("localhost", "::1") or re.match(r"127(\.\d+){3}$", host)
         if parts.scheme == "http" and not is_own and not self._is_trusted(parts):
             raise RefusedAddress(
-                f"http://{host} is not encrypted, and no trusted host of pip there:"
+                f"http://{host} is not encrypted, and pip is not set to trust it there:"
                 f" pip config set global.trusted-host {host}"
             )
 
     def load_certificates(self) -> None:
-        """Load certificates now, to get the AgentError before the first request."""
+        """Load certificates now, so that an AgentError is raised before the first request."""
         self._context_for("https://")
 
     def _login(self, parts: SplitResult) -> str:
@@ -97,7 +100,7 @@ class HttpClient:
 
     def _context_for(self, url: str) -> ssl.SSLContext:
         verify = not self._is_trusted(urlsplit(url))
-        with self._lock:  # loading all authorities takes long, and all threads start at once
+        with self._lock:  # loading all authorities is slow, and all threads start at once
             if verify not in self._contexts:
                 self._contexts[verify] = self._new_context(verify)
             return self._contexts[verify]
@@ -128,7 +131,7 @@ class HttpClient:
                 context.load_cert_chain(self._client_cert)
         except OSError as error:
             why = f"the certificates can't be used: {error.strerror or error}"
-            raise AgentError(why, "SSL_CERT_FILE, PIP_CERT name others") from None
+            raise AgentError(why, "set SSL_CERT_FILE or PIP_CERT to other certificates") from None
         return context
 
 
@@ -171,7 +174,7 @@ def origin_of(url: str) -> str:
 
 
 def without_login(url: str) -> str:
-    """URL for display, without credentials and without the query, which may be signed."""
+    """URL for display, without credentials and without the query, which may contain a signature."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -187,7 +190,7 @@ def explain(error: Exception, timeout: float | None = None) -> str:
         return f"the server says {error.code} {error.reason}"
     cause = _cause(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate can't be verified ({cause.verify_message}); SSL_CERT_FILE names the authority's"
+        return f"its certificate can't be verified ({cause.verify_message}); set SSL_CERT_FILE to the authority's"
     if isinstance(cause, (socket.timeout, TimeoutError)) or "timed out" in str(cause):
         return "no answer in time" if timeout is None else f"silent for {timeout:g} s"
     if isinstance(cause, ssl.SSLError):
@@ -197,7 +200,7 @@ def explain(error: Exception, timeout: float | None = None) -> str:
     if isinstance(cause, ConnectionRefusedError):
         return "the connection is refused"
     if isinstance(cause, http.client.IncompleteRead):
-        return "the connection broke off"
+        return "the connection broke"
     if isinstance(cause, http.client.HTTPException):
         return f"it doesn't answer in HTTP ({type(cause).__name__})"
     if isinstance(cause, OSError) and cause.strerror:

@@ -1,8 +1,8 @@
-"""The cache of huggingface_hub below a home, for both sides: `HOME/hub` is the HF_HOME of its ranks.
+"""Layout of huggingface_hub's cache in a home: `HOME/hub` is the HF_HOME of the ranks.
 
-A repository is a directory `models--ORG--NAME` with `blobs` (each file by its hash), `snapshots/COMMIT` (links to
-blobs), `refs` (commit of each branch) and `trees` (file lists). Names come from a hub, so none may lead out of its
-repository's directory, and a link leads from a snapshot to a blob or nowhere.
+A repository is a directory `models--ORG--NAME` with `blobs` (files named by their hashes), `snapshots/COMMIT` (links to
+blobs), `refs` (commit of each branch) and `trees` (file lists). A hub chooses the names, so `misplaced` refuses names
+that lead out of the repository's directory and links that do not lead to one of its blobs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CACHE_NAME = re.compile(
     r"(?:models|datasets|spaces|kernels)--.+|blobs|\.locks|\.huggingface-shared-blobs|version(?:_.+)?\.txt|CACHEDIR\.TAG"
 )
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""git's hash, or sha256 of a large file."""
+"""git's hash, or a large file's sha256."""
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 
 
@@ -74,7 +74,7 @@ def is_blob_name(name: str) -> bool:
 
 
 def misplaced(entries: list[ManifestEntry], folder: str) -> str:
-    """First entry that does not belong to this repository's place in the cache; empty if all do."""
+    """Path of the first entry that may not be in this repository's directory; empty if all may."""
     blobs = {entry.path for entry in entries if entry.kind == "f"}
     return next((entry.path for entry in entries if not _is_in_place(entry, folder, blobs)), "")
 

@@ -1,8 +1,7 @@
 """What starts a run besides its plan: the secret `StoreJob`, two requests to the supervisor, one to a host starter.
 
-The control machine makes them (`run/start/begin.py`). Readers check them by their types. A job has the run's token and
-secrets: its file has mode 0600, and its repr shows only the directory. This is a module of its own because each rank
-imports it, and the other records take 5 ms.
+`run/start/begin.py` makes them on the control machine. A job has the run's token and secrets, so its file has mode 0600
+and its repr shows only the directory. Each rank imports this module; importing the other records too would take 5 ms.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ class Master(NamedTuple):
 
 
 class StoreJob(NamedTuple):
-    """job.json of a store, removed once its ranks have read it. All else is in plan.json beside it."""
+    """job.json of a store, removed once the store's ranks have read it."""
 
     rundir: str
     token: str
-    """64 hex digits; rank wrapper and supervisor authenticate each other with it."""
+    """64 hex digits, with which rank wrappers and supervisor authenticate each other."""
     secrets: Mapping[str, str] = {}
-    """Variable → value, empty in the plan."""
+    """Variable → value that the plan leaves empty."""
     here: tuple[str, ...] = ()
     """Hosts that share this file."""
     hosts: tuple[str, ...] = ()
-    """Hosts of the attempt; empty for those of the plan."""
+    """Hosts of the attempt; empty for the plan's hosts."""
     attempt: int | None = None
-    """Attempt of this job; None if all attempts have the same ranks."""
+    """Attempt that this job is for; None if all attempts have the same ranks."""
     bytecode: str = ""
-    """Where the run leaves its agent with bytecode, for faster starts later."""
+    """Path where the run saves its agent with bytecode, so that later runs start faster; or empty."""
 
     def __repr__(self) -> str:
         return f"StoreJob({self.rundir!r})"  # no secrets in logs
 
 
 class Listen(NamedTuple):
-    """The supervisor's first line of stdin. It answers once it listens."""
+    """First line of the supervisor's stdin. The supervisor answers once it listens."""
 
     rundir: str
     bind: str
@@ -56,58 +55,58 @@ class Listen(NamedTuple):
 
 
 class ConnectivityRecord(NamedTuple):
-    """A passed check of the connections between nodes; on node0 in `runs/` after a successful run."""
+    """A passed check of the connections between nodes, stored in `runs/` on node0 after a successful run."""
 
     key: str
     checked: float
     no_logins: str = ""
-    """Why node0 could not log in to the others; the ranks were then started without logins."""
+    """Why node0 could not log in to the other nodes; empty if it could. The ranks then start without logins."""
     logins_tried: float = 0.0
-    """When that was found, in seconds since the boot."""
+    """When the login failed, in seconds since node0's boot."""
 
 
 CONNECTIVITY_FILE = ".connectivity.json"
 
 
 class Start(NamedTuple):
-    """The supervisor's second line of stdin."""
+    """Second line of the supervisor's stdin."""
 
     plan: Plan
     job: StoreJob
     connectivity: ConnectivityRecord | None = None
     notify: str = ""
-    """Line for sh at the end of the run, which may have a token; or empty."""
+    """Line that sh runs at the end of the run; may contain a token; or empty."""
 
     def __repr__(self) -> str:
         return f"Start({self.plan.id!r})"  # no secrets in logs
 
 
 class HostStarterRequest(NamedTuple):
-    """A host starter's line of stdin (`run/host_starter.py`)."""
+    """Line that a host starter reads on stdin (`run/host_starter.py`)."""
 
     rundir: str
     host: str
     argv: tuple[str, ...]
-    """Words of a rank wrapper, before its number and addresses."""
+    """Command line of a rank wrapper, without rank number and addresses."""
     token: str
     local: str
     address: str
-    """The supervisor's address for the starter and its ranks; `local` is for ranks on node0."""
+    """The supervisor's address for the starter and the ranks it starts; ranks on node0 use `local`."""
     port: int
     rejoins: bool = False
-    """True to wait for a lost supervisor: the host may rejoin the run."""
+    """True if the host may rejoin the run, so the starter waits for a lost supervisor."""
 
     def __repr__(self) -> str:
         return f"HostStarterRequest({self.host})"  # no secrets in logs
 
 
 def job_file(attempt: int) -> str:
-    """Name of an attempt's job file. A late rank wrapper removes only its own attempt's."""
+    """Name of an attempt's job file. Names differ, so that a late rank wrapper removes only its own attempt's file."""
     return f"job.{attempt}.json" if attempt else "job.json"
 
 
 def jobs_of(plan: Plan, job: StoreJob) -> Mapping[str, StoreJob]:
-    """Store → its job, without stores where no rank is planned."""
+    """Store → its job, for stores with planned ranks."""
     here: dict[str, list[str]] = {}
     for host in plan.hosts:
         here.setdefault(plan.stores[host.name], []).append(host.name)

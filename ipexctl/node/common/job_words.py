@@ -16,9 +16,9 @@ _JOB_ENDS = {
     "FAILED": "failed",
     "COMPLETED": "is over",
     "COMPLETING": "was ended, as by scancel",
-    REQUEUED: "was put into the queue again",
+    REQUEUED: "was requeued",
 }
-"""Slurm's state of an ended or ending job → what happened."""
+"""Slurm's state of a job that has ended or is ending → what happened."""
 _ENDS = {
     **{word: f"its Slurm job{{}} {text}" for word, text in _JOB_ENDS.items()},
     STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
@@ -27,14 +27,14 @@ _ENDS = {
 
 
 def describe_run_end(word: str, job: str = "") -> str:
-    """What Slurm did that stopped a run, as the end of `as …`; empty for an unknown word. `job`: its number."""
+    """What Slurm did that stopped a run, as a clause; empty for an unknown word. `job`: the job's number."""
     return _ENDS.get(word, "").format(f" {job}" if job else "")
 
 
 def describe_job_end(job: QueueJob) -> str:
-    """How a job ended: `its Slurm job 12 lost a node (NodeDown)`."""
+    """How a job ended, as in `its Slurm job 12 lost a node (NodeDown)`."""
     if job.state in ("", GONE):
-        return f"its Slurm job {job.id} has ended (why is not known)"
-    state = job.state if job.is_over else "COMPLETED"  # its script ended, and Slurm is about to notice
+        return f"its Slurm job {job.id} has ended, for an unknown reason"
+    state = job.state if job.is_over else "COMPLETED"  # the job's script exited, and Slurm has not noticed yet
     text = describe_run_end(state, job.id) or f"its Slurm job {job.id} was ended: {state}"
     return f"{text} ({job.reason})" if job.reason else text

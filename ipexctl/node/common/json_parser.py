@@ -1,14 +1,9 @@
-"""The one way to parse JSON: our own files, a host's answers, messages from a connection.
+"""Parses all JSON: our own files, a host's answers, messages from a connection. Raises a `JsonError` (a ValueError) for
 
-Raises a `JsonError` (a ValueError) for what other programs, accounts or failing disks may leave:
-
-- deeper than `MAX_DEPTH`: Python raises a RecursionError, and a value just below its limit fails later, where it is
-  written or compared;
-- numbers that are infinite, and integers of more than 20 characters: `int(1e999)` is an OverflowError, and a million
-  digits take minutes;
-- texts that can't be encoded, such as half a surrogate pair. U+DC80 to U+DCFF, single bytes of a file name, are
-  allowed;
-- files that are not regular, because a FIFO would block, or too large.
+- nesting deeper than `MAX_DEPTH`: Python raises a RecursionError, and a value just below Python's limit fails later;
+- infinite numbers, and integers of more than 20 characters: `int(1e999)` fails, and a million digits take minutes;
+- half a surrogate pair, which can't be encoded. U+DC80 to U+DCFF are allowed: they stand for bytes of a file name;
+- files that are too large or not regular, because reading a FIFO would block.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 MAX_FILE = 512 << 20
-"""A list of a tree with a million files takes 200 MB."""
+"""Bytes. The list of a tree with a million files takes 200 MB."""
 _MAX_DIGITS = 20
 _TOO_DEEP = "it is nested too deeply"
 _OUT_OF_RANGE = "it has a number that is out of range"
@@ -37,15 +32,18 @@ class JsonError(ValueError):
         super().__init__(problem + place)
         self.problem = problem
         self.position = position
-        """Where the text is no JSON; None if a value is refused."""
+        """Where the text stops being JSON; None if it is JSON with a refused value."""
 
 
 def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> Any:
-    """Raises a JsonError. `any_number`: for a user's templates, with infinite numbers and any number of digits."""
+    """Parse a JSON text; raises a JsonError.
+
+    `any_number` allows infinite numbers and any number of digits, for a user's templates.
+    """
     try:
         if not isinstance(text, str):
             text = text.decode()
-            text = text[1:] if text.startswith("\ufeff") else text  # from an editor
+            text = text[1:] if text.startswith("\ufeff") else text  # some editors write a byte order mark
         value = (_ANY_NUMBER if any_number else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         place = f": line {error.lineno}, column {error.colno}"
@@ -56,12 +54,12 @@ def parse_json(text: str | bytes | bytearray, *, any_number: bool = False) -> An
         raise JsonError("it is not in UTF-8") from None
     except RecursionError:
         raise JsonError(_TOO_DEEP) from None
-    except ValueError:  # Python's own limit of digits
+    except ValueError:  # more digits than Python accepts
         raise JsonError(_OUT_OF_RANGE) from None
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
         raise JsonError(_TOO_DEEP)
     if "\\u" in text and _ESCAPED_SURROGATE.search(text) and _has_lone_surrogate(value):
-        raise JsonError("it has half of a character")
+        raise JsonError("it has half a surrogate pair")
     return value
 
 
@@ -71,7 +69,7 @@ def parse_object(text: str | bytes | bytearray) -> dict[str, Any]:
 
 def as_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise JsonError("it is no JSON object")
+        raise JsonError("it is not a JSON object")
     return value
 
 
@@ -82,7 +80,7 @@ def read_json_file(path: AnyPath, limit: int = MAX_FILE) -> Any:
             raise JsonError("it is not a regular file")
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise JsonError(f"it has more than {limit >> 20} MB")
+        raise JsonError(f"it is larger than {limit >> 20} MB")
     return parse_json(data)
 
 

@@ -1,14 +1,14 @@
-"""Records to JSON and back; a field's type annotation decides what is valid.
+"""Converts records to JSON and back; a field's type annotation decides which values are valid.
 
-`decode` is for requests and replies: anything invalid raises a ValueError that names the field. `decode_valid` is for
+`decode` is for requests and replies: an invalid value raises a ValueError that names the field. `decode_valid` is for
 files: it drops invalid values, because one damaged value must not hide the rest of a run's record. A record is a named
-tuple, or a dataclass on the control machine, with fields of these types:
+tuple, or on the control machine also a dataclass, with fields of these types:
 
     TYPE    a basic type, a record of the same module, or one of the module's own types
             TYPE | None
             tuple[TYPE, ...]    dict[str, TYPE]    Mapping[str, TYPE]    (or int as the key)
 
-A module with other types has a dict `FIELD_DECODERS` with their functions.
+For other types, a module has a dict `FIELD_DECODERS` of type and function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def as_json(value: Any) -> Any:
 
 
 def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:
-    """Raises a ValueError. Missing or null fields have their default. `given`: fields not taken from the document."""
+    """Decode a record; raises a ValueError. A missing or null field gets its default.
+
+    `given`: values of fields that are not taken from the document.
+    """
     values = dict(given or {})
     document = check_type(dict, document, name)
     for field, type_, has_default in _fields(kind):
@@ -45,7 +48,7 @@ def decode(kind: Callable[..., Value], document: object, name: str, given: Mappi
 
 
 def decode_valid(kind: Callable[..., Value], document: object) -> Value:
-    """Decode a file of any version: missing or invalid fields are empty."""
+    """Decode a file of any version; a missing or invalid field becomes empty."""
     document = document if isinstance(document, dict) else {}
     values = {}
     for field, type_, _ in _fields(kind):
@@ -85,9 +88,9 @@ def _shape_of(type_: str) -> _TypeShape:
 
 @lru_cache(maxsize=None)
 def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> FieldDecoder:
-    """Decoder of a type as annotated in that module. A lenient one drops what is invalid."""
+    """Decoder for a type as annotated in that module. If `lenient`, it drops invalid values."""
     names = vars(sys.modules[module])
-    # A module's own decoder is first: it may be stricter for a basic type, or decode `X | None` as one.
+    # A module's own decoder goes first: it may be stricter for a basic type, or decode `X | None` itself.
     own: FieldDecoder | None = names.get("FIELD_DECODERS", {}).get(type_) or _BASIC_DECODERS.get(type_)
     if own is not None:
         return own
@@ -108,7 +111,7 @@ def _fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
     if issubclass(kind, tuple):
         types = {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
         return tuple((name, type_, name in kind._field_defaults) for name, type_ in types.items())
-    from dataclasses import MISSING, fields  # takes 10 ms, for which no node has to wait
+    from dataclasses import MISSING, fields  # takes 10 ms, and nodes have no dataclasses
 
     return tuple((f.name, str(f.type), (f.default, f.default_factory) != (MISSING, MISSING)) for f in fields(kind))
 

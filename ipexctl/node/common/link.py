@@ -1,10 +1,10 @@
-"""One end of a non-blocking connection with frames in and out, the wait for many of them, and the handshake before it.
+"""One end of a non-blocking connection that carries frames, the wait for many of them, and the handshake before it.
 
-Both ends prove the same token, unsent. The server sends `challenge {nonce}`, the client `hello {nonce, proof, …}`, the
-server `welcome {proof, …}`, or `refused`. A proof is an HMAC over direction, both nonces and all other fields, with a
-key derived from the token for one kind of port, so it can't be replayed, reflected or changed. What follows is neither
-encrypted nor authenticated (docs/security.md, "On the wire"). `network/ports.py` must start fast and has its own
-greeting.
+In the handshake, both ends prove that they have the same token. The server sends `challenge {nonce}`, the client `hello
+{nonce, proof, …}`, the server `welcome {proof, …}`, or `refused`. A proof is an HMAC over direction, both nonces and
+all other fields, with a key derived from the token for one kind of port, so it can't be replayed, reflected or changed.
+Later messages are neither encrypted nor authenticated (docs/security.md, "On the wire"). `network/ports.py` must start
+fast and has its own greeting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
 FILES, LINK_SPEED, STEP = "files", "link speed", "step"
-"""Kinds of ports: each derives its own key."""
+"""Kinds of ports. Each kind has its own key."""
 MAX_FRAME = 4096
 _NONCE_SIZE = 32
 
@@ -36,7 +36,7 @@ class HandshakeError(Exception):
 
 
 def derive_token(token: str, *purpose: str) -> str:
-    """A token for one purpose that does not reveal `token`: 64 hex digits."""
+    """A token for one purpose, 64 hex digits, that does not reveal `token`."""
     return _mac(token.encode(), ["derive", *purpose])
 
 
@@ -51,20 +51,20 @@ class ServerHandshake:
 
     def check(self, hello: Json) -> None:
         if hello.get("t") != "hello":
-            raise HandshakeError("its first message is no hello")
+            raise HandshakeError("its first message is not a hello")
         peer_nonce = _nonce_of(hello)
         _check_proof(self._key, "client", self._nonce, peer_nonce, hello)
         self._peer_nonce = peer_nonce
 
     def welcome(self, **fields: object) -> Json:
-        """Reply to a checked hello. `fields` are bound to the connection too."""
+        """Reply to a checked hello. The proof covers `fields` too."""
         assert self._peer_nonce, "the client has proven nothing"
         message = {"t": "welcome", **fields}
         return {**message, "proof": _proof(self._key, "server", self._nonce, self._peer_nonce, message)}
 
     @staticmethod
     def refusal() -> Json:
-        """Reply to a client without the token: it need not retry."""
+        """Reply to a client without the token, which tells it not to retry."""
         return {"t": "refused"}
 
 
@@ -132,7 +132,7 @@ def _mac(key: bytes, document: object) -> str:
 
 
 _buffer = bytearray(1 << 18)
-"""Shared by all connections: allocating one for each read costs 20 us, because it is mapped and unmapped."""
+"""Receive buffer of all connections. A new one for each read would cost 20 us to map and unmap."""
 
 
 class ConnectionBroken(Exception):
@@ -177,7 +177,7 @@ class Link:
             self._out.popleft()
 
     def receive(self) -> Iterator[Frame]:
-        """Received frames; raises ConnectionBroken if the connection is closed, FrameError if it is corrupt."""
+        """Yield the frames received so far; raises ConnectionBroken or, for a corrupt frame, FrameError."""
         try:
             size = self.sock.recv_into(_buffer)
         except (BlockingIOError, InterruptedError):
@@ -197,7 +197,7 @@ Pollable = Union[int, socket.socket, Link]
 
 
 def wake_on_signal() -> int:
-    """A descriptor that becomes readable on a handled signal, to wake `ready`."""
+    """Return a descriptor that becomes readable when a signal is handled, so that `ready` returns."""
     wake, wakeup = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wakeup, False)

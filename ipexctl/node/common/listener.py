@@ -1,8 +1,8 @@
-"""Listening sockets, and rules for those that strangers on the network can reach: of a run, a transfer, `--smoke`.
+"""Listening sockets of a run, a transfer and `--smoke`, protected from strangers on the network.
 
-A connection is handed over once its client has proven the token (`link.py`). Until then it is limited in time,
-size and number: with too many from one address or in total, the oldest is closed first, planned hosts' last. Clients
-closed so reconnect (`authenticated_socket.py`, `run/supervisor_client.py`). The owner polls `readers` and `writers`.
+A connection is handed over once its client has proven the token (`link.py`). Until then its time, its size and the
+number of such connections are limited. With too many, the oldest stranger's connection is closed; a client that was
+closed reconnects. The owner polls `readers` and `writers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCAL = "@"
 
 
 def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
-    """Family and socket address; raises an OSError. A local name has no port."""
+    """Family and socket address; raises an OSError. `port` is ignored for a local name."""
     if address.startswith(LOCAL):
         return socket.AF_UNIX, "\0" + address[len(LOCAL) :]
     family, _, _, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -54,7 +54,8 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def free_port(address: str) -> int:
-    """A free port outside the range for outgoing connections, where a rank might take it before rank 0 listens."""
+    """A free port outside the range for outgoing connections: in that range, a rank's connection might take the port
+    before rank 0 listens."""
     low, high = 15000, 32000
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
@@ -83,17 +84,17 @@ MAX_UNAUTHENTICATED = 512
 """Unauthenticated connections, in addition to one per expected client."""
 MAX_OF_ONE_ADDRESS = 32
 _ACCEPTED_AT_ONCE = 32
-"""Between two polls, so that a reply counts before its connection is the oldest."""
+"""Between two polls, so that replies are read before their connections become the oldest."""
 OnClient = Callable[[Link, ServerHandshake, "Json"], None]
-"""Gets the connection and hello of an authenticated client. Sends the welcome and keeps the connection, or raises a
-ConnectionBroken, FrameError or OSError."""
+"""Called with the connection and hello of an authenticated client. Sends the welcome and keeps the connection, or
+raises a ConnectionBroken, FrameError or OSError."""
 
 
 class Listener:
     def __init__(
         self, listening: Sequence[socket.socket], token: str, port: str, on_client: OnClient, expected: int = 0
     ) -> None:
-        """`port`: its kind, for the handshake. `expected`: clients that may connect at once."""
+        """`port`: kind of port, for the handshake. `expected`: how many clients may connect at once."""
         self.expected = expected
         self.addresses = {LOCAL}
         self._listening = list(listening)
@@ -109,7 +110,7 @@ class Listener:
         return [link for link in self._unauthenticated if link.pending]
 
     def handle_ready(self, readable: Sequence[Pollable]) -> None:
-        """Handle readable connections before new ones, which may displace them."""
+        """Handle readable connections first, because accepting new ones may close old ones."""
         for link in readable:
             if isinstance(link, Link) and link in self._unauthenticated:
                 self._drop_on_error(link, self._receive_hello)
@@ -120,7 +121,7 @@ class Listener:
                 self._accept(listener)
 
     def drop_late(self, now: float) -> None:
-        """Drop unauthenticated connections after their time; a stranger may have displaced others."""
+        """Drop connections that did not authenticate in time."""
         for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
             self._drop(link)
 
@@ -140,7 +141,7 @@ class Listener:
                 sock, address = listener.accept()
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._unauthenticated:
-                    self._drop_oldest(self._unauthenticated)  # else this port would stay readable, and use a core
+                    self._drop_oldest(self._unauthenticated)  # else the port stays readable and keeps a core busy
                 return
             try:
                 link = Link(sock, LOCAL if sock.family == socket.AF_UNIX else address[0])

@@ -1,17 +1,16 @@
-"""Decides whether a run is alive or over, with all the limits side by side.
+"""Decides whether a run is alive or over.
 
-A record that says how the run ended is the answer; else the supervisor's process is, on its own machine; from elsewhere
-only the time without a sign counts. Who asks, and with which limits:
+If the run's record says how it ended, it is over. Otherwise the supervisor's process decides on its own machine, and on
+other machines the time since the last sign of life. Each caller has limits for what a wrong answer would cost:
 
-    ps, follow, stop, uninstall   REPORT_LIMITS     a wrong answer is a wrong line on a screen
-    a follower, in addition       WATCHED           it has seen itself that nothing was written, by its own clock
-    sync                          LEASE_LIMITS      a wrong answer changes files below a run
-    the retention of runs         RETENTION_LIMITS  a wrong answer removes output that can't be had again
-    doctor                        sight_of          hosts may have no Python: a probe in sh brings the start time
+    ps, follow, stop, uninstall   REPORT_LIMITS     a wrong line on the screen
+    a follower, in addition       WATCHED           the same; by its own clock, no new status was written
+    sync                          LEASE_LIMITS      files change under a running run
+    retention of runs             RETENTION_LIMITS  output is removed for good
+    doctor                        sight_of          (hosts may have no Python, so a sh probe reports the start time)
 
-Records of other accounts' runs can't be read: `facts/live_runs.py` finds their processes. Two questions are decided
-elsewhere: whether the ranks of an ending run had time enough (`run/machine.py: is_over`), and whether a signalled
-process has exited (`run/runs.py`). Callers that remove something look for processes of the run first.
+Records of other accounts' runs can't be read; `facts/live_runs.py` finds their processes. Callers that remove something
+look for processes of the run first.
 """
 
 from __future__ import annotations
@@ -23,49 +22,45 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 Liveness = Literal["live", "starting", "dead", "over", "unknown"]
-"""With a record: `live`, `over`, or `dead` if its supervisor died too early. Without one, as on every node but node0:
-`starting` while its files are new, then `unknown`."""
+"""With a record: `live`, `over`, or `dead` if the supervisor died before the end. Without a record, as on every node
+but node0: `starting` while the run's files are new, then `unknown`."""
 RESERVED_FILE = "reserved"
-"""Empty file of a run with mpirun, on a host it may use later where no process shows that it is not over. Removed at
-the end by the supervisor, or by a rank that was there."""
+"""Empty file of a run with mpirun on a spare host, where no process shows that the run is not over. The supervisor, or
+a rank that ran there, removes it at the end."""
 DAY = 86400.0
 
 
 class SilenceLimits(NamedTuple):
-    """Seconds without a sign until a run counts as dead; long where a mistake would destroy files."""
+    """Seconds without a sign of life until a run counts as dead; long if a mistake would destroy files."""
 
     remote: float
-    """For a machine whose processes can't be seen: the supervisor writes a status every few seconds, but clocks may
-    differ, and ranks without a supervisor write nothing."""
+    """For a supervisor on another machine. It writes a status every few seconds, but clocks may differ."""
     job: float
-    """For a job file: removed once the ranks have read it, but kept while the run may restart."""
+    """For a run without a record but with a job file, which stays while the run may restart."""
     files: float
-    """For other files of a run that may be about to start."""
+    """For a run with neither, which may be about to start."""
 
 
 REPORT_LIMITS = SilenceLimits(remote=120.0, job=DAY, files=60.0)
-"""For the user: ps, follow, stop, uninstall. Uninstall sees the processes of all hosts."""
 LEASE_LIMITS = SilenceLimits(remote=DAY, job=math.inf, files=20.0)
-"""For a synced tree that no run may use any more. A lease also ends with the machine's boot."""
 RETENTION_LIMITS = SilenceLimits(remote=30 * DAY, job=DAY, files=3600.0)
-"""For a run's output, which can't be had again."""
 
 
 WATCHED = 20.0
-"""Seconds without a new status until a follower believes that another machine's supervisor died: their clocks may
-differ by minutes."""
+"""Seconds without a new status until a follower counts a supervisor on another machine as dead. The follower measures
+them itself, because the clocks of the two machines may differ by minutes."""
 
 Sight = Literal["alive", "gone", "unknown"]
-"""What one host shows of a supervisor: `gone` only on node0 itself, where it ran."""
+"""What a probe on one host says of a supervisor. `gone` is certain only on node0, where the supervisor ran."""
 
 
 def sight_of(
     is_here: bool | None, machine: str | None, boot: str | None, *, hostname: str | None, host_boot: str | None
 ) -> Sight:
-    """Evaluate a probe: `is_here` tells if a process has the recorded pid and start time (None: unknown).
+    """Evaluate a probe. `is_here`: whether a process has the recorded pid and start time (None: unknown).
 
-    `machine` and `boot` are recorded for node0. Hostnames may repeat, and after a reboot the pid says nothing. Older
-    records have no boot id.
+    `machine` and `boot` are node0's from the record. Both must match, because hostnames may repeat and a reboot reuses
+    pids. Older records have no boot id.
     """
     if is_here:
         return "alive"
@@ -74,16 +69,16 @@ def sight_of(
 
 
 def age_for_follower(age: float, unchanged_for: float) -> float:
-    """Age of a status for REPORT_LIMITS, if the caller saw no new one for so many seconds."""
+    """Age of a status for REPORT_LIMITS. `unchanged_for`: seconds for which the caller saw no newer status."""
     return unchanged_for + (REPORT_LIMITS.remote - WATCHED if age >= REPORT_LIMITS.remote else 0.0)
 
 
 def liveness_of(
     status: RunStatus | None, age: float, limits: SilenceLimits, *, has_job: bool = False, is_elsewhere: bool = False
 ) -> Liveness:
-    """`age`: seconds since its last sign, by the caller's clock. Not for copies of a run.
+    """Liveness of a run on this host; not for copies of a run. `age`: seconds since its last sign of life.
 
-    `has_job` and `is_elsewhere` (its ranks are on another machine that shares the home) are for runs without a record.
+    Only runs without a record need `has_job` and `is_elsewhere` (ranks run on another machine that shares the home).
     """
     if status is not None:
         if status.is_over:

@@ -1,7 +1,7 @@
 """Differences between Linux and macOS, for code that also runs on the control machine, which may be a Mac.
 
-Hosts run Linux. `tests/unit/test_control_machine.py` checks that such code uses Linux-only names only here. A Linux
-without /proc gets the Mac's answers.
+Hosts run Linux. `tests/unit/test_control_machine.py` checks that other such modules use no Linux-only names. On a Linux
+without /proc, these functions do as on a Mac.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import socket
 
 _CONNECTION_DROP_TIME = 0x80
-"""TCP_RXT_CONNDROPTIME of macOS's netinet/tcp.h, in seconds; Python has no name for it."""
+"""TCP_RXT_CONNDROPTIME of macOS's netinet/tcp.h, which Python does not define. Its value is in seconds."""
 _MOST_FILES = 10240
-"""OPEN_MAX of macOS: setrlimit refuses more even where the hard limit is unlimited."""
+"""OPEN_MAX of macOS: setrlimit refuses more even if the hard limit is unlimited."""
 _PS_SECONDS = 10.0
 
 
@@ -30,8 +30,8 @@ def has_proc() -> bool:
 
 
 def process_start(pid: int) -> int:
-    """Start of a process in seconds, by `ps`. Raises an OSError if it does not run."""
-    import calendar  # 4 ms for these, which no host with /proc needs
+    """Start of a process, in seconds since the epoch, from `ps`. Raises an OSError if it is not running."""
+    import calendar  # these take 4 ms, and a host with /proc does not need them
     import subprocess
     import time
 
@@ -50,13 +50,13 @@ def process_start(pid: int) -> int:
 
 
 def file_limits(wanted: int, hard: int) -> Iterator[int]:
-    """Limits of open files to try in order, none above the hard limit; negative is no limit."""
+    """Limits of open files to try in order, none above the hard limit. A negative hard limit means unlimited."""
     for limit in (wanted, _MOST_FILES):
         yield limit if hard < 0 else min(hard, limit)
 
 
 def silence_options(idle: int, interval: int, count: int, unanswered: int) -> Iterator[tuple[int, int]]:
-    """TCP options to make the kernel end a connection after `idle` seconds of silence and `count` probes."""
+    """TCP options that make the kernel end a connection after `idle` seconds of silence and `count` probes."""
     import socket
 
     values = {"KEEPIDLE": idle, "KEEPALIVE": idle, "KEEPINTVL": interval, "KEEPCNT": count}
@@ -69,8 +69,8 @@ def silence_options(idle: int, interval: int, count: int, unanswered: int) -> It
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:
-    """Until the kernel resets it. macOS delays no acknowledgement of single small messages."""
-    import socket  # 3 ms, spent already by a caller with a connection; most agent calls have none
+    """Acknowledge received data at once, until the kernel resets that. macOS does so anyway for small messages."""
+    import socket  # takes 3 ms, and most agent calls have no connection
 
     number = getattr(socket, "TCP_QUICKACK", None)
     if number is not None:
@@ -78,7 +78,7 @@ def acknowledge_at_once(sock: socket.socket) -> None:
 
 
 def add_key_command(path: object) -> str:
-    """Command that gives ssh-agent a key; on a Mac the Keychain keeps its passphrase."""
+    """Command that adds a key to ssh-agent; on a Mac, the Keychain keeps the passphrase."""
     return f"ssh-add {path}" if is_linux() else f"ssh-add --apple-use-keychain {path}"
 
 

@@ -1,4 +1,4 @@
-"""Compares each of many with the median of the others, so that a slow one among few can't hide itself. Pure."""
+"""For each of several values, the median of the others: with few values, a slow one would raise a common median."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def medians_of_others(values: Mapping[Key, float]) -> dict[Key, float]:
     ordered, others = sorted(values.values()), len(values) - 1
     medians = {}
     for key, value in values.items():
-        # Avoids sorting the others for each of a thousand.
+        # With a thousand values, sorting the others for each would be slow.
         own = bisect_left(ordered, value)
         high, low = (ordered[at + (at >= own)] for at in (others // 2, (others - 1) // 2))
         medians[key] = (low + high) / 2

@@ -1,10 +1,8 @@
 """The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure.
 
-`launch/planner.py` makes a `Plan`. `run --dry-run` prints it; the supervisor and each rank read it from plan.json, so
-what is shown is what starts. What a host or a rank needs of it is a function of the plan and its name. A plan contains
-no secret: their value is empty here. Programs read the fields of `to_json`: a field may be added, none renamed.
-
-The supervisor has no planner: `for_hosts` is the plan of an attempt on fewer hosts, or on spares.
+`launch/planner.py` makes a `Plan`. `run --dry-run` prints it, and the supervisor and each rank read it from plan.json,
+so what is shown is what starts. A plan contains no secrets. Other programs read the JSON: a field may be added, but
+never renamed. The supervisor has no planner; `for_hosts` makes the plan of an attempt on fewer hosts, or on spares.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 Backend = Literal["ccl", "gloo", "mpi", "none", ""]
-"""`none`: independent copies of the command, without rank variables and rendezvous. Empty: not known here."""
+"""`none`: independent copies of the command, without rank variables or a rendezvous. Empty if unknown."""
 
 AllReduceReason = Literal[
     "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host",
@@ -28,7 +26,7 @@ AllReduceReason = Literal[
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
 ChoiceReason = Literal["default", "one-host", "backend-asked", "no-amx", AllReduceReason]
-"""`no-amx`: --fp32-math bf16 is on, and brings little on these hosts."""
+"""`no-amx`: --fp32-math bf16 is on, but brings little on these hosts."""
 LauncherMode = Literal["mpirun", "direct"]
 
 SCHEMA = "ipexctl.run/1"
@@ -39,16 +37,16 @@ ELASTIC_NAMES = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
 )
-"""What torchrun sets besides."""
+"""Set by torchrun in addition."""
 WRAPPER_NAMES = (*RANK_NAMES, *ELASTIC_NAMES)
 RANK_WORDS = 5
 """Words at the end of `argv` that start the rank wrapper; the last is the path of its job."""
 ALLREDUCE = "IPEXCTL_ALLREDUCE"
 """Tells a rank's hooks to sum gradients in shared memory; only a plan sets it."""
 WIRE = "IPEXCTL_WIRE"
-"""The same for gradients sent between hosts in fewer bytes."""
+"""Tells a rank's hooks to send gradients between hosts in fewer bytes; only a plan sets it."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
-"""The same for fp32 matrices multiplied with bf16 inputs."""
+"""Tells a rank's hooks to multiply fp32 matrices with bf16 inputs; only a plan sets it."""
 
 
 class Setting(NamedTuple):
@@ -60,9 +58,9 @@ class Setting(NamedTuple):
     """None: the same on every host."""
     rank: int | None = None
     prepend: bool = False
-    """True to put it before the host's value, separated by a colon."""
+    """True to put the value before the host's value, separated by a colon."""
     secret: bool = False
-    """True if the value is sent separately; it is empty here."""
+    """True if the value is empty here because `StoreJob.secrets` has it."""
 
 
 class RankPlan(NamedTuple):
@@ -70,10 +68,11 @@ class RankPlan(NamedTuple):
     local_rank: int
     host: str
     cores: tuple[int, ...]
-    """Logical CPUs it is bound to, one per core; empty if unbound."""
+    """Logical CPUs that the rank is bound to, one per core; empty if unbound."""
     omp: int
+    """OMP_NUM_THREADS."""
     ccl_cores: tuple[int, ...] = ()
-    """CPUs of its oneCCL workers, not among `cores`; empty if oneCCL chooses."""
+    """CPUs of the rank's oneCCL workers, not among `cores`; empty if oneCCL chooses."""
     memory: tuple[int, ...] = ()
     """Preferred NUMA nodes for memory; empty for any."""
     batch: bool = False
@@ -83,15 +82,15 @@ class RankPlan(NamedTuple):
 class HostPlan(NamedTuple):
     name: str
     address: str
-    """Address for other hosts."""
+    """Address at which other hosts reach the host."""
     word: str
-    """Name in mpirun's hostfile: one that node0's ssh knows, or the address."""
+    """Name in mpirun's hostfile: a name that node0's ssh knows, or the address."""
     ranks: tuple[RankPlan, ...]
     iface: str | None
-    """Interface with the address; None if unknown."""
+    """Network interface with the address; None if unknown."""
     tier: str | None = None
     cores: int = 0
-    """Cores its ranks share; 0 if unknown."""
+    """Number of cores that the host's ranks share; 0 if unknown."""
 
 
 class Choice(NamedTuple):
@@ -102,19 +101,19 @@ class Choice(NamedTuple):
 
 
 AS_BACKEND = Choice("backend", "asked")
-"""The backend sums gradients; the other mode is `shared`, in shared memory on each host."""
+"""The backend sums gradients. The other mode, `shared`, sums them in shared memory on each host."""
 AS_THEY_ARE = Choice("fp32", "default")
-"""Gradients go between hosts unchanged; the other modes are `bf16` and `int8`. Of fp32 matrices: unrounded, or `bf16`.
-"""
+"""As `wire`: hosts exchange gradients unchanged; the other modes are `bf16` and `int8`. As `fp32_math`: fp32 matrices
+are not rounded; the other mode is `bf16`."""
 
 
 class LauncherChoice(NamedTuple):
-    """What starts the ranks: an mpirun on node0, or ipexctl itself."""
+    """Whether mpirun on node0 starts the ranks, or ipexctl itself."""
 
     mode: LauncherMode
     reason: str
     path: str
-    """Program that node0 starts; the ranks' Python if ipexctl starts them."""
+    """Program that node0 starts; the ranks' Python if ipexctl starts the ranks."""
 
 
 class LaunchFile(NamedTuple):
@@ -128,16 +127,16 @@ class OtherRun(NamedTuple):
     id: str
     account: str
     state: str
-    """`running`, `starting` while its call starts it, or `waiting` while its call waits for hosts (`--wait`)."""
+    """`running`, `starting`, or `waiting` for hosts (`--wait`)."""
     hosts: tuple[str, ...]
     cores: Mapping[str, str]
-    """Host → cores of its ranks, such as `0-3`, if known."""
+    """Host → cores of that run's ranks, such as `0-3`, if known."""
     shared_cores: Mapping[str, str]
-    """Host → its cores that are also planned for this run."""
+    """Host → cores of that run's ranks that are also planned for this run."""
     since: float | None = None
     """Seconds since 1970."""
     until: float | None = None
-    """Its time limit, or the end of its `--wait`; None if there is none or it is unknown."""
+    """When that run's time limit or `--wait` ends, in seconds since 1970; None if unknown or without limit."""
 
 
 class Commit(NamedTuple):
@@ -147,7 +146,7 @@ class Commit(NamedTuple):
 
 
 class AgentOptions(NamedTuple):
-    """What supervisor and ranks read of `Plan.asked`."""
+    """The options in `Plan.asked` that the supervisor and the ranks read."""
 
     nice: int
     time_limit: float | None
@@ -156,11 +155,11 @@ class AgentOptions(NamedTuple):
     spares: int
     checkpoint: str | None
     checkpoint_is_found: bool
-    """True if a project's file set the path: no link may lead it out of the project."""
+    """True if ipexctl took the path from a project file; no link may then lead it out of the project."""
     hang_after: float
-    """Seconds without output of any rank until it is reported; 0 for never."""
+    """Seconds without output from any rank until the silence is reported; 0 for never."""
     on_hang: str
-    """`dump` also dumps all stacks, `stop` then also stops the run."""
+    """`report`; `dump` also dumps all stacks; `stop` also stops the run after that."""
     meter: bool
     metric: str | None
     is_followed: bool
@@ -174,25 +173,25 @@ class AgentOptions(NamedTuple):
 class Plan(NamedTuple):
     id: str
     home: str
-    """Absolute, the same on every host."""
+    """Absolute path, the same on every host."""
     node0: str
     """The supervisor's host, possibly without ranks."""
     asked: Json
-    """Option → value, as typed or by default."""
+    """Option → value, typed or default."""
     flavor: str = ""
     """A `LaunchFlavor`: what starts the ranks."""
     launcher: LauncherChoice = LauncherChoice("mpirun", "", "")
     argv: tuple[str, ...] = ()
-    """The mpirun line; without mpirun, the rank wrapper's."""
+    """The mpirun command line; without mpirun, the rank wrapper's."""
     launcher_env: tuple[Setting, ...] = ()
-    """mpirun's own variables; the ranks' are in the job file."""
+    """Variables of mpirun itself. The ranks' variables are in `settings`."""
     hosts: tuple[HostPlan, ...] = ()
-    """Hosts with ranks, in the order of the hostfile."""
+    """Hosts with ranks, in hostfile order."""
     settings: tuple[Setting, ...] = ()
-    """Also those of `spares`."""
+    """The ranks' variables, including ranks on `spares`."""
     master_addr: str = ""
     master_port: int | None = None
-    """None: node0 chooses a free port when the run starts."""
+    """None if node0 chooses a free port when the run starts."""
     backend: Backend = ""
     backend_reason: str = ""
     """Empty if the call names the backend."""
@@ -202,55 +201,54 @@ class Plan(NamedTuple):
     stack: str | None = None
     """Stack of the environment; None for a user's environment, or with several `candidates`."""
     candidates: tuple[str, ...] = ()
-    """Stacks among which the indexes decide at install; the plan is for the last."""
+    """Stacks from which install takes the first that the indexes have; the plan is for the last."""
     command: tuple[str, ...] = ()
     cwd: str = ""
-    """The home until the project's tree on the hosts is known."""
+    """The home until it is known where the project is on the hosts."""
     files: tuple[LaunchFile, ...] = ()
-    """Includes the hostfile."""
+    """Files to write before the start, such as the hostfile."""
     has_starters: bool = False
-    """True if ipexctl starts the ranks: the supervisor on node0, starters elsewhere."""
+    """True if ipexctl starts the ranks: the supervisor does on node0, a host starter on each other host."""
     stores: Mapping[str, str] = {}
-    """Host → first host that shares its home."""
+    """Host → first host with the same home."""
     spares: tuple[HostPlan, ...] = ()
-    """Hosts that an attempt may have instead of others."""
+    """Hosts that can replace others in a later attempt."""
     setup: str | None = None
-    """File that the launcher and the ranks source."""
+    """File that is sourced before the launcher and before each rank."""
     job: str = ""
-    """Number of the scheduler's job that the hosts belong to; empty outside one."""
+    """Number of the Slurm job that the hosts belong to; empty outside a job."""
     python_version: str = ""
-    """Of the ranks, such as `3.11`; empty if unknown."""
+    """The ranks' Python, such as `3.11`; empty if unknown."""
     local_rank: str = ""
-    """Option for the script's local rank, before its own arguments."""
+    """Option that passes the local rank to the script, before the script's own arguments; or empty."""
     first_world_size: int = 0
-    """Ranks of the first attempt of the first run that this one resumes."""
+    """World size of the first attempt of the run that this one resumes, directly or through other runs."""
     ends_at_logout: tuple[str, ...] = ()
-    """Hosts where logind ends the processes of an account that has logged out."""
+    """Hosts where logind kills an account's processes when the account logs out."""
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    """Reasons of choices made without the user, for --dry-run and -v."""
+    """Why ipexctl chose what the user did not; shown by --dry-run and -v."""
     allreduce: Choice = AS_BACKEND
     wire: Choice = AS_THEY_ARE
     fp32_math: Choice = AS_THEY_ARE
     other_runs: tuple[OtherRun, ...] = ()
     """Live runs on the same hosts."""
     install: str = ""
-    """Command that rebuilds the environment; empty for a user's own."""
+    """Command that rebuilds the environment; empty for a user's own environment."""
     packages: tuple[str, ...] = ()
     install_by_run: str = ""
-    """The call that also installs `project_packages`; empty if it would not."""
+    """Command that also installs `project_packages`; empty if none would."""
     project_packages: tuple[str, ...] = ()
-    """Named in the project's requirements file."""
+    """Packages in the project's requirements file."""
     hub: tuple[str, ...] = ()
-    """What the script needs of a hub."""
+    """What the script needs from a hub."""
     commit: Commit | None = None
-    """None until the project is sent."""
+    """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
-    """Seconds of each step before the start."""
+    """Step before the start → its seconds."""
 
     @property
     def rundir(self) -> str:
-        """The same on every host."""
         return f"{self.home}/runs/{self.id}"
 
     @property
@@ -271,12 +269,12 @@ class Plan(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Hosts with files of the run: node0, possibly without ranks, and those of each attempt."""
+        """Hosts with files of the run: node0, `hosts` and `spares`."""
         return tuple(dict.fromkeys((self.node0, *(host.name for host in self.everyone))))
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """The first of `names` in each store."""
+        """The first host of each store."""
         firsts: dict[str, str] = {}
         for name in self.names:
             firsts.setdefault(self.stores[name], name)
@@ -293,7 +291,7 @@ class Plan(NamedTuple):
 
     @property
     def exchanged(self) -> str:
-        """Path that is made equal on all hosts before an attempt, absolute or relative to `cwd`; or empty."""
+        """Checkpoint path that all hosts exchange before an attempt, absolute or relative to `cwd`; or empty."""
         has_several = len({self.stores[host.name] for host in self.everyone}) > 1
         return self.asked.get("checkpoint") or "" if has_several else ""
 
@@ -303,7 +301,8 @@ class Plan(NamedTuple):
 
     @property
     def shell(self) -> tuple[str, ...]:
-        """Words by which node0 reaches a shell on other hosts, before host and command line; empty without logins."""
+        """Command with which node0 runs a shell on another host, to be followed by host and command line; empty if
+        node0 has no logins."""
         return (f"{self.rundir}/ssh.sh",) if any(file.name == "ssh.sh" for file in self.files) else ()
 
     @property
@@ -318,17 +317,17 @@ class Plan(NamedTuple):
 
     @property
     def adds_up(self) -> bool:
-        """True if ranks sum gradients with the code of `inrank/`."""
+        """True if `inrank/` sums the gradients."""
         return self.allreduce.mode == "shared" or self.wire.mode != "fp32"
 
     @property
     def may_send_less(self) -> bool:
-        """True if gradients go between hosts unchanged only because nobody asked for fewer bytes."""
+        """True if hosts exchange gradients unchanged only by default."""
         return self.wire[:2] == AS_THEY_ARE[:2]
 
     @property
     def size(self) -> str:
-        """`8 ranks on 2 hosts`."""
+        """For messages: `8 ranks on 2 hosts`."""
         ranks, hosts = self.world_size, len(self.hosts)
         return f"{ranks:,} rank{'s' * (ranks != 1)} on {hosts:,} host{'s' * (hosts != 1)}"
 
@@ -339,13 +338,13 @@ class Plan(NamedTuple):
 
     @property
     def hostfile(self) -> str:
-        """Text of its file, or what an mpirun would read."""
+        """Text of the run's hostfile; if it has none, the text that mpirun would need."""
         texts = [file.text for file in self.files if file.name == "hostfile"]
         return texts[0] if texts else "".join(f"{host.word}:{len(host.ranks)}\n" for host in self.hosts)
 
 
 def to_json(plan: Plan) -> Json:
-    """As in plan.json and `run --dry-run --json`: the fields, and what programs read besides."""
+    """The plan as in plan.json and `run --dry-run --json`, with some fields that only other programs read."""
     return {
         "schema": SCHEMA,
         **as_json(plan),
@@ -362,7 +361,10 @@ def plan_text(plan: Plan) -> str:
 
 
 def read_plan(document: object, here: Collection[str] = ()) -> Plan:
-    """Raises a ValueError. `here`: only the cores and settings of these hosts are needed, of thousands of ranks."""
+    """Decode a plan; raises a ValueError.
+
+    `here`: decode cores and settings of these hosts only, because decoding thousands of ranks takes 20 ms.
+    """
     document = check_type(dict, document, "the plan")
     if not here:
         return decode(Plan, document, "the plan")
@@ -377,7 +379,6 @@ def _hosts(documents: object, name: str, here: Collection[str]) -> tuple[HostPla
 
 
 def _host(document: Json, here: Collection[str]) -> HostPlan:
-    """Other hosts have only the numbers of their ranks: to decode all fields of thousands takes 20 ms."""
     if document.get("name") in here:
         return decode(HostPlan, document, "a host")
     ranks = check_type(list, document.get("ranks"), "ranks")
@@ -387,13 +388,13 @@ def _host(document: Json, here: Collection[str]) -> HostPlan:
 
 
 def read_outline(document: object) -> Plan:
-    """For the control machine, which shows many runs: hosts and the numbers of their ranks. Raises a ValueError."""
+    """Decode only the hosts and the numbers of their ranks, for lists of many runs. Raises a ValueError."""
     document = check_type(dict, document, "the plan")
     return read_plan({**document, "settings": [], "launcher_env": [], "files": []}, here=("",))
 
 
 def with_ranks(plan: Plan, hosts: Sequence[str], ranks: Sequence[str]) -> Plan:
-    """The plan with hosts of which nothing else is known, the first of them node0. `ranks`: the host of each rank."""
+    """The plan with these hosts, about which nothing else is known. The first is node0. `ranks`: host of each rank."""
     numbers: dict[str, list[int]] = {name: [] for name in (*hosts, *ranks)}
     for number, name in enumerate(ranks):
         numbers[name].append(number)
@@ -407,10 +408,10 @@ def with_ranks(plan: Plan, hosts: Sequence[str], ranks: Sequence[str]) -> Plan:
 
 
 def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
-    """The plan on these of its hosts and spares. A host keeps its number of ranks, their cores and variables.
+    """The plan for some of its hosts and spares. Each host keeps its number of ranks, their cores and variables.
 
-    What all hosts must share (backend, instructions, all-reduce) stays as decided for all of them, so that steps round
-    alike and a host that comes back fits.
+    Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and
+    a host can come back.
     """
     everyone = plan.everyone
     chosen = [host for host in everyone if host.name in names]
@@ -432,7 +433,7 @@ def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
-    """`numbers`: rank → its new number; those of the host are added."""
+    """Renumber a host's ranks and add them to `numbers` (old rank → new rank)."""
     for rank in host.ranks:
         numbers[rank.rank] = len(numbers)
     return host._replace(ranks=tuple(rank._replace(rank=numbers[rank.rank]) for rank in host.ranks))
@@ -441,7 +442,7 @@ def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
 def _settings_with(
     plan: Plan, numbers: Mapping[int, int], hosts: Sequence[HostPlan], count: int, size: int
 ) -> tuple[Setting, ...]:
-    """The settings, those that number ranks and hosts anew."""
+    """The settings, with new values where they number ranks or hosts."""
     before, after = {host.name: at for at, host in enumerate(plan.everyone)}, {h.name: at for at, h in enumerate(hosts)}
     sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE", "IPEXCTL_WORLD_SIZE"), (plan.world_size, size))
     sizes["GROUP_WORLD_SIZE"] = (len(plan.hosts), count)
@@ -454,14 +455,14 @@ def _settings_with(
                 pair = (setting.rank or 0, number)
             elif setting.name in ("GROUP_RANK", "NODE_RANK"):
                 pair = (before[host], after[host])
-        is_planned = pair is not None and setting.value == str(pair[0])  # else it is the user's
+        is_planned = pair is not None and setting.value == str(pair[0])  # else the user set it
         value = str(pair[1]) if pair is not None and is_planned else setting.value
         changed.append(setting._replace(rank=number, value=value))
     return tuple(changed)
 
 
 def _argv_with(argv: Sequence[str], hosts: int, ranks: int) -> tuple[str, ...]:
-    """The line of mpirun, `… -n RANKS` before the line of a rank, or a scheduler's with both as options."""
+    """The launcher's line with new counts: mpirun's `-n RANKS`, srun's `--nodes=` and `--ntasks=`."""
     line = [f"--nodes={hosts}" if word.startswith("--nodes=") else word for word in argv]
     line = [f"--ntasks={ranks}" if word.startswith("--ntasks=") else word for word in line]
     at = len(line) - RANK_WORDS - 1
@@ -471,19 +472,19 @@ def _argv_with(argv: Sequence[str], hosts: int, ranks: int) -> tuple[str, ...]:
 
 
 _HOSTFILES = {"none": "", "openmpi": "{word} slots={count}\n", "srun": "{ranks}"}
-"""Lines of a host. With `ranks`, rank N is on line N of the file."""
+"""Launch flavor → lines of a host in the hostfile. srun's has a line for each rank."""
 
 
 def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
-    """The hostfile of what starts the ranks; empty if it needs none."""
+    """The launcher's hostfile; empty if the launcher needs none."""
     form = _HOSTFILES.get(flavor, "{word}:{count}\n")
     counts = [(host, len(host.ranks)) for host in hosts]
     return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
 
 
 def choose_hosts(plan: Plan, present: Collection[str], last: Sequence[str]) -> tuple[str, ...]:
-    """Hosts of the next attempt: node0, hosts of the attempt before (`last`), then others in the order of the hostfile.
-    Fewer than the first attempt had if not as many answer."""
+    """Hosts of the next attempt, at most as many as in the first: node0, hosts of the last attempt that are `present`,
+    then other present hosts in hostfile order."""
     names = [host.name for host in plan.everyone]
     there = [name for name in names if name == names[0] or name in present]
     chosen = sorted(there, key=lambda name: name not in last)[: len(plan.hosts)]
@@ -495,9 +496,10 @@ def host_of(plan: Plan, rank: int) -> HostPlan:
 
 
 def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> tuple[Mapping[str, str | None], Collection[str]]:
-    """A rank's variables, and those of them to put before an existing value. Its own win over those of its host.
+    """A rank's variables, and the names to put before an existing value. A rank's setting wins over its host's.
 
-    The wrapper sets the numbers, which are mpirun's. A missing secret is a KeyError: it must not reach a rank empty.
+    The wrapper sets the rank numbers, because mpirun decides them. A missing secret raises a KeyError, so that it never
+    reaches a rank empty.
     """
     host, exports = host_of(plan, rank).name, plan.asked.get("exports") or ()
     own = {export["name"] for export in exports if export["value"] is not None}
@@ -516,7 +518,7 @@ def command_of(plan: Plan, local_rank: int) -> tuple[str, ...]:
 
 
 def program_line(plan: Plan, program: str, host: str, *words: str) -> str:
-    """A line of sh that becomes a program of the run's agent, which outlives the session."""
+    """A sh line that execs a program of the run's agent, so that it survives the end of the login session."""
     argv = shlex.join([plan.python, "-IS", f"{plan.rundir}/agent.zip", program, *words])
     if host not in plan.ends_at_logout:
         return f"exec {argv}"

@@ -1,8 +1,7 @@
-"""Processes: status from /proc, whether a recorded one still runs, and children that exit with their parent.
+"""Processes: status from /proc, whether a recorded process is still running, and children that exit with their parent.
 
-A pid may have been reused, and another machine with the same home may read the record: a `ProcessIdentity` has boot,
-pid namespace and start time, and is signalled by a pidfd if the kernel has those. What sandboxes or old kernels lack
-gives a weaker answer, not an error.
+A pid can be reused, and another machine with the same home may read the record, so a `ProcessIdentity` also has the
+machine, its boot id and the start time. What a sandbox or an old kernel lacks makes an answer weaker, not an error.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class ProcessStat(NamedTuple):
     parent: int
     session: int
     seconds: float
-    """CPU time, user and system."""
+    """CPU time, user plus system."""
     start: int
-    """Kernel ticks since boot. A pid can be reused, but not with the same start."""
+    """Kernel ticks since boot. A reused pid has another start."""
     rss: int
     """Bytes."""
     processor: int = -1
-    """Last CPU it ran on."""
+    """CPU on which the process ran last; -1 if unknown."""
 
     @property
     def is_alive(self) -> bool:
@@ -45,14 +44,14 @@ class ProcessStat(NamedTuple):
 
 
 class ProcessIdentity(NamedTuple):
-    """A process in a record, for later readers and machines with the same home."""
+    """A process as it is recorded, so that later readers recognize it, also on other machines with the same home."""
 
     pid: int
     start: int | None = None
     machine: str | None = None
-    """Hostname; None in older records, which are from this machine."""
+    """Hostname; None (this machine) in older records."""
     boot: str | None = None
-    """Kernel's boot id, because hostnames may repeat."""
+    """The kernel's boot id, because hostnames may repeat."""
 
     @property
     def is_of_this_machine(self) -> bool:
@@ -60,7 +59,7 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """True if it runs on this machine: pid and start on another one, or from before a reboot, are no match."""
+        """True if the process is running on this machine and was recorded since its last boot."""
         if not self.is_of_this_machine or self.boot not in (None, boot_id()):
             return False
         try:
@@ -70,11 +69,12 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """True if it is known to have exited; never known for another machine."""
+        """True if the process is known to have exited, which is never known on another machine."""
         return self.is_of_this_machine and not self.is_alive
 
     def send_signal(self, number: int) -> bool:
-        """False if it does not run on this machine. Raises an OSError if it may not be signalled."""
+        """Send a signal; returns False if the process is not running on this machine. Raises an OSError if this account
+        may not signal it."""
         try:
             handle = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]
         except ProcessLookupError:
@@ -117,12 +117,12 @@ def read_stat(pid: int) -> ProcessStat:
 
 
 def start_of(pid: int) -> int:
-    """Start of a process: ticks since boot, on a Mac seconds. Raises an OSError if it exited."""
+    """Start of a process: ticks since boot, on a Mac seconds. Raises an OSError if the process has exited."""
     if not macos.has_proc():
         return macos.process_start(pid)
     stat = read_stat(pid)
     if not stat.is_alive:
-        raise ProcessLookupError(0, f"process {pid} has ended")
+        raise ProcessLookupError(0, f"process {pid} has exited")
     return stat.start
 
 
@@ -136,7 +136,7 @@ def all_processes() -> list[ProcessStat]:
 
 
 def kill_sessions(leaders: Collection[int]) -> None:
-    """Kill the sessions that these processes lead, including other process groups in them."""
+    """Kill the sessions that these processes lead, with all process groups in them."""
     for pid in leaders:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
@@ -168,7 +168,7 @@ def own_identity() -> ProcessIdentity:
 
 
 def pid_scope() -> str:
-    """Kernel and pid namespace where this process's pid is valid, or the hostname if /proc hides them."""
+    """Kernel and pid namespace in which this process's pid is valid, or the hostname if /proc hides them."""
     boot = boot_id()
     try:
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}" if boot else os.uname().nodename
@@ -177,12 +177,12 @@ def pid_scope() -> str:
 
 
 def partial_name(prefix: str) -> str:
-    """New name for an unfinished file of this process, in a directory that machines may share."""
+    """New name for a file that this process is writing, in a directory that machines may share."""
     return f"{prefix}.{pid_scope()}.{os.getpid()}.{os.urandom(4).hex()}.part"
 
 
 def is_partial_in_use(path: str) -> bool:
-    """True if the writing process lives; on another machine, if the file changed within a day."""
+    """True if the process that writes the file is running, or is on another machine and wrote within a day."""
     scope, _, pid = os.path.basename(path).rpartition(".part")[0].rpartition(".")[0].rpartition(".")
     try:
         if scope.endswith(f".{pid_scope()}"):
@@ -205,7 +205,7 @@ def boot_id() -> str | None:
 
 
 def is_caught(pid: int, number: int) -> bool:
-    """True if the process handles that signal; many others would kill it."""
+    """True if the process has a handler for the signal; without one, many signals would kill it."""
     return is_in_mask(pid, "SigCgt", number)
 
 
@@ -229,13 +229,13 @@ def _prctl() -> Any:
 
 
 def adopt_descendants() -> bool:
-    """Become the parent of orphaned descendants; False if the kernel lacks that."""
+    """Become the parent of orphaned descendants; returns False if the kernel can't do that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
 
 
 def end_with_parent(number: int) -> Callable[[], None]:
-    """A preexec_fn: the kernel sends this signal to the child when the starting thread exits."""
+    """Return a preexec_fn that has the kernel send this signal to the child when the starting thread exits."""
     prctl = _prctl()  # nothing may be imported between fork and exec
 
     def set_signal() -> None:

@@ -16,7 +16,7 @@ DIRECTORY = "slurm"
 REQUEUE_FILE, WAITS_FILE, SECRETS_FILE = f"{DIRECTORY}/requeue", f"{DIRECTORY}/waits", f"{DIRECTORY}/env"
 OUTCOME_FILE = f"{DIRECTORY}/outcome.json"
 NO_KILL_FILE = f"{DIRECTORY}/no-kill"
-"""Slurm keeps the job when a node is lost, even node0."""
+"""Exists if Slurm keeps the job when a node is lost, even node0."""
 
 
 def directory_of(rundir: str) -> str:
@@ -28,11 +28,10 @@ def is_submitted(rundir: str) -> bool:
 
 
 def waits_in_queue(rundir: str, document: Json) -> bool:
-    """True if the run was submitted to Slurm and nothing says that its job is over: it may begin, or begin again, any
-    time.
+    """True if the run was submitted to Slurm and may still begin, or begin again: no file says that its job is over.
 
-    `document`: its status, empty without one. Slurm is not asked. A job's end may go unseen, so after a month it counts
-    as over.
+    `document`: the run's status, or empty. Slurm is not asked. The job's end can go unseen, so after a month the job
+    counts as over.
     """
     if document and ("ended" not in document or document["ended"] or not os.path.exists(f"{rundir}/{REQUEUE_FILE}")):
         return False

@@ -1,8 +1,8 @@
 """The record of a run, `status.json`, shared by the nodes and the control machine.
 
 Programs read fields, such as a failure's `kind` and `Detail`; the sentences (`reason`, `mismatch`) are for people.
-Decoding never fails: missing or invalid fields are empty, for records of any version. Named tuples, because importing
-dataclasses takes 10 ms for every rank and call.
+Decoding a record of any version never fails: missing or invalid fields become empty. The records are named tuples,
+because importing dataclasses takes 10 ms for every rank and call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 State = Literal["queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
-"""`queued`: a job that has not begun."""
+"""`queued`: the run's job has not begun."""
 STATES: frozenset[str] = frozenset(("queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 SCHEMA = "ipexctl.status/1"
@@ -29,7 +29,7 @@ RESTART_MARK = "[ipexctl: restart "
 
 
 class Detail(NamedTuple):
-    """What a program of ipexctl reports to others: more exact than a failure's `kind`.
+    """A failure as one ipexctl program reports it to another; more exact than a failure's `kind`.
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
                         no-starter {place}; unreachable {place, why}; mpirun-not-started, rank-not-started {why};
@@ -40,15 +40,15 @@ class Detail(NamedTuple):
 
     kind: str
     fields: Mapping[str, str] = {}
-    """For the sentence: other programs' texts, names, numbers."""
+    """What the sentence needs: names, numbers, error texts of other programs."""
 
 
 DETAIL_MARK = "@ipexctl-detail "
-"""Begins a line with a Detail as JSON on stderr, for programs that can't report it otherwise."""
+"""Prefix of a line on stderr with a Detail as JSON, for programs that have no other way to report it."""
 
 
 def split_details(lines: Iterable[str]) -> tuple[list[str], tuple[Detail, ...]]:
-    """Lines of a log for people, and the details in the others."""
+    """Split a log into lines for people and the details in the other lines."""
     rest, details = [], []
     for line in lines:
         before, mark, document = line.partition(DETAIL_MARK)
@@ -64,11 +64,11 @@ def split_details(lines: Iterable[str]) -> tuple[list[str], tuple[Detail, ...]]:
 
 class OutOfMemory(NamedTuple):
     by: str
-    """Source: cgroup, kernel log, vmstat."""
+    """Where the kill was found: cgroup, kernel log, vmstat."""
     limit: int | None = None
-    """Bytes of the cgroup's limit, if reached."""
+    """Memory limit of the cgroup in bytes; None unless the cgroup reached it."""
     memory: int | None = None
-    """Highest memory use of the rank seen, in bytes."""
+    """Highest measured memory use of the rank, in bytes."""
 
 
 class FullDisk(NamedTuple):
@@ -77,42 +77,42 @@ class FullDisk(NamedTuple):
     """Bytes."""
     size: int
     lacks_files: bool = False
-    """True if bytes are free, but no inodes."""
+    """True if the disk has free bytes but no free inodes."""
 
 
 class Throughput(NamedTuple):
-    """Measured by the step meter: over the last minute, or over an attempt that ended."""
+    """Measured by the step meter over the last minute, or over the whole attempt once it has ended."""
 
     steps_per_s: float | None = None
     samples_per_s: float | None = None
     """None if unknown."""
     data_wait: float | None = None
-    """Share of time in which ranks waited for data, 0 to 1."""
+    """Share of the time that ranks waited for data, 0 to 1."""
     source: str = ""
-    """Source of samples: dataloader, or metric for the script's output; steps if unknown."""
+    """Where samples were counted: dataloader, or metric (the script's output); steps if samples are unknown."""
 
 
 class SlowRank(NamedTuple):
     rank: int
     host: str
     percent: float
-    """Own time above the others', in percent of a step."""
+    """How much more time of its own the rank needs than the others, in percent of a step."""
 
 
 class WireAdvice(NamedTuple):
     wire: str
     speedup: float
-    """Factor of steps in the same time with `--wire`."""
+    """With `--wire`, the run would make this many times as many steps in the same time."""
 
 
 class NetworkCost(NamedTuple):
     share: float
     bytes_per_step: float
-    """Sent by a host."""
+    """Bytes that each host sends."""
     rate: float
     """Bytes/s while a host sends."""
     iface: str = ""
-    """Of the run's connections; empty for all but the loopback."""
+    """Network interface of the run's connections; empty if they may use any but the loopback."""
     advice: WireAdvice | None = None
 
 
@@ -130,16 +130,16 @@ class RankStatus(NamedTuple):
     out_lines: int | None = None
     err_lines: int | None = None
     lost: int = 0
-    """Bytes of output lost because disks were full."""
+    """Bytes of output lost because a disk was full."""
     oom: OutOfMemory | None = None
     wrapper: int | None = None
     """Pid of the rank wrapper."""
     process: str | None = None
-    """State of its main process: R, S, D …"""
+    """Kernel state of the rank's main process: R, S, D …"""
     waits_in: str | None = None
-    """Kernel function where that process sleeps."""
+    """Kernel function in which the main process sleeps."""
     mismatch: tuple[str, ...] = ()
-    """Sentences about cores and memory that differ from the plan."""
+    """Sentences that say where cores and memory differ from the plan."""
     problem: Detail | None = None
     disk: FullDisk | None = None
     throughput: Throughput | None = None
@@ -158,14 +158,14 @@ class RankStatus(NamedTuple):
 
 class Failure(NamedTuple):
     rank: int | None
-    """The cause, or the first of several; None if no rank is to blame, as when mpirun exited."""
+    """The rank that caused the failure, or the first of several; None if no rank did, as when mpirun exited."""
     host: str | None
     exit_code: int | None = None
     signal: int | None = None
     at: float | None = None
     kind: str = ""
     ranks: tuple[int, ...] = ()
-    """All ranks concerned, such as those of a lost node, or those that never started."""
+    """All ranks that failed this way, such as the ranks of a lost node, or the ranks that never started."""
     oom: OutOfMemory | None = None
     detail: Detail | None = None
 
@@ -186,9 +186,9 @@ class Silence(NamedTuple):
     """Seconds without output until it is reported."""
     ranks: tuple[SilentRank, ...] = ()
     dump: str = ""
-    """Id of the stack dump taken then."""
+    """Id of the stack dump that was taken when the silence was reported."""
     on_hang: str = ""
-    """report, dump, stop; empty in older records, where report took no dump."""
+    """report, dump, stop; empty in older records."""
 
 
 class Attempt(NamedTuple):
@@ -221,26 +221,27 @@ GONE = "GONE"
 
 
 class QueueJob(NamedTuple):
-    """Job of a submitted run, as the queue and the job's script report it (`common/batch_job.py`)."""
+    """A submitted run's job, as the queue and the job's script report it (`common/batch_job.py`)."""
 
     id: str = ""
     state: str = ""
-    """The queue's word: PENDING, RUNNING, TIMEOUT, NODE_FAIL …; GONE; empty without an answer."""
+    """Slurm's job state (PENDING, RUNNING, TIMEOUT, NODE_FAIL …), or GONE; empty if Slurm did not answer."""
     reason: str = ""
-    """The queue's word for the reason, such as Priority or Resources."""
+    """Slurm's reason for the state, such as Priority or Resources; without a state, why Slurm did not answer."""
     exit_code: int | None = None
     node: str = ""
-    """First node, with the script and supervisor."""
+    """First node of the job, which runs the script and the supervisor."""
     notice: str = ""
     """Why the script was signalled: stop, cancelled."""
     script_code: int | None = None
-    """Exit code of a script that exited by itself."""
+    """Exit code of the script; None if it has not exited or was killed."""
     without_home: tuple[str, ...] = ()
+    """Nodes on which the home does not exist."""
     why: str = ""
-    """Why `ipexctl run` in the job began no run, and what to type."""
+    """Why `ipexctl run` failed inside the job before the run began; `fix` is what to type."""
     fix: str = ""
     lines: tuple[str, ...] = ()
-    """Last lines of the script's output, if the run has not begun."""
+    """Last lines of the script's output; empty once the run has begun."""
 
     @property
     def is_waiting(self) -> bool:
@@ -256,7 +257,7 @@ class QueueJob(NamedTuple):
 
     @property
     def is_cancelled(self) -> bool:
-        """True if a job ending for a requeue was cancelled: with a lost node, its end takes minutes."""
+        """True if the job was cancelled while it was completing. With a lost node, completing takes minutes."""
         return self.state == "COMPLETING" and self.notice == "stop"
 
     @property
@@ -296,22 +297,22 @@ class RunStatus(NamedTuple):
     master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None
-    """Events not written because the disk is full; None if there never were any."""
+    """Number of events that a full disk keeps from being written; None if every event was written at once."""
     unstored_output: int | None = None
-    """Supervisor's descriptor of the memory with output while the disk is full (`unstored_output.py`)."""
+    """While the disk is full: the supervisor's file descriptor of the output in memory (`unstored_output.py`)."""
 
     throughput: Throughput | None = None
     """All ranks together; None if nothing was measured."""
     slow: SlowRank | None = None
-    """Only while running; `ipexctl slow` finds more, and the causes."""
+    """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None
     """None on one host, or if unknown."""
     job_end: str = ""
-    """Why the queue stopped it, such as TIMEOUT; a word of `job_words.py`."""
+    """Why the queue stopped the run, such as TIMEOUT; `job_words.py` lists the words."""
     has_checkpoint: bool = False
-    """True once node0 had a file at the PATH of --checkpoint; false if no host exchanges any."""
+    """True once node0 had a file at the PATH of --checkpoint; always false if hosts exchange no checkpoints."""
     notes: bool = False
-    """True if `output.notes` lists ipexctl's lines in the output; false in older records."""
+    """True if `output.notes` lists the lines in the output that ipexctl wrote; false in older records."""
     slurm: QueueJob | None = None
     """Set for a submitted run that has not begun, or whose job was killed from outside."""
     hosts: tuple[str, ...] = ()
@@ -339,7 +340,7 @@ class RunStatus(NamedTuple):
 
     @property
     def is_submitted(self) -> bool:
-        """True if only its job says how the run is."""
+        """True if only the run's job tells its state."""
         return self.slurm is not None
 
     def to_json(self) -> Json:
@@ -366,7 +367,7 @@ def read_status(document: object) -> RunStatus:
 
 
 def _state(value: object, _field: str) -> State:
-    """Unknown values, as from newer versions, become `unknown`."""
+    """The state, or `unknown` for a word of a newer version."""
     return cast("State", value) if isinstance(value, str) and value in STATES else "unknown"
 
 
@@ -385,7 +386,7 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {"State": _state, "RankStatus": _rank,
 
 
 def as_dict(value: object) -> Json:
-    """Like the functions below: an invalid value becomes an empty one."""
+    """The value if it is a dict, else an empty one. The functions below do the same for other types."""
     return value if isinstance(value, dict) else {}
 
 
@@ -398,7 +399,7 @@ def as_lines(value: object) -> tuple[str, ...]:
 
 
 def as_number(value: object) -> float | None:
-    """A finite number, or None. Python's JSON may have NaN and Infinity."""
+    """The value as a finite number, or None: Python's JSON allows NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""Queries Slurm about a job and parses the output by its fields: on nodes, login nodes and the control machine.
+"""Asks Slurm about a job and parses the fields of its output: on nodes, login nodes and the control machine.
 
-`call` fails without an answer, `ask` does without. A process in an allocation has variables of the job, the step and
-its own task; both ends of a session over srun, and a supervisor that starts ranks by srun, pass on only the job's.
+`call` raises if Slurm does not answer; `ask` returns an empty text. A process in an allocation has variables of the
+job, the Slurm step and its own task; ipexctl passes on only the job's to srun sessions and to ranks that srun starts.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
-"""Reason of an ending job → its final state. A cancelled job has the reason None."""
+"""Reason of a job that is ending → its final state. A cancelled job has the reason None."""
 _MAX_TEXT = 300
 _ANSWER = 15.0
-"""Seconds for an answer that is required: the controller may be busy, and KillWait is 30 by default."""
+"""Seconds for an answer that is needed. The controller may be busy, but kills a job's processes after KillWait (30)."""
 
 
 def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
-    """Output of a command; raises an AgentError without one. `failed`: sentence before the command's own reason."""
+    """Output of a command; raises an AgentError if it fails. `failed`: sentence before the command's own reason."""
     try:
         done = subprocess.run(list(argv), input=given, capture_output=True, timeout=seconds, check=False)
     except FileNotFoundError:
-        fix = "add the directory of Slurm's programs to PATH there, for commands over ssh"
-        raise AgentError(f"there is no {argv[0]} on PATH there", fix) from None
+        fix = "add the directory of Slurm's programs to PATH there, also for commands over ssh"
+        raise AgentError(f"{argv[0]} is not on PATH there", fix) from None
     except subprocess.TimeoutExpired:
-        fix = "sinfo there shows whether it works"
-        raise AgentError(f"Slurm has not answered {argv[0]} for {seconds:g} s", fix) from None
+        fix = "check with sinfo there whether Slurm works"
+        raise AgentError(f"Slurm did not answer {argv[0]} within {seconds:g} s", fix) from None
     except OSError as error:
         raise AgentError(f"{argv[0]} can't be started there: {error.strerror}") from None
     if done.returncode:
@@ -80,7 +80,7 @@ def ask(argv: Sequence[str], *, seconds: float = QUEUE_ANSWER) -> str:
 
 
 def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a Slurm query in the background; None if it can't be called."""
+    """Start a Slurm query in the background; None if the program can't be started."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
@@ -107,7 +107,7 @@ def show_job(job: str) -> list[str]:
 
 
 def read_job(shown: str, run: str = "") -> QueueJob | None:
-    """Parse the output of `show_job`; None without a job, or for another name than `run`. Pure."""
+    """Parse the output of `show_job`; None without a job, or if the job's name is not `run`. Pure."""
     fields = _fields(shown)
     if not ("JobState" in fields and fields["JobId"].isdigit() and run in ("", fields.get("JobName"))):
         return None
@@ -118,7 +118,7 @@ def read_job(shown: str, run: str = "") -> QueueJob | None:
 
 
 def _fields(shown: str) -> dict[str, str]:
-    """First value of each name: user-given fields, such as the command, come after Slurm's own."""
+    """First value of each field. What users choose, such as the command, comes after Slurm's own fields."""
     fields = {"JobId": ""}
     if shown.startswith("JobId="):
         for word in reversed(shown.split()):
@@ -132,10 +132,10 @@ def _number(text: str) -> int | None:
 
 
 def job_end_in(shown: str, restarts: int | None = None) -> str:
-    """What happened to the job in the output of `show_job`; empty if it continues or is unknown. Pure.
+    """How a job ends by the output of `show_job`; empty if it continues or is unknown. Pure.
 
-    `restarts`: requeues of the asking job, which Slurm counts while it still ends it; None if outside of the job. A job
-    preempted for another keeps its own state in a grace time.
+    `restarts`: how often the calling job was requeued before; None outside the job. Slurm counts a requeue while the
+    job's processes are still being ended. A preempted job keeps its state during a grace time.
     """
     job, fields = read_job(shown), _fields(shown)
     if job is None:
@@ -162,7 +162,7 @@ def show_time_left(job: str) -> list[str]:
 
 
 def seconds_left(shown: str) -> int | None:
-    """Parse the output of `show_time_left`; None for no limit or no answer. Pure."""
+    """Parse the output of `show_time_left`; None without a limit or an answer. Pure."""
     found = _LEFT.fullmatch(shown.strip())
     if found is None:
         return None
@@ -175,9 +175,10 @@ def own_restarts() -> int:
 
 
 def requeue_job(job: str, restarts: int) -> bool:
-    """Requeue a job, which ends its processes; returns whether Slurm does it.
+    """Requeue a job, which ends its processes; returns whether Slurm accepted that.
 
-    Slurm's signals may kill the command before it answers, so the job is inspected too: `restarts` is the count before.
+    Slurm's signals may kill scontrol before it answers. Then the job's count of restarts tells: `restarts` was the
+    count before.
     """
     with contextlib.suppress(AgentError):
         call(["scontrol", "requeue", job])
@@ -186,7 +187,10 @@ def requeue_job(job: str, restarts: int) -> bool:
 
 
 def step_argv(node: str, job: str = "") -> list[str]:
-    """srun for a step on a node of a running job, sharing its resources. `job`: its number (default: the call's)."""
+    """srun's words for a Slurm step on one node of a job, which shares the job's resources.
+
+    `job`: the job's number (default: the job of this process).
+    """
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
     return ["srun", *options, *([f"--jobid={job}"] if job else []), "--quiet", "--job-name=ipexctl"]
 
@@ -196,25 +200,25 @@ def own_job() -> str:
 
 
 TTL = 3600
-"""Seconds in which a credential can be opened: a step may wait for resources. munge's default maximum."""
+"""Seconds for which a credential can be opened; a Slurm step may wait for resources. munge's default maximum."""
 _MUNGE_ANSWER = 10.0
 
 
 class MungeError(Exception):
-    """munge is missing or refused; the text is the reason."""
+    """Raised if munge is missing or refuses; the text is the reason."""
 
 
 def seal(text: str) -> str:
-    """Signs and encrypts a text with munge, for one account of the cluster, as a scheduler's daemons do.
+    """Sign and encrypt a text with munge, so that only this account can open it.
 
-    munge on another machine opens it for that account alone, once, and within TTL. It encrypts with the cluster's key,
-    which root of each machine has. The text is on no command line.
+    Any machine of the cluster can open it once, within TTL. The key is the cluster's, which root can read on each
+    machine. The text is not on any command line.
     """
     return _call(["munge", f"--restrict-uid={os.geteuid()}", f"--ttl={TTL}"], text).strip()
 
 
 def unseal(credential: str) -> str:
-    """Raises a MungeError if it is no credential, or not for this account."""
+    """Open a credential; raises a MungeError if it is invalid or for another account."""
     return _call(["unmunge", "--metadata=/dev/null"], credential)
 
 

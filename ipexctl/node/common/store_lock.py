@@ -1,6 +1,6 @@
-"""Locks for a store that several hosts share: safe on NFS, and free again when their holder has died.
+"""Locks for a store that several hosts share. They are safe on NFS, and a dead holder's lock is removed.
 
-A lock is a symbolic link, which is made atomically on NFS too. Its target names the process that made it.
+A lock is a symbolic link, because creating one is atomic on NFS too. Its target names the process that created it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Marker:
         self._removed = threading.Event()
 
     def create(self) -> None:
-        """Raises FileExistsError while another process has it."""
+        """Create the link; raises FileExistsError while another process has it."""
         try:
             os.symlink(self._target, self.path)
         except FileExistsError:
@@ -49,7 +49,8 @@ class Marker:
 
 
 def is_alive(path: str) -> bool:
-    """True if the process named by a link runs. On another machine: by its heartbeat and the filesystem's clock."""
+    """True if the process named by a link is running; on another machine, if its heartbeat is recent by the
+    filesystem's clock."""
     try:
         scope, pid, start, _ = os.readlink(path).split(":")
         if scope == pid_scope():
@@ -61,10 +62,10 @@ def is_alive(path: str) -> bool:
 
 @contextlib.contextmanager
 def store_lock(path: str, wait: Callable[[float], bool]) -> Iterator[None]:
-    """Hold a store's lock; `wait` gets the seconds since the start while another process has it.
+    """Hold a store's lock. While another process has it, `wait` is called with the seconds waited so far.
 
-    Continues without the lock if `wait` returns False, or no link can be made, as on a full disk: work under a lock
-    must be safe to do twice.
+    Continues without the lock if `wait` returns False, or if the link can't be created, as on a full disk. So work
+    under the lock must be safe to do twice.
     """
     marker, waited, pause = Marker(path), Stopwatch(), 0.05
     while True:

@@ -1,9 +1,9 @@
-"""Enters a path from `/` part by part and decides who could change it, before anything there is used.
+"""Enters a path from `/`, part by part, and refuses it if another account could change it (docs/security.md).
 
-`own` is for a home and below: nobody else can change, now or later, what such a path leads to, so its name may be used
-afterwards. `named` is for the user's data: others may write on the way, so only the descriptor counts. Links count only
-if this account or root owns them. `remote/walk.sh` is `own` for sh; docs/security.md has both rules. The agent's boot
-program runs this text before it can import anything.
+Rule `own` is for a home: no other account can ever change what the path leads to, so the path may be used afterwards.
+Rule `named` is for the user's data: others may write to directories on the way, so only the descriptor is safe to use.
+A link must belong to this account or root. `remote/walk.sh` is `own` for sh. The agent's boot program runs the text of
+this module before it can import anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PathPart(NamedTuple):
     status: Any
     uids: frozenset[int]
     writers: Callable[[], str]
-    """Who else may write in it: others, group or acl; empty if nobody may."""
+    """Returns who else may write to it: others, group or acl; empty if nobody else may."""
 
     @property
     def is_own(self) -> bool:
@@ -33,7 +33,7 @@ class PathPart(NamedTuple):
 
 Problem = Optional[Tuple[str, PathPart]]
 Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
-"""Gets a directory, the next part or None if missing, and whether the path ends there. Pure."""
+"""Checks a directory, the next part (None if missing), and whether the path ends with that part. Pure."""
 
 
 def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
@@ -46,7 +46,7 @@ def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
 
 
 def own_above(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:  # noqa: ARG001
-    """For a home: `home.py` has the rules for the directory itself."""
+    """Check the path to a home; `home.py` checks the directory itself."""
     if below is not None and stat.S_ISLNK(below.status.st_mode) and not below.is_own:
         return "link", below
     if below is not None and "\n" in below.path:
@@ -54,7 +54,7 @@ def own_above(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
     if not above.is_own:
         return "owner", above
     if above.status.st_mode & stat.S_ISVTX and (below is None or below.is_own):
-        return None  # others can't exchange the entry
+        return None  # others can't replace the entry
     kind = above.writers()
     return (kind, above) if kind else None
 
@@ -71,12 +71,12 @@ def named(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
 
 
 def check_entry(above: PathPart, below: PathPart) -> Problem:
-    """Check the end of a named path, or an entry below: another account's is not read, replaced or sent."""
+    """Check the end of a named path, or an entry below it. Another account's file is not read, replaced or sent."""
     kind = stat.S_IFMT(below.status.st_mode)
     if not below.is_own and kind != stat.S_IFCHR:
         return "owner", below
     if kind == stat.S_IFREG and below.status.st_nlink > 1 and (not above.is_own or above.writers()):
-        return "names", below  # others may have chosen with it which file that is
+        return "names", below  # another account may have put the hard link there
     return None
 
 
@@ -84,7 +84,7 @@ OnLink = Callable[[str, str], None]
 
 
 def callers() -> frozenset[int]:
-    """Accounts whose data count: this one, root, and the caller of sudo."""
+    """Accounts whose files are accepted: root and this account, or under sudo the account that called sudo."""
     sudo = os.environ.get("SUDO_UID", "") if not os.geteuid() else ""
     is_uid = sudo.isascii() and sudo.isdecimal() and len(sudo) <= len("4294967295")
     return frozenset((0, int(sudo) if is_uid else os.geteuid()))
@@ -99,22 +99,22 @@ class Refused(Exception):
             "others": f"can be changed by every account (uid {uid}, mode {mode:o})",
             "group": f"can be changed by others of its group (uid {uid}, mode {mode:o})",
             "acl": f"can be changed by others, as its access control list says (uid {uid}, mode {mode:o})",
-            "planted": f"belongs to another account (uid {uid}), and everybody could have made it there",
+            "planted": f"belongs to another account (uid {uid}), in a directory where everybody can create files",
             "names": "is a file with another name elsewhere (a hard link)",
-            "exchanged": "was exchanged while it was opened",
+            "exchanged": "was replaced while it was opened",
             "newline": "has a newline in its name",
             "outside": "leads out of the directory",
         }[kind]
-        squashed = ": a file server gives this uid to root's files" if uid == 65534 and not os.geteuid() else ""
+        squashed = ": file servers give this uid to root's files" if uid == 65534 and not os.geteuid() else ""
         super().__init__(f"{path} {what}{squashed}")
 
 
 class Place(NamedTuple):
     number: int
-    """Descriptor of the end if it is a directory, else of its parent."""
+    """Descriptor of the path's end if that is a directory, else of its parent."""
     path: str
     name: str
-    """Name of the end in that directory, empty for a directory; several parts if directories are missing."""
+    """The rest of the path, below the descriptor: empty for a directory, several parts if directories are missing."""
     status: os.stat_result | None
     made: tuple[str, ...]
 
@@ -145,8 +145,8 @@ def enter(
 ) -> Place:
     """Enter an absolute path. Raises a Refused, or an OSError with the path so far.
 
-    `make` creates missing directories, but not the end if `is_file`. `on_link` gets each link and its target, and may
-    raise. `inside`: a directory that the path must pass.
+    `make` creates missing directories, except the path's end if `is_file`. `on_link` is called with each link and its
+    target, and may raise. `inside`: a directory that the path must lead through.
     """
     way = _Way(rule, uids or frozenset((0, os.geteuid())))
     try:
@@ -165,7 +165,7 @@ class _Way:
     def __init__(self, rule: Rule, uids: frozenset[int]) -> None:
         self.here = "/"
         self.entered: list[tuple[int, PathPart]] = []
-        """Directories from `/` on: `..` leads back to the one that was entered, wherever it was moved."""
+        """Directories from `/` to here. `..` returns to the one that was entered, even if it was moved since."""
         self._rule, self._uids = rule, uids
         self._made: list[str] = []
         self.entered.append(self._entry(os.open("/", _ENTER | os.O_DIRECTORY)))
@@ -213,7 +213,7 @@ class _Way:
                 os.close(number)
 
     def _look(self, part: str, above: int, mode: int | None) -> PathPart | None:
-        """Enter an entry; a missing one is made with `mode`, else None."""
+        """Enter an entry. A missing one is created with `mode`; None if `mode` is None."""
         for is_first in (True, False):
             try:
                 self.entered.append(self._entry(_open(part, above), part, above))
@@ -237,7 +237,7 @@ class _Way:
             raise Refused(kind, entry.path, entry.status.st_uid, stat.S_IMODE(entry.status.st_mode))
 
     def _read_link(self, part: str, above: int) -> str:
-        """Target of the link that was checked, whatever has its name by now."""
+        """Target of the link that was checked, even if something else has its name by now."""
         number, link = self.entered[-1]
         if number != _NO_DESCRIPTOR:
             return os.readlink("", dir_fd=number)
@@ -256,7 +256,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _open(part: str, above: int) -> int:
-    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file where O_PATH is missing, as on macOS."""
+    """Descriptor of an entry; `_NO_DESCRIPTOR` for a link or file if the system has no O_PATH, as on macOS."""
     try:
         return os.open(part, _ENTER | os.O_DIRECTORY, dir_fd=above)
     except OSError as error:
@@ -279,7 +279,7 @@ def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
 
 
 def _read_list(number: int) -> bytes | None:
-    """Access control list; None if none, empty if unreadable."""
+    """Access control list; None without one, empty if it can't be read."""
     if not hasattr(os, "getxattr"):  # macOS
         return None
     try:
@@ -289,7 +289,7 @@ def _read_list(number: int) -> bytes | None:
 
 
 def judge_list(acl: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]) -> str:
-    """Who else may write where the mode lets the group write. Pure."""
+    """Who else may write to a path that its group may write to; empty if nobody else may. Pure."""
     if acl is None:
         return "" if is_private(gid) else "group"
     if acl[:4] != _ACL_VERSION or len(acl) % 8 != 4:
@@ -308,7 +308,7 @@ _private: dict[frozenset[int], frozenset[int]] = {}
 
 
 def private_groups(uids: frozenset[int]) -> frozenset[int]:
-    """Groups that belong to one of these accounts alone. Listing all accounts may take seconds: once per process."""
+    """Groups with one of these accounts as the only member. Cached, because listing all accounts may take seconds."""
     if uids not in _private:
         import grp
         import pwd
@@ -328,8 +328,8 @@ def private_groups(uids: frozenset[int]) -> frozenset[int]:
 
 
 def is_private_group(name: str, members: list[str], owner: str, others: int) -> bool:
-    """True if an account's primary group is nobody else's. Pure. `others`: accounts with the same primary group.
+    """True if nobody else is in an account's primary group. `others`: accounts with the same primary group. Pure.
 
-    The name counts, because a directory service need not list its accounts, and `users` would look empty.
+    The group must have the account's name: a directory service may not list its accounts, and `users` would look empty.
     """
     return name == owner and set(members) <= {owner} and not others
