@@ -142,7 +142,7 @@ def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(
         mend_host(third)
     failed = [host for host in found["hosts"] if host["status"] != "changed"]
     assert [host["name"] for host in failed] == ["node3"]
-    assert re.search(r"disk is full: 18\.\d MB more are needed, .* left", failed[0]["reason"]), failed[0]
+    assert re.search(r"disk is full: 18\.\d MB more needed, .* free", failed[0]["reason"]), failed[0]
     whole = {on_host(host, TREE) for host in site.hosts.hosts if host is not third}
     assert len(whole) == 1
     assert {host["status"] for host in site.push("hf:org/tiny")["hosts"]} == {"ok", "changed"}

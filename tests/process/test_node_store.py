@@ -228,7 +228,7 @@ def test_parallel_receives_of_the_same_files_succeed(tmp_path: Path) -> None:
 def test_full_disk_is_reported_with_missing_space(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=2m")
     said = receive(point / "wheels", frame(TWO) + frame(ONE, "b.whl") + END)
-    assert "the disk is full: 3.0 MB more are needed, 2.1 MB are left" in said.reason
+    assert "the disk is full: 3.0 MB more needed, 2.1 MB free" in said.reason
     assert "--home" in said.last["fix"]
     assert list(content_of(point / "wheels").values()) == [TWO]
 

@@ -169,7 +169,7 @@ time.sleep(600)
     assert "didn't answer" in reasons[2]
     assert "closed the file" in reasons[3]
     assert dump.mute[2].processes[0].state == "T"
-    assert "since it was asked before" in dump_of(run, [2]).mute[0].processes[0].why
+    assert "an earlier request" in dump_of(run, [2]).mute[0].processes[0].why
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
 
 

@@ -1,8 +1,8 @@
-"""The supervisor's part of an exchange of checkpoints, before the commands of an attempt start.
+"""The supervisor's part of a checkpoint exchange, before the commands of an attempt start.
 
-Each host reports its copies, `checkpoint_units` decides which wins, and each host learns what to serve, fetch and
-remove. Files travel from host to host, never through here; `files/checkpoint.py` describes the messages. Nothing moves
-before all hosts have reported. The first failure ends the exchange and is the one reported.
+Each host reports its copies, `checkpoint_units` decides which copy wins, and each host is told what to serve, fetch and
+remove. Hosts send files to each other directly. Nothing moves before all hosts have reported. The first failure ends
+the exchange. `files/checkpoint.py` describes the messages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _HostFailure(Exception):
 
 
 class CheckpointExchange(AuthenticatingServer):
-    """An exchange among `hosts` (rank → host), in its own thread so that the supervisor can still answer."""
+    """An exchange among `hosts` (rank → host). It runs in its own thread, so that the supervisor can answer meanwhile."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class CheckpointExchange(AuthenticatingServer):
         *,
         is_restart: bool = False,
     ) -> None:
-        """`addresses`: of the hosts, where known. Raises an OSError if nothing can listen there."""
+        """Raises an OSError if nothing can listen on `bind`. `addresses`: known addresses of the hosts."""
         super().__init__(bind, token, CHECKPOINT_EXCHANGE, len(hosts), addresses)
         self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.is_over = False
         self.failure = ""
-        """Why it failed; empty until it is over."""
+        """Why the exchange failed; empty while it is running or if it succeeded."""
         self.failed_host = ""
         self._path, self._hosts, self._is_restart = path, dict(hosts), is_restart
         self._conns: dict[str, socket.socket] = {}
@@ -101,7 +101,7 @@ class CheckpointExchange(AuthenticatingServer):
                 self._steps()
         except _HostFailure as failure:
             self.failed_host = failure.host
-            self.failure = str(failure)  # the other hosts stay connected: their later reports would give another reason
+            self.failure = str(failure)  # other hosts stay connected, because their errors would hide this reason
         self.is_over = True
 
     def _steps(self) -> None:
@@ -144,14 +144,14 @@ class CheckpointExchange(AuthenticatingServer):
             self.notes.put(line)
 
     def _check_places(self, reports: Mapping[str, HostCopies]) -> None:
-        """A link on one host alone would send the files of the others elsewhere."""
+        """Fail if the path leads to different places, because of a link on some hosts."""
         (first, expected), *others = ((host, report.place) for host, report in reports.items())
         for host, place in others:
             if place != expected:
                 base = self._path.rpartition("/")[0]
                 there, elsewhere = (os.path.normpath(f"{base}/{each}") for each in (place, expected))
                 reason = f"{self._path} leads to {there} there, and to {elsewhere} on {first}"
-                raise _HostFailure(host, f"{reason}: name a path that leads to one place on all hosts")
+                raise _HostFailure(host, f"{reason}: name a path that leads to the same place on all hosts")
 
     def _read_report(self, host: str, top: str) -> HostCopies:
         try:
@@ -179,7 +179,7 @@ class CheckpointExchange(AuthenticatingServer):
 
 
 def has_file(path: str) -> bool:
-    """True if a file that may be a checkpoint exists here or in the directories below."""
+    """True if the path is, or a directory below it has, a file that may be a checkpoint."""
     with contextlib.suppress(OSError):
         if os.path.isfile(path):
             return bool(os.path.getsize(path))
@@ -194,13 +194,13 @@ def has_file(path: str) -> bool:
 def describe_exchange(
     path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan, *, is_restart: bool = False
 ) -> list[str]:
-    """Lines about the files that are not used and why, and what travels where. Pure."""
+    """Lines that say which files are not used and why, and which are copied where. Pure."""
     above = path.rpartition("/")[0]
     lines = []
     if is_restart and not any(report.copies or report.half or report.left for report in reports.values()):
         lines.append(
-            f"checkpoint {path}: no host has a file there, so none is copied; a script that saves elsewhere needs "
-            "--checkpoint with that path"
+            f"checkpoint {path}: no host has a file there, so none is copied; if the script saves elsewhere, give that "
+            "path to --checkpoint"
         )
     for host, report in reports.items():
         for name, why in sorted(report.left.items()):
@@ -217,8 +217,8 @@ def describe_exchange(
 
 
 def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Lines about files that are set aside: one for all units with the same reason and hosts, such as those that a
-    Trainer rotated away."""
+    """Lines about files that are set aside. Checkpoints with the same reason and hosts, such as those that a Trainer
+    rotated away, share a line."""
     units = {
         **{marker.rpartition("/")[0]: "" for marker in plan.markers},
         **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},

@@ -1,7 +1,7 @@
-"""Decides about ranks that are started directly: when their wrappers have ended, what a lost starter means. Pure.
+"""Decides about ranks started without mpirun: when their wrappers have ended, and what a lost starter means. Pure.
 
-Node0's wrappers are children of the supervisor, another host's of its starter. A lost starter costs no running rank,
-because ranks report and end by themselves; its wrappers count as ended once their ranks are done.
+On node0, wrappers are children of the supervisor, on other hosts of the host's starter. Running ranks do not need the
+starter; if it is lost, its wrappers count as ended once their ranks are done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
-    """Drop starters that sent nothing for as long as a rank may be silent; both send equally often."""
+    """Drop starters that were silent for longer than a rank may be. Both send equally often."""
     now = t.now.clock
     for host, starter in t.state.starters.items():
         last = max(received.get(host, now), t.state.resumed_at)
@@ -49,7 +49,7 @@ def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
 
 
 def ended_code(state: SupervisorState, mpirun: MpirunState, now: float) -> int | None:
-    """Exit code of the first wrapper that failed; None while one may run."""
+    """Exit code of the first failed wrapper, or 0; None while a wrapper may still be running."""
     ranks = state.ranks.values()
     is_killed = mpirun.killed_at is not None and now - mpirun.killed_at > LAST_MESSAGES
     if not is_killed and not all(is_gone(state, peer, now) for peer in ranks):
@@ -67,12 +67,12 @@ def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
 
 
 def has_wrapper_ended_early(state: SupervisorState) -> bool:
-    """True if output of a wrapper may say why its rank cannot begin."""
+    """True if a wrapper exited before its rank began. The wrapper's output may say why."""
     return any(peer.wrapper_code is not None and not peer.has_begun for peer in state.ranks.values())
 
 
 def call_starters(t: Transition) -> None:
-    """Begin lost starters again that a restart waits for, where node0 can log in."""
+    """Restart lost starters that the attempt waits for, if node0 can log in to their hosts."""
     is_first = t.state.status.attempt == t.state.first_attempt
     if t.state.ending is not None or is_first or not t.state.plan.shell:
         return
@@ -86,7 +86,7 @@ def call_starters(t: Transition) -> None:
 
 
 def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, ...]) -> None:
-    """Fail ranks that cannot begin: their wrapper has ended, or their starter is away."""
+    """Fail the attempt if ranks can't begin, because their wrapper has exited or their starter is gone."""
     if t.state.ending is not None:
         return
     now = t.now.clock
@@ -98,7 +98,7 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
         t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
         verdict.fail_with_program(t, ended, code, by)
         return
-    # A starter that was connected is silent for a while before it counts as away.
+    # After a restart, a starter has been silent for a while before it counts as gone, so it gets less time.
     is_again = t.state.has_pool and t.state.status.attempt > t.state.first_attempt
     limit = RANK_RECONNECT if is_again else RANK_SILENCE
     away = [

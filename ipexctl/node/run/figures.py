@@ -1,6 +1,5 @@
-"""The figures of a run: processor, memory, windows of steps and of hosts. None of them decides about the run.
-
-They go into the status of each rank and of the run; the windows go to their files. A rank that has ended uses nothing.
+"""The figures of a run: CPU, memory, windows of ranks and of hosts. They go into the status and into window files, and
+never decide about the run.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MAX_MISMATCHES = 64
 
 
 class RankFigures:
-    """Figures of one rank in this attempt; its throughput may be from earlier ones, too."""
+    """Figures of one rank in this attempt; `throughput` includes earlier attempts."""
 
     def __init__(self, throughput: RankThroughput) -> None:
         self.beat: Beat | None = None
@@ -42,12 +41,12 @@ class RunFigures:
         self._hosts = hosts
         waiting = self._waiting = waiting_of(self._plan.backend, self._plan.allreduce.mode, len(set(hosts.values())))
         self._is_measured = False
-        """True once a rank has waited in shared memory: ranks may refuse the plan's all-reduce, and wait under gloo."""
+        """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
         self._slow = SlowWatch(hosts, waiting)
         can_advise = self._plan.may_send_less
         self._network = NetworkWatch(hosts, waiting, is_wire_possible=can_advise, shared=is_shared)
-        if self._throughput.keys() != hosts.keys():  # samples of more or fewer ranks cannot be added up
+        if self._throughput.keys() != hosts.keys():  # samples of other ranks can't be added
             self._throughput = {rank: RankThroughput() for rank in hosts}
         self._ranks = {rank: RankFigures(throughput) for rank, throughput in self._throughput.items()}
         for throughput in self._throughput.values():
@@ -57,7 +56,7 @@ class RunFigures:
         return self._ranks[rank]
 
     def add(self, rank: int, message: Message, files: WindowFiles, now: Moment) -> bool:
-        """Take a message; False if it changes no figure."""
+        """Take the figures from a message; returns False if it changes none."""
         figures = self._ranks[rank]
         if isinstance(message, Beat):
             figures.beat = message
@@ -82,7 +81,7 @@ class RunFigures:
         rates = window.rates("sleeps" if self._waiting == "shared" and not self._is_measured else self._waiting)
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
-        of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # pauses count, as for its bytes
+        of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # includes pauses, as bytes do
         self._slow.add(rank, window.number, of_window, window.seconds)
         self._network.add(rank, window.number, of_window, window.seconds, window.gradients)
 

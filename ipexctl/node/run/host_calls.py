@@ -1,7 +1,5 @@
-"""Runs lines of sh on other hosts of a run, all at once in the background, by the shell of its pool.
-
-Each call has a time limit; then it is killed with all that it started, so that a lost host keeps nothing here. The end
-of its output is kept.
+"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background. After its time limit, a call is
+killed with all its processes.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ _KEPT = 4096
 
 
 def _job_files(rundir: str) -> str:
-    """Pattern of the job files of all attempts (`common/job.py`), for a shell."""
+    """Shell pattern for the job files of all attempts (`common/job.py: job_file`)."""
     return f"{shlex.quote(rundir)}/job.json {shlex.quote(rundir)}/job.[0-9]*.json"
 
 
 class _Tail(threading.Thread):
-    """Reads a pipe to its end, and keeps the last bytes: a host may print without end."""
+    """Reads a pipe to its end, and keeps only the last bytes, because a host may print without end."""
 
     def __init__(self, reader: int) -> None:
         super().__init__(daemon=True)
@@ -46,7 +44,7 @@ class _Tail(threading.Thread):
 class HostAnswer(NamedTuple):
     host: str
     problem: str
-    """Empty if its line succeeded."""
+    """Why the line failed on the host; empty if it succeeded."""
 
 
 class HostCalls:
@@ -60,24 +58,24 @@ class HostCalls:
         return not self._open
 
     def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
-        """`word`: the host's name for the shell."""
+        """Start a call. `word`: `HostPlan.word`, the host's name for the shell."""
         self._open += 1
         argv = [*self._shell, word, line]
         threading.Thread(target=self._call, args=(host, argv, stdin, seconds), daemon=True).start()
 
     def find(self, host: str, word: str, rundir: str) -> None:
-        """Check that a host can be reached and has the run's files; it then waits for the run."""
+        """Check that a host can be reached and has the run's files, and reserve it for the run."""
         agent, reserved = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{RESERVED_FILE}")
         line = f"test -r {agent} || {{ echo {agent} does not exist >&2; exit 1; }}; umask 077; : >{reserved}"
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def release(self, host: str, word: str, rundir: str) -> None:
-        """The host no longer waits for the run, and keeps no token of an attempt without it."""
+        """Remove the reservation of a host, and its job files, which contain tokens."""
         line = f"rm -f {shlex.quote(f'{rundir}/{RESERVED_FILE}')} {_job_files(rundir)}"
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def give_job(self, host: str, word: str, path: str, job: str) -> None:
-        """Write the host's job over an earlier attempt's, which remains if no rank began there."""
+        """Write the host's job file, and remove earlier attempts' files, which remain if no rank began there."""
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")
         line = f"umask 077 && rm -f {_job_files(os.path.dirname(path))} && cat >{part} && mv -f {part} {target}"
         self.begin(host, word, line, job.encode(), HOST_JOB)

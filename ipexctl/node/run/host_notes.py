@@ -1,7 +1,5 @@
-"""Notes of a host for each window: bytes of its link, and frequency. The wrapper of the host's lowest rank makes them.
-
-They are rates between two readings of /proc and /sys, which need no rights. What a host does not tell is None. No
-reading takes long: of many processors, a few are read in turn.
+"""Notes of a host for each window: bytes sent over its network link, and CPU frequency. The wrapper of the host's
+lowest rank makes them from /proc and /sys, without special rights. What a host does not report is None.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.window_file import WINDOW
 
 MAX_PROCESSORS = 4
-"""Processors read at once: some kernels sleep 10 ms for the frequency of an idle one."""
+"""Processors read per window, in turn, because some kernels sleep 10 ms to read an idle one's frequency."""
 LOOKING = 2.0
 """Seconds of each window in which the interface is sampled often."""
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
@@ -29,12 +27,12 @@ class HostNotes(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """False for figures that no rank wrapper sends."""
+        """True if a rank wrapper can have sent these figures."""
         return 0 < self.seconds <= 2 * WINDOW
 
 
 class Moments:
-    """How fast an interface sends at its busiest, sampled often for LOOKING seconds of a window."""
+    """Finds how fast an interface sends at its busiest, by sampling it often for LOOKING seconds of each window."""
 
     def __init__(self, path: str, now: float) -> None:
         self._path = path
@@ -52,7 +50,7 @@ class Moments:
             return
         if self._before is not None:
             then, before = self._before
-            if MOMENT / 2 <= now - then <= 2 * MOMENT:  # a late sample belongs to another moment
+            if MOMENT / 2 <= now - then <= 2 * MOMENT:  # ignores a late sample
                 self._peak = max(self._peak or 0.0, (sent - before) / (now - then))
         self._before, self.at = (now, sent), now + MOMENT
         if now - self._begun >= LOOKING:
@@ -60,7 +58,7 @@ class Moments:
             self._begun = self.at = now + WINDOW - LOOKING
 
     def take(self) -> float | None:
-        """The rate of the busiest moment since the last call; None without samples."""
+        """Bytes/s in the busiest moment since the last call; None without samples."""
         peak, self._peak = self._peak, None
         return peak
 
@@ -78,14 +76,14 @@ class HostProbe:
 
     @property
     def next_look(self) -> float:
-        """Time of the next `look`, to find the interface's busiest moment."""
+        """When `look` is due next."""
         return self._moments.at
 
     def look(self, now: float) -> None:
         self._moments.look(now)
 
     def take(self, now: float) -> HostRates | None:
-        """Rates since the last call; None the first time."""
+        """Rates since the last call; None at the first call."""
         before, sent, seconds = self._before, self._sent(), now - self._at
         is_first, self._is_first = self._is_first, False
         self._before, self._at = sent, now
@@ -114,7 +112,7 @@ class HostProbe:
                 yield int(text) / 1000
 
     def _sent(self) -> float | None:
-        """Bytes over the run's interface since boot; if the run names none, over all but the loopback."""
+        """Bytes sent since boot over the run's interface; over all interfaces but the loopback if the run names none."""
         sent = []
         for line in self._read("/proc/net/dev").splitlines():
             name, _, text = line.partition(":")

@@ -1,7 +1,7 @@
 """Describes a user's Python: its version, its environment, and the packages that a plan depends on.
 
-Reads no request. Output: `{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers",
-"libraries"}`. The syntax also works with a Python that is too old for the rest, so that it can report its version.
+Reads no request. Prints `{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers",
+"libraries"}`. A Python too old for ipexctl can run this module too, so that its version is reported.
 """
 
 import glob
@@ -23,7 +23,7 @@ PACKAGES = (
 packages = {}
 try:
     from importlib import metadata
-except ImportError:  # older than 3.8, as the version shows
+except ImportError:  # Python before 3.8
     pass
 else:
     for name in PACKAGES:

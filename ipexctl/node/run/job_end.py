@@ -1,11 +1,10 @@
-"""Decides what a Slurm job means for the end of its run: whether Slurm stopped the run, and whether it continues. Pure.
+"""Decides how a Slurm job affects the end of its run: whether Slurm stopped the run, and whether it continues. Pure.
 
-A run submitted with --requeue ends as `queued` if its job begins again: after preemption, at the time limit, and if a
-node does not answer. Slurm notices such a node minutes later, when this job would be over, so the supervisor asks for
-the next start itself. A stop or a hang is final; nodes lost again and again are no reason for another start. Slurm's
-signals reach any process in any order, so a failure by a signal is Slurm's doing if Slurm says that it ends the job.
-With --min-hosts, Slurm does not end the job with a node; if that was node0, the ranks on other nodes end it
-(`orphan_state`).
+A run submitted with --requeue ends as `queued` if its job starts again: after preemption, at the time limit, and if a
+node does not answer. Slurm notices such a node only minutes later, so the supervisor requeues the job itself. A run
+that was stopped, hung, or lost a node MOST_LOSSES times in a row is not requeued. Slurm's signals reach the processes
+in any order; a failure by a signal is Slurm's doing if Slurm says that it is ending the job. With --min-hosts, Slurm
+keeps the job when it loses a node; if it loses node0, the ranks on other nodes end the job (`orphan_state`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ STOPPED = 128 + signal.SIGTERM
 MOST_LOSSES = 3
 """Attempts in a row that lost a node, after which the run has failed."""
 _LOST_NODE = ("silent", "cut-off")
-"""Details of a node that does not answer."""
+"""`Detail.kind` of a node that does not answer."""
 
 
 _STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
@@ -31,10 +30,10 @@ _TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILIN
 
 
 def is_step_cancelled(log: str) -> bool:
-    """True if srun prints that its step was cancelled, which kills all tasks at once: no task exited by itself.
+    """True if srun's log says that Slurm cancelled the step, which kills all tasks at once. Pure.
 
-    srun prints the same line if it is ended itself, after waiting for tasks. Slurm can't be asked: it forgets a
-    finished step. Pure.
+    srun prints the same line when it is ended itself, but after it has reported tasks that exited. Slurm can't be
+    asked, because it forgets a finished step.
     """
     return _STEP_CANCELLED.search(log) is not None and _TASK_EXITED.search(log) is None
 
@@ -45,15 +44,15 @@ class RunEnd(NamedTuple):
     reason: str
     first: Failure | None
     attempts: tuple[Attempt, ...] = ()
-    """The earlier ones."""
+    """Earlier attempts."""
     is_limit_near: bool = False
-    """The ranks have received the notice that the job is about to end."""
+    """True if the ranks were told that the job is about to end."""
     has_noticed: bool = False
-    """A rank has handled that notice."""
+    """True if a rank handled that signal."""
     is_asked_to_stop: bool = False
-    """By a signal to the supervisor, from a user or Slurm."""
+    """True if a user or Slurm sent the supervisor a signal."""
     is_silent: bool = False
-    """No rank printed anything for so long that it counts as a hang."""
+    """True if no rank printed anything for so long that it counts as a hang."""
 
     @property
     def is_by_signal(self) -> bool:
@@ -64,7 +63,7 @@ class RunEnd(NamedTuple):
 
     @property
     def is_by_limit(self) -> bool:
-        """True if it was stopped, or its ranks exited, because the end of the job is near."""
+        """True if the run was stopped, or its ranks exited, because the end of the job was near."""
         is_ended = self.state == "stopped" or (self.state == "ok" and self.has_noticed)
         return self.is_limit_near and is_ended and not self.is_asked_to_stop
 
@@ -79,7 +78,7 @@ class JobVerdict(NamedTuple):
     reason: str
     first: Failure | None
     word: str
-    """A word that `job_words.describe_run_end` knows; empty if Slurm did nothing."""
+    """What Slurm did, as a word for `job_words.describe_run_end`; empty if Slurm did nothing."""
 
 
 def _detail_of(failure: Failure | None) -> str:
@@ -87,7 +86,7 @@ def _detail_of(failure: Failure | None) -> str:
 
 
 def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool) -> str:
-    """What Slurm did to the run. `shown`: the job as `show_job` prints it; empty if not asked. Pure."""
+    """The word for what Slurm did to the run. `shown`: output of `show_job`, empty if Slurm was not asked. Pure."""
     if end.is_by_limit:
         return job_words.LIMIT_NEAR
     word = slurm.job_end_in(shown, restarts)
@@ -95,7 +94,7 @@ def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool
 
 
 def should_requeue(end: RunEnd, word: str) -> bool:
-    """True if a run that may begin again should ask for that itself. Pure."""
+    """True if the supervisor of a run that may start again should requeue its job. Pure."""
     if end.is_silent:
         return False
     if word:
@@ -113,11 +112,12 @@ def _losses(attempts: tuple[Attempt, ...]) -> int:
 
 
 def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["waits", "orphaned", "over"]:
-    """For a rank that lost its supervisor: the state of a job that Slurm does not end with a node. Pure.
+    """What a rank that lost its supervisor should do, if Slurm keeps the job when it loses a node. Pure.
 
-    `shown`: output of `show_job`, empty without an answer. `membership`: output of `show_own_node` on the script's
-    node, None without an answer. Slurm takes a down node out of such a job and leaves it the others: without its
-    script's node nothing ends the job before its time limit. Until then, only this rank may be cut off.
+    `shown`: output of `show_job`, empty without an answer. `membership`: output of `show_own_node` for the script's
+    node, None without an answer. Slurm removes a node that is down from such a job. If it removed the script's node,
+    nothing else ends the job before its time limit. As long as the node belongs to the job, maybe only this rank is cut
+    off.
     """
     job = slurm.read_job(shown)
     if job is None or (job.is_active and membership is None):

@@ -1,8 +1,8 @@
-"""The supervisor of a run on node0: its sockets, files, signals and processes, and the clock. It decides nothing.
+"""The supervisor of a run on node0: sockets, files, signals, processes and the clock. `machine.py` decides.
 
-Everything that happens becomes an event of `machine_state.py`; `machine.py` decides, and `self.actions` has an action
-for each class of command. What an action finds out is an event that follows after the other actions. Output goes from
-its connection to its file without a decision. Only this module reads the clock. SIGTERM stops the run.
+Whatever happens becomes an event (`machine_state.py`). `machine.py` turns events into commands, and `self.actions` has
+an action for each class of command. An event from within an action is handled after the remaining actions. Only output
+goes from connection to file without an event. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from ipexctl.node.run.mpirun import AttemptProcesses
 
 MINIMUM_TURN = 0.01
-"""Minimum seconds of a turn while output arrives, so that many small chunks are handled together."""
+"""Shortest turn in seconds while output arrives, so that many small chunks are handled together."""
 
 
 CHECKPOINT_INTERVAL = 5.0
-"""Seconds between checks for a first file of the checkpoint on node0."""
+"""Seconds between checks for a first checkpoint file on node0."""
 STARTER_HEARD = 6.0
-"""A starter heard from within this many seconds is there: it sends a message every four."""
+"""A host starter is running if it sent a message within this many seconds. It sends one every four."""
 
 
 def now() -> m.Moment:
@@ -67,7 +67,7 @@ class SupervisorLoop:
     def __init__(
         self, request: Listen, start: Start, listeners: list[socket.socket], addresses: tuple[str, str, str]
     ) -> None:
-        """`addresses`: two of this supervisor and its port, the first for ranks on node0."""
+        """`addresses`: this supervisor's address for ranks on node0, its address for other hosts, and its port."""
         self.request, self.rundir, self.addresses = request, request.rundir, addresses
         starter = node_starter(start.plan)
         self.job = RunJob(request.rundir) if starter.in_job else None
@@ -84,19 +84,19 @@ class SupervisorLoop:
         self.connections.listener.addresses.update(host.address for host in start.plan.everyone)
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
         self.calls: HostCalls | None = None
-        """Calls to other hosts; their answers are events."""
+        """Open calls to other hosts."""
         self.starter_calls: HostCalls | None = None
-        """Calls to hosts with a lost starter, to begin it again."""
+        """Open calls that restart lost host starters."""
         self.jobs: Mapping[str, str] = {}
-        """Store → text of its job in this attempt, for a run with a pool of hosts."""
+        """Store → text of the store's job in this attempt; empty unless the run has a pool of hosts."""
         self.process: AttemptProcesses | None = None
         self.exchange: CheckpointExchange | None = None
         self.has_checkpoint = False
         self.fix = ""
-        """What to do about an mpirun that can't be started."""
+        """What to do if the launcher can't be started."""
         self.is_finished = False
         self.events: deque[m.Event] = deque()
-        """The first one is being handled."""
+        """Events to handle. The first is being handled."""
         self.actions: Mapping[type, Callable[[Any], None]] = {
             m.StartAttempt: self.start_attempt,
             m.FindHosts: self.find_hosts,
@@ -127,7 +127,7 @@ class SupervisorLoop:
         self.wake = self.catch_signals()
 
     def catch_signals(self) -> int:
-        """Collect signals; return the descriptor that becomes readable."""
+        """Collect signals from now on; returns a descriptor that becomes readable on a signal."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self.signals.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -169,7 +169,7 @@ class SupervisorLoop:
         self.record.save(time.monotonic())
 
     def on_event(self, event: m.Event) -> None:
-        """Decide, and act. What an action finds out is decided after the other actions."""
+        """Handle an event; an event from within an action is handled later."""
         self.events.append(event)
         if len(self.events) == 1:
             self.handle_events()
@@ -187,7 +187,7 @@ class SupervisorLoop:
             self.actions[type(command)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
-        """Record a figure; anything else is an event."""
+        """Record the figures in a message, or handle the message as an event."""
         if isinstance(message, (messages.Beat, messages.Exit)):
             if isinstance(message, messages.Beat):
                 peer.ends = message.ends
@@ -195,7 +195,7 @@ class SupervisorLoop:
                 peer.has_exited = True
             self.connections.acknowledge(peer)
         elif isinstance(message, messages.End):
-            if peer.is_refused:  # it is sent again with the refused output
+            if peer.is_refused:  # the rank sends it again after the refused output
                 return
             peer.end_output(message.ends)
         if self.figures.add(peer.rank, message, peer.windows, now()):
@@ -218,7 +218,7 @@ class SupervisorLoop:
                     self.on_event(event)
 
     def look(self, clock: float) -> None:
-        """Check everything that only polling shows."""
+        """Check everything that has to be polled."""
         self.connections.listener.drop_late(clock)
         self.look_at_exchange()
         self.take_answers()
@@ -240,7 +240,7 @@ class SupervisorLoop:
         )
 
     def look_at_exchange(self) -> None:
-        """Report what the exchange of checkpoints does, and whether it is over."""
+        """Log the notes of the checkpoint exchange, and end it once it is over."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -333,7 +333,7 @@ class SupervisorLoop:
         self.on_event(m.DumpAsked(dump_id, is_own=True))
 
     def write_dump(self, command: m.WriteDump) -> None:
-        """Includes what is known of ranks that did not answer."""
+        """Write a dump. Rows of ranks that did not answer get what the last beat said."""
         rows = []
         for row in command.rows:
             if row["rank"] in command.unanswered:
@@ -351,12 +351,12 @@ class SupervisorLoop:
             status = self.state.status
             note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
             for peer in self.connections.all.values():
-                for name, sink in peer.sinks.items():  # a reader of the output of all ranks learns it anyway
+                for name, sink in peer.sinks.items():  # a reader of all ranks' output needs the note only once
                     sink.note("restart", note, is_first=not peer.rank and name == "err")
         for peer in self.connections.all.values():
             peer.reset()
         self.figures.begin_attempt(self.hosts_of_ranks())
-        self.record.times.write_all(time.time())  # a setup file may take long to source
+        self.record.times.write_all(time.time())  # sourcing a setup file may be slow
         try:
             self.on_event(self.start_mpirun())
         except OSError as error:
@@ -366,10 +366,10 @@ class SupervisorLoop:
             self.on_event(m.StartFailed(failure.reason, failure.detail))
 
     def start_mpirun(self) -> m.AttemptStarted:
-        """Raises an OSError if it can't be started."""
+        """Start the launcher, or raise an OSError."""
         plan, attempt = self.state.plan, self.state.status.attempt
         master = Master(plan.master_addr, plan.master_port)
-        if master.port and not attempt:  # an earlier attempt used it
+        if master.port and not attempt:  # a later attempt uses the same port
             check_master_port(master.addr, master.port)
         master = master._replace(port=master.port or listener.free_port(master.addr))
         if plan.exchanged:
@@ -384,7 +384,7 @@ class SupervisorLoop:
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
     def begin_exchange(self, plan: Plan) -> CheckpointExchange:
-        """Begin the exchange among the lowest ranks of the stores; all ranks wait for it."""
+        """Start the checkpoint exchange between the lowest ranks of the stores. All ranks wait for its end."""
         from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
 
         firsts = {plan.stores[host.name]: host for host in reversed(plan.hosts)}
@@ -400,7 +400,7 @@ class SupervisorLoop:
         )
 
     def watch_checkpoint(self, path: str) -> None:
-        """In its own thread: its disk may be slow to answer."""
+        """Set `has_checkpoint` once there is one. Runs in its own thread, because the disk may be slow."""
         from ipexctl.node.run.checkpoint_exchange import has_file
 
         while not self.has_checkpoint:
@@ -451,7 +451,7 @@ class SupervisorLoop:
         return orders
 
     def call_starters(self, command: m.CallStarters) -> None:
-        """Each new starter connects by itself."""
+        """Log in to hosts and restart their starters, which then connect to this supervisor."""
         plan = self.state.plan
         local, address, port = self.addresses
         if self.starter_calls is None:
@@ -481,7 +481,8 @@ class SupervisorLoop:
             self.calls.find(each.name, each.word, self.rundir)
 
     def prepare_hosts(self, _: m.PrepareHosts) -> None:
-        """Write the hostfile and node0's job here; another host's starter writes its own."""
+        """Write the hostfile and node0's job file, and send other stores their jobs. Without logins, `starter_orders`
+        carries them."""
         self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
         names = tuple(host.name for host in plan.hosts)
@@ -568,7 +569,7 @@ class SupervisorLoop:
         self.on_event(m.Closed(shown, is_step_cancelled(log)))
 
     def wait_for_room(self, patience: float) -> None:
-        """Wait until output held in memory is written; the rest then counts as lost."""
+        """Wait until the output held in memory is written. What is left after `patience` seconds counts as lost."""
         until = time.monotonic() + patience
         while not self.record.store_held() and time.monotonic() < until:
             time.sleep(0.2)
@@ -599,7 +600,7 @@ class SupervisorLoop:
             time.sleep(0.1)
 
     def start_notify(self) -> None:
-        from ipexctl.node.run import notify, summary  # few runs have a command
+        from ipexctl.node.run import notify, summary  # few runs have --notify
 
         plan = self.state.start.plan
         status = self.record.whole_status()
@@ -621,7 +622,7 @@ class SupervisorLoop:
 
 
 def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
-    """The status left by an earlier start of the same job; None in its first start."""
+    """The status that an earlier start of the same job left; None in the first start."""
     if job is None or not job.state.may_requeue or not job.state.restarts:
         return None
     with contextlib.suppress(AgentError):
@@ -644,7 +645,7 @@ def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first
     if isinstance(error, SetupError):
         fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
         command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
-        fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
+        fix = f"correct that file; to see its errors on every host: ipexctl exec -- {command}"
         return MpirunFailure(fields["what"], fix, Detail("setup-failed", fields))
     if isinstance(error, PortError):
         return MpirunFailure(str(error.strerror), error.fix)

@@ -1,9 +1,8 @@
 """Decides what a supervisor does: (state, event, time) → (state, commands). Pure; `loop.py` acts.
 
-A `Tick` comes four times a second, once a second while all is well. `EVENTS` and `MESSAGES` say what is handled where.
-`verdict.py` decides why the run ends; this module decides when it is over, and whether it starts again. A run whose job
-is requeued is not over: the supervisor of the next start continues the same record. No rank outlives the others, no
-output is dropped while its rank can send it, each wait has an end.
+`verdict.py` decides why an attempt ends; this module decides when it is over, and whether another attempt follows. If
+the job is requeued, the supervisor of the next start continues the same record. When one rank ends, all are ended; no
+output is dropped while its rank can send it; each wait has a limit.
 """
 
 from __future__ import annotations
@@ -43,21 +42,22 @@ if TYPE_CHECKING:
     )
 
 CHECK_INTERVAL = 0.25
-"""Seconds between checks of all ranks, while the run starts or ends."""
+"""Seconds between checks of all ranks while the run starts or ends."""
 RUNNING_INTERVAL = 1.0
-"""The same while all is well: each check takes time from this node's ranks."""
+"""Seconds between checks while all is well. Each check takes time from this node's ranks."""
 SUSPENDED = 5.0
-"""A longer gap between two checks, in seconds, means that this process was suspended: ranks do not count as silent."""
+"""After a longer gap between two checks, in seconds, this process was suspended, and ranks do not count as silent."""
 MAX_MALFORMED = 3
 """Malformed messages from a rank before it counts as lost."""
 DISK_CHECK_INTERVAL = 1.0
 CATCH_UP_TIME = 5.0
-"""Seconds for held-back output to arrive once a full disk has space again."""
+"""Seconds for held-back output to arrive once a full disk has room again."""
 MPIRUN_LATE = 1.0
-"""Seconds after the ranks' time to exit, until mpirun is signalled too."""
+"""Seconds after the end of the ranks' time to exit until mpirun is signalled too."""
 MPIRUN_AFTER_RANKS = 0.3
 """Seconds for mpirun to exit after the ranks of a run that failed or was stopped."""
 MPIRUN_KILLED = 2.0
+"""Seconds between mpirun's SIGTERM and SIGKILL."""
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
@@ -71,38 +71,38 @@ def check_interval(state: SupervisorState) -> float:
 
 
 def is_ending(state: SupervisorState) -> bool:
-    """True if each message may be the last, and is followed by a `Tick`."""
+    """True while the attempt ends. Each message may then be the last, so a `Tick` follows each."""
     return state.ending is not None or state.mpirun is None or state.mpirun.ended_at is not None
 
 
 def is_running_well(state: SupervisorState) -> bool:
-    """True if every rank runs and is connected, and nothing waits for an answer or a decision."""
+    """True if every rank is running and connected, and nothing waits for an answer or a decision."""
     if is_ending(state) or state.is_signal_open or state.dumps or state.is_exchanging:
         return False
     return all(peer.status.state == "running" and peer.is_connected for peer in state.ranks.values())
 
 
 def needs_mpirun_log(state: SupervisorState) -> bool:
-    """True if the next `Tick` may decide by mpirun's output."""
+    """True if the next `Tick` may need mpirun's output for a decision."""
     is_ended = state.mpirun is not None and state.mpirun.ended_at is not None
     is_cut_off = any(peer.disconnected_at is not None for peer in state.ranks.values())
     return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
 
 
 def attempt_to_start(state: SupervisorState) -> int | None:
-    """The attempt that starters should start wrappers for; None without one."""
+    """The attempt for which host starters should start wrappers, or None."""
     mpirun = state.mpirun
     is_on = mpirun is not None and mpirun.ended_at is None and state.ending is None
     return state.status.attempt if is_on else None
 
 
 def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
-    """True if a wrapper gets its rank: it may replace its own broken connection, not another's."""
+    """True if a wrapper may connect as its rank. It may replace its own broken connection, but no other wrapper's."""
     peer = state.ranks.get(hello.rank)
     if peer is None or hello.attempt not in (None, state.status.attempt):
         return False
     if hello.attempt is None and state.has_pool and state.status.attempt != state.first_attempt:
-        return False  # it was started for other hosts
+        return False  # the wrapper was started for other hosts
     return peer.instance in (None, hello.instance) or not (peer.is_connected or peer.is_done)
 
 
@@ -110,7 +110,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 
 
 def on_begin(t: Transition, _: m.Begin) -> None:
-    """An earlier start of the same job may have ended an attempt."""
+    """Start the first attempt, or the next one if an earlier start of the same job left attempts."""
     status, after = t.state.status, ""
     if status.attempts:
         after = status.attempts[-1].reason
@@ -141,7 +141,7 @@ def on_exchange_over(t: Transition, event: m.ExchangeOver) -> None:
 
 
 def fail_checkpoint(t: Transition, reason: str, peers: list[RankState]) -> None:
-    verdict.fail(t, "checkpoint", f"the checkpoint could not be brought to all hosts: {reason}", peers=peers)
+    verdict.fail(t, "checkpoint", f"the checkpoint could not be copied to all hosts: {reason}", peers=peers)
 
 
 # Messages of ranks
@@ -188,7 +188,7 @@ def on_reconnecting(t: Transition, peer: RankState, _: messages.Reconnecting) ->
 
 
 def on_checkpoint_failed(t: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
-    """A host could not take part in the exchange, and could not report it there."""
+    """A host could not take part in the checkpoint exchange, and could not report that over the exchange itself."""
     t.log("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
     if t.state.is_exchanging:
         fail_checkpoint(t, f"{peer.host}: {message.reason}", [peer])
@@ -204,7 +204,7 @@ def on_started(t: Transition, peer: RankState, message: messages.Started) -> Non
 
 
 def on_not_started(t: Transition, peer: RankState, message: messages.NotStarted) -> None:
-    if not peer.is_start_failure_noted:  # it is repeated after a reconnect
+    if not peer.is_start_failure_noted:  # the message is repeated after a reconnect
         t.set_rank(peer.rank, is_start_failure_noted=True)
         t.do(m.AddNote(peer.rank, "not-started", {"host": peer.host, "reason": message.reason}))
 
@@ -215,15 +215,15 @@ def on_exit(t: Transition, peer: RankState, message: messages.Exit) -> None:
 
 
 def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
-    """A rank printed and reported its exception, but its process has not exited."""
-    duration = f"its interpreter didn't end for {message.seconds:g} s"
+    """A rank raised an exception, but its process has not exited."""
+    duration = f"its interpreter did not exit within {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
-    reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
+    reason += " (with oneCCL, MPI_Finalize waits for the other ranks)"
     verdict.fail(t, "stuck", reason, peers=[peer], exit_code=message.code)
 
 
 def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) -> None:
-    """Its connection was dropped. It reconnects; a rank that keeps failing is lost."""
+    """The rank's connection was dropped. The rank reconnects, but counts as lost after several such messages."""
     peer = t.set_rank(peer.rank, malformed=peer.malformed + 1)
     t.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
     if peer.malformed >= MAX_MALFORMED:
@@ -232,7 +232,7 @@ def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) ->
 
 
 def on_noticed(t: Transition, peer: RankState, message: messages.Noticed) -> None:
-    """The script saves what it has now, and may then exit by itself, also with code 0."""
+    """The script handles the notice: it saves its state, and may then exit with any code, even 0."""
     t.set(has_noticed=True)
     t.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
 
@@ -255,7 +255,7 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
     if t.state.is_closing:
         return
     if mpirun is None:
-        if t.state.ending is not None:  # it could not be started
+        if t.state.ending is not None:  # mpirun could not be started
             close(t)
         return
     if t.state.starter.is_direct and mpirun.ended_at is None:
@@ -289,7 +289,7 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
-    """Wrappers that are started directly end as one, as under mpirun."""
+    """Without mpirun, report an `MpirunEnded` when the wrappers have ended, so that the rest is as with mpirun."""
     code = direct_start.ended_code(t.state, mpirun, t.now.clock)
     if code is not None:
         on_mpirun_ended(t, m.MpirunEnded(code))
@@ -297,7 +297,7 @@ def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
 
 
 def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
-    """True if mpirun has exited, and every rank has too or has had its time to."""
+    """True if mpirun has exited, and every rank has exited or used up its time to exit."""
     if mpirun.ended_at is None or state.is_signal_open:
         return False
     waiting = [peer for peer in state.ranks.values() if not peer.is_done]
@@ -312,13 +312,13 @@ def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
 
 
 def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
-    """Seconds after the run's ending for the rest to exit; longer on a full disk, where output is still to come."""
+    """Seconds for ranks to exit after the ending was decided; longer with a full disk, which delays output."""
     is_behind = state.disk.is_full or now - state.disk.room_at < CATCH_UP_TIME
     return FULL_DISK_FLUSH if is_behind else TERM_GRACE + spare
 
 
 def check_suspension(t: Transition) -> None:
-    """After this process was suspended, the ranks' silence starts over."""
+    """If this process was suspended, restart the measurement of the ranks' silence."""
     now = t.now.clock
     if now - t.state.checked_at > SUSPENDED:
         t.set(resumed_at=now)
@@ -337,7 +337,7 @@ def seconds_silent(t: Transition, tick: m.Tick) -> dict[int, float]:
 
 
 def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
-    """Drop silent connections; return the ranks that are lost."""
+    """Drop silent connections; returns the ranks that are lost."""
     now, lost = t.now.clock, []
     for peer in t.ranks:
         if peer.is_done:
@@ -357,13 +357,13 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
 
 
 def check_limits(t: Transition, mpirun: MpirunState) -> None:
-    """Fail the attempt when a deadline has passed: start of the ranks, time limit of the run or its job."""
+    """Fail the attempt after a deadline: the start of the ranks, the run's time limit, or the job's."""
     now, options = t.now.clock, t.state.options
     missing = [peer for peer in t.ranks if not peer.has_begun]
     if missing and now - mpirun.started_at > RANKS_BEGIN:
         verdict.on_not_begun(t, missing)
     if options.time_limit and now > t.state.created_at + options.time_limit:
-        verdict.fail(t, "time-limit", f"the time limit of {options.time_limit:g} s is over")
+        verdict.fail(t, "time-limit", f"the run reached its time limit of {options.time_limit:g} s")
     limit = t.state.limit
     if limit is not None and t.state.ending is None and limit.is_due(now):
         t.set(limit=limit._replace(is_asked=True))
@@ -371,7 +371,7 @@ def check_limits(t: Transition, mpirun: MpirunState) -> None:
 
 
 def on_time_left(t: Transition, event: m.TimeLeft) -> None:
-    """Notify the ranks that the job is about to end, and stop the run before it does."""
+    """Tell the ranks that the job is about to end, and stop the run before that."""
     limit, job = t.state.limit, t.state.job
     if limit is None or job is None:
         return
@@ -403,7 +403,7 @@ def on_output_refused(t: Transition, _: m.OutputRefused) -> None:
 
 
 def check_disk(t: Transition, tick: m.Tick) -> None:
-    """Ranks that have all ended wait a while for a full disk; then their remaining output is lost."""
+    """Once all ranks have exited, wait a while for a full disk, then count their remaining output as lost."""
     now, disk = t.now.clock, t.state.disk
     left = [peer for peer in t.ranks if not peer.is_done]
     is_hindered = bool(left) and all(peer.exit is not None for peer in left)
@@ -430,7 +430,7 @@ def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
 
 
 def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
-    """Report a run that has long been silent. Ranks that do not start are found elsewhere, and sooner."""
+    """Report a run that has long been silent. `check_limits` finds ranks that do not start sooner."""
     if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
         return  # a silence that lasted until the end stays in the status
     length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.options.hang_after
@@ -444,7 +444,7 @@ def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
 
 
 def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
-    """Keep the stacks with the run even if not shown: they explain the hang afterwards."""
+    """Report a silence and take a stack dump. The dump is kept even if nobody asked for it, to explain the hang later."""
     options = t.state.options
     silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
     t.set_status(silent=silent)
@@ -502,11 +502,11 @@ def check_dumps(t: Transition) -> None:
 
 def on_stall_dumped(t: Transition, dump_id: str) -> None:
     options, silent = t.state.options, t.state.status.silent
-    if options.on_hang == "report":  # one is enough: a script may be silent again and again
+    if options.on_hang == "report":  # keep only the newest dump, because a script may often be silent
         if t.state.stall_dump:
             t.do(m.RemoveDump(t.state.stall_dump))
         t.set(stall_dump=dump_id)
-    if silent is None or t.state.ending is not None:  # it printed something, or ended
+    if silent is None or t.state.ending is not None:  # a rank printed something, or the run ended
         return
     t.set_status(silent=silent._replace(dump=dump_id))
     t.log("dumped", dump=dump_id)
@@ -528,7 +528,7 @@ def on_mpirun_ended(t: Transition, event: m.MpirunEnded) -> None:
 
 
 def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
-    """End mpirun after its ranks; if it exited before them, find out what that means for the run."""
+    """End mpirun after its ranks. If it exited before them, decide what that means for the run."""
     mpirun = t.state.mpirun
     assert mpirun is not None
     if mpirun.ended_at is None:
@@ -541,11 +541,11 @@ def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> N
 
 
 def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
-    """Let mpirun exit by itself, and end it if it does not: it may wait for a rank that can't be reached.
+    """Wait for mpirun to exit, then signal it: it may be waiting for a rank that can't be reached.
 
-    Until every rank has connected, SIGTERM could be endless under hydra: its daemon on a node sends the signal to the
-    process group of each child. A child without a group of its own yet is in the daemon's, so the daemon signals itself
-    for ever. When mpirun is killed, its daemons exit because the connection is lost.
+    Until every rank has connected, hydra gets SIGKILL, because SIGTERM could be endless: hydra's daemon on a node
+    sends the signal to the process group of each child. A child that does not have its own group yet is in the
+    daemon's, so the daemon signals itself for ever. After SIGKILL, the daemons exit because they lose the connection.
     """
     now, ending, ranks_ended_at = t.now.clock, t.state.ending, mpirun.ranks_ended_at
     waiting = [peer for peer in t.ranks if not peer.is_done and peer.has_begun]
@@ -582,7 +582,7 @@ def on_stop_asked(t: Transition, event: m.StopAsked) -> None:
 
 
 def end_attempt(t: Transition) -> None:
-    """Start the next attempt, if allowed; the script continues from its checkpoint."""
+    """Start the next attempt if one is allowed, else close the run."""
     verdict.on_all_ended(t)
     job = t.state.job
     hosts: tuple[str, ...] = ()
@@ -605,7 +605,7 @@ def end_attempt(t: Transition) -> None:
 
 
 def asks_for_other_nodes(end: RunEnd) -> bool:
-    """True if another start of the job follows instead of another attempt: it has other nodes."""
+    """True if the job should start again, which gives it other nodes, instead of another attempt here."""
     return end.has_lost_node and job_end.should_requeue(end, "")
 
 
@@ -620,7 +620,7 @@ def ending_of(state: SupervisorState) -> m.Ending:
 
 
 def close(t: Transition) -> None:
-    """No attempt follows: what ranks have not sent by now is unknown."""
+    """End the run without another attempt. Ranks that have not reported an exit by now are lost or stopped."""
     ending = ending_of(t.state)
     t.set(is_closing=True)
     for peer in t.ranks:
@@ -652,7 +652,7 @@ def run_end(state: SupervisorState) -> RunEnd:
 
 
 def on_closed(t: Transition, event: m.Closed) -> None:
-    """What the queue did to the run, or is doing: it stopped the run, or continues it in another start of the job."""
+    """Decide how the job affects the run's end: Slurm may have stopped the run, or may start the job again."""
     job = t.state.job
     if job is None:
         finish(t)

@@ -1,21 +1,20 @@
-"""Messages between ranks and supervisor. A rank's become checked values, so that a malformed one changes nothing.
+"""Messages between ranks and supervisor. What a rank sends is checked when it is decoded.
 
 A message is a JSON frame with its type in `t`; output has its own frames (`common/frames.py`). A connection begins with
-the handshake of `common/link.py`: `hello` and `welcome` carry the rank's identity and the state of the run.
-`MESSAGES` has what a rank sends then. A text is cut, a number has its range, an unknown field is ignored. The
-supervisor sends:
+a handshake (`common/link.py`): `hello` carries the rank's identity, `welcome` the state of the run. Then the rank sends
+`MESSAGES`, and the supervisor:
 
 ack             how many bytes of each stream are written
-rewind          send the output again from these offsets: the disk was full
-begin           the exchange of checkpoints is over: start the command
+rewind          send the output again from these offsets, because the disk was full
+begin           the checkpoint exchange is over: start the command
 notice          the job's time limit is near: tell the command, if it handles such a signal
 stop            end the command
 dump            report the stacks of the command
-remove-job      the job file is no longer needed
+remove-job      remove the job file
 release         all output has arrived: the rank wrapper may exit
 
-A host's starter (`host_starter.py`) connects in the same way; its hello names the host instead of a rank. It sends
-`STARTER_MESSAGES`. The supervisor sends it `ack`, and
+A host's starter (`host_starter.py`) connects in the same way; its hello names the host. It sends `STARTER_MESSAGES`,
+and the supervisor sends it `ack` and
 
 start           start the rank wrappers of the attempt
 signal          send a signal to the rank wrappers
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 MAX_TEXT = 4096
-"""Characters of a text that are kept."""
+"""Longer texts are cut to this many characters."""
 _MAX_NAME, _MAX_FIELDS = 40, 8
 Ends = Dict[str, int]
-"""`out` and `err` → the bytes printed so far."""
+"""`out` and `err` → number of bytes printed so far."""
 Signal = int
 Code = int
 Value = TypeVar("Value")
@@ -61,7 +60,7 @@ class StarterHello(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """Not sent: a rank authenticated, for the first time or again."""
+    """Never sent; the supervisor makes it when a rank connects or reconnects."""
 
     node: str
     instance: str
@@ -69,7 +68,7 @@ class Connected(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """Not sent: a rank sent something unreadable, and its connection was dropped."""
+    """Never sent; the supervisor makes it when it drops a rank's connection because of an unreadable message."""
 
     reason: str
 
@@ -83,7 +82,7 @@ class Beat(NamedTuple):
 
 
 class CheckpointFailed(NamedTuple):
-    """The rank could not take part in the exchange of checkpoints; its command is not started."""
+    """The rank could not take part in the checkpoint exchange, so its command is not started."""
 
     reason: str
 
@@ -101,7 +100,7 @@ class Mismatch(NamedTuple):
 
 
 class Noticed(NamedTuple):
-    """The command handles a signal that announces the end of the job."""
+    """The command handles the signal for the end of the job, and was sent it."""
 
     signal: Signal
 
@@ -113,16 +112,16 @@ class OutsideSignal(NamedTuple):
 class Exit(NamedTuple):
     code: int
     is_own: bool
-    """True if neither the supervisor nor the rank wrapper ended it."""
+    """True if the command exited without the supervisor or the rank wrapper ending it."""
     signal: Signal | None = None
     oom: OutOfMemory | None = None
     problem: Detail | None = None
     disk: FullDisk | None = None
-    """A disk of the host that was full at that time."""
+    """A disk on the host that was full when the command exited; None without one."""
 
 
 class Stuck(NamedTuple):
-    """The command printed its exception, but its process does not exit."""
+    """The command raised an exception, but its process does not exit."""
 
     code: int
     text: str
@@ -135,11 +134,11 @@ class Stacks(NamedTuple):
 
 
 class Rewound(NamedTuple):
-    """The output that follows was sent before, and was refused."""
+    """The rank sends refused output again from here on."""
 
 
 class Reconnecting(NamedTuple):
-    """The rank closes a working connection because the supervisor is too slow, and will reconnect."""
+    """The rank is about to close its connection, because the supervisor is silent, and reconnect."""
 
 
 class End(NamedTuple):
@@ -147,17 +146,17 @@ class End(NamedTuple):
 
 
 class StarterBeat(NamedTuple):
-    """The starter of a host lives."""
+    """A sign of life from a host's starter."""
 
 
 class WrapperEnded(NamedTuple):
-    """The wrapper of a rank exited; repeated after a reconnect."""
+    """A rank's wrapper exited. Sent again after a reconnect."""
 
     rank: int
     attempt: int
     code: Code
     text: str = ""
-    """Output of that host's wrappers themselves."""
+    """What the host's wrappers themselves printed."""
 
 
 StarterMessage = Union[StarterBeat, WrapperEnded]
@@ -231,7 +230,7 @@ def decode_fields(kind: Callable[..., Value], fields: Json) -> Value:
     try:
         return decode(kind, fields, "a message")
     except ValueError as error:
-        raise FrameError(f"a message that is malformed: {error}") from None
+        raise FrameError(f"a malformed message: {error}") from None
 
 
 def _text(value: object, field: str) -> str:
@@ -258,7 +257,7 @@ def _ends(value: object, field: str) -> Ends:
 
 
 def _detail(value: object, field: str) -> Detail | None:
-    """Bounded, because it goes into status.json."""
+    """Decode and shorten a detail, because status.json stores it."""
     if value is None:
         return None
     detail = decode(Detail, value, field)

@@ -1,9 +1,8 @@
-"""Starts the ranks of an attempt from node0, and ends what it started: mpirun, Slurm's srun, or rank wrappers.
+"""Starts the ranks of an attempt from node0 with mpirun, Slurm's srun or rank wrappers, and signals and kills them.
 
-Output goes to RUNDIR/mpirun.log. mpirun has its own process group and environment. Without one, the supervisor starts
-node0's wrappers itself and tells the other hosts' starters (`host_starter.py`) to start theirs. `machine.py` decides
-when they end. This is node0's part of a starter (`ipexctl/starters/`): `node_starter` has the words for each launcher,
-and no other module of the agent asks which it is.
+Without mpirun, the supervisor starts node0's wrappers itself and tells the other hosts' starters (`host_starter.py`) to
+start theirs. `machine.py` decides when they end. This is node0's part of a starter (`ipexctl/starters/`): no other
+module of the agent knows which launcher a run has. Output goes to RUNDIR/mpirun.log.
 """
 
 from __future__ import annotations
@@ -28,22 +27,24 @@ if TYPE_CHECKING:
 
 
 class NodeStarter(NamedTuple):
-    """The program that starts the ranks on node0, or none if they are started directly."""
+    """Words for the launcher of a run, in messages and records."""
 
     name: str
-    """For messages; empty if they are started directly."""
+    """mpirun or srun; empty if ipexctl starts the ranks."""
     program: str
-    """The program or the rank, as the subject of a sentence."""
+    """Subject of a sentence: mpirun, srun, or the rank."""
     failure: str
+    """`Detail.kind` of a launcher that can't be started."""
     fix: str
     in_job: bool
-    """True if a scheduler starts ranks on other nodes: it needs the job's variables, and ends with the job."""
+    """True in a Slurm job: the launcher then needs the job's variables, and the run ends with the job."""
     is_hydra: bool = False
-    """SIGTERM may be endless before every rank has begun (`machine.py: end_mpirun`)."""
+    """True for Intel MPI and MPICH, whose SIGTERM may be endless before every rank has begun (`machine.py:
+    end_mpirun`)."""
 
     @property
     def is_direct(self) -> bool:
-        """True if the wrappers are children of the supervisor and the starters, and end one by one."""
+        """True if ipexctl starts the ranks. Each wrapper then exits by itself."""
         return not self.name
 
 
@@ -64,33 +65,33 @@ class AttemptProcesses(Protocol):
     log_begin: int
 
     def read_log(self) -> str:
-        """Its output; the same file also has an earlier attempt's."""
+        """Output of this attempt only."""
 
     def take_events(self) -> list[Event]:
-        """What has ended since the last call."""
+        """Exits since the last call."""
 
-    def signal(self, number: int) -> None:
-        """Send a signal to all of it."""
+    def signal(self, number: int) -> None: ...
 
     def kill_leftovers(self) -> None:
-        """Kill what is left of it."""
+        """Kill the processes that remain after the end of the attempt."""
 
 
 def start_attempt(
     plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
 ) -> AttemptProcesses:
-    """`argv`: the plan's, with the attempt's job and the supervisor's addresses. `orders`: the message to each host's
-    starter. Raises an OSError if nothing can be started."""
+    """Start the ranks. Raises an OSError if the launcher, or a rank on node0, can't be started.
+
+    `argv`: the plan's, with the attempt's job and the supervisor's addresses. `orders`: message to each host's starter.
+    """
     if not plan.has_starters:
         return MpirunProcess(plan, argv)
     return DirectProcesses(plan, argv, attempt, starters, orders)
 
 
 class MpirunProcess:
-    """A started mpirun. Its stdin stays open while the supervisor lives, and it ends with the supervisor."""
+    """A started mpirun, which ends with the supervisor. Its stdin stays open until then."""
 
     def __init__(self, plan: Plan, argv: Sequence[str]) -> None:
-        """Raises an OSError if it can't be started."""
         environ = environment_of(plan)
         self._log = LaunchLog(plan.rundir)
         log = self._log.open()
@@ -117,22 +118,21 @@ class MpirunProcess:
         return [] if code is None else [MpirunEnded(code)]
 
     def signal(self, number: int) -> None:
-        """Signal its whole group, never by name."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
     def kill_leftovers(self) -> None:
-        """Kill its remaining children, which have their own groups, such as an ssh to an unreachable node."""
+        """Kill children of mpirun with their own process groups, such as an ssh to an unreachable node."""
         kill_sessions({self.pid})
 
 
 class DirectProcesses:
-    """The rank wrappers of an attempt: node0's are children of the supervisor, and end with it."""
+    """The rank wrappers of an attempt. Those on node0 are children of the supervisor, and end with it."""
 
     def __init__(
         self, plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
     ) -> None:
-        """Raises an OSError if one of node0's can't be started. A starter that connects later learns it then."""
+        """Raises an OSError if a wrapper on node0 can't be started. A starter that connects later gets its order then."""
         self._attempt, self._starters, self._log = attempt, starters, LaunchLog(plan.rundir)
         own = [rank.rank for rank in plan.ranks if not starters.has(rank.host)]
         self._wrappers = RankWrappers()
@@ -161,7 +161,7 @@ class DirectProcesses:
         self._starters.send_to_all("signal", number=number)
 
     def kill_leftovers(self) -> None:
-        """The starters kill theirs before the next attempt, and when they exit."""
+        """Kill the wrappers on node0. Starters kill their own before the next attempt and when they exit."""
         self._wrappers.kill()
 
 
@@ -201,7 +201,7 @@ def shell_environment(plan: Plan) -> dict[str, str]:
 
 
 def environment_of(plan: Plan) -> dict[str, str]:
-    """A minimal environment, because hydra passes all of it to every rank."""
+    """The launcher's environment. It is minimal, because hydra passes all of it to every rank."""
     environ = shell_environment(plan)
     if plan.setup:
         environ = source_setup(plan.setup, environ).environ

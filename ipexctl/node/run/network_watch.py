@@ -1,14 +1,13 @@
-"""How long ranks wait for other hosts in a step, and how much faster fewer bytes would be: for the status. Pure.
+"""For the status: how long ranks wait for other hosts in a step, and how much faster `--wire` would be. Pure.
 
-- The share of a step that is nobody's own time is known only for several hosts whose ranks sleep while they wait
-  (`rates.py`), over all windows with steps but the first.
-- Advice needs gradients that go between hosts as they are, a possible `--wire`, a share of at least ADVISED, and the
-  reported gradient bytes of a DDP model: other traffic would not shrink. A host that sends fewer bytes than these
-  already has a hook of the script, in the place of ours.
-- Part of the transfer is hidden behind backward. How much is known if steps are much longer than the moments in which
-  the interface is sampled: at the busiest moment's rate, the bytes of a step take a time, and the ranks wait for a part
-  of it. With fewer bytes, what is hidden stays hidden first. Waiting beyond that time is round trips or threads of the
-  rank, and stays. Advice that gains less than WORTH is not given.
+- The waiting share of a step is known only with several hosts whose ranks sleep while they wait (`rates.py`). It is
+  measured over all windows with steps except the first.
+- Advice needs unchanged gradients between hosts, a possible `--wire`, a share of at least ADVISED, and the gradient
+  bytes of a DDP model, because other traffic would not shrink. If a host sends fewer bytes than the gradients have, a
+  communication hook of the script already shrinks them.
+- Backward hides a part of the transfer. That part is known if steps are much longer than MOMENT: at the busiest
+  moment's rate, a step's bytes take `transfer` seconds, of which ranks wait for a part. Fewer bytes shorten the visible
+  part first. Waiting beyond the transfer (round trips, busy threads) stays. Advice must gain at least WORTH.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ MOMENT = 0.05
 LONG_STEP = 4 * MOMENT
 ADVISED = 0.2
 FEWEST_BYTES = 1 << 20
-"""Per step; with fewer bytes, round trips dominate."""
+"""Bytes per step. With fewer bytes, round trips dominate."""
 WORTH = 1.1
-"""Least speedup worth advising, as a ratio of step times."""
+"""Smallest speedup worth advising, as a ratio of step times."""
 ADVICE, RATIO = "bf16", 0.5
-"""The wire format that changes a training least, and its bytes relative to fp32."""
+"""The wire format that changes training least, and its bytes relative to fp32."""
 ALL_SENT = 0.8
-"""Part of the gradients' bytes: a host that sends less does not send them as they are."""
+"""A host that sends less than this fraction of the gradients' bytes does not send them unchanged."""
 BUSIEST = 1.5
 """A transfer takes at most this many times as long as at the busiest moment's rate."""
 MOST_OPEN = 6
-"""Windows that may wait for those of other ranks."""
+"""Windows that may be incomplete, because some ranks or hosts have not sent theirs."""
 
 
 class _Window(NamedTuple):
@@ -48,7 +47,8 @@ class _Window(NamedTuple):
 
 class NetworkWatch:
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
-        """`hosts`: rank → host. `is_wire_possible`: and not in use. `shared`: a host first sums its own gradients."""
+        """`hosts`: rank → host. `is_wire_possible`: `--wire` would work and is not in use. `shared`: each host first
+        sums its ranks' gradients."""
         self._hosts = hosts
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"
@@ -120,15 +120,15 @@ class NetworkWatch:
 
 
 def once_round(gradients: float, senders: int) -> float:
-    """Bytes that a host sends in a ring for gradients of that size."""
+    """Bytes that a host sends in a ring all-reduce of gradients of that size."""
     return 2 * (senders - 1) / senders * gradients
 
 
 def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
-    """The part of a host's bytes per step that remains if the gradients become fewer bytes.
+    """Fraction of a host's bytes per step that `--wire` would leave.
 
-    The gradients go round a ring of the senders now, and of the hosts then. Without no_sync, each backward pass of a
-    step sends them.
+    Now the gradients pass through a ring of all senders, with `--wire` through a ring of the hosts. Without no_sync,
+    each backward pass of a step sends them.
     """
     once, then = once_round(gradients, senders), once_round(gradients, hosts)
     passes = max(1, int(moved / once + 0.1))
@@ -136,7 +136,10 @@ def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) ->
 
 
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
-    """How much faster a step is with that part of its bytes. `transfer`: seconds at the busiest rate; 0 if unknown."""
+    """Speedup of a step of which only the fraction `remaining` of its bytes is sent.
+
+    `transfer`: seconds to send all bytes at the busiest moment's rate; 0 if unknown.
+    """
     waited = share * step
     explained = min(waited, BUSIEST * transfer) if transfer else waited
     whole = min(max(explained, transfer), step)

@@ -1,9 +1,9 @@
-"""Decides on which hosts a run continues after a loss: which of its pool answer, and whether they are enough. Pure.
+"""Decides on which hosts a run continues after a loss: which hosts of its pool answer, and whether they suffice. Pure.
 
-Node0 needs no answer. A lost host is not waited for once all others have answered. A host whose ranks did not begin, or
-that refused its job, skips the next attempt and is asked again after it. A failure that other hosts would not change (a
-checkpoint that can't be brought, ranks that begin nowhere) ends the run. A host where no rank begins is asked by the
-pool's shell: its ranks have no connection that breaks. A missing host that answers again joins at the next restart.
+Node0 need not answer. Once all other hosts have answered, a lost host is not waited for. A host whose ranks did not
+begin, or that refused its job, skips the next attempt and is asked again after that. If other hosts would not help (the
+checkpoint can't be copied, ranks begin on no host), the run ends. A missing host that answers again joins at the next
+restart.
 
 it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ipexctl.node.run.machine_state import HostSearch, SupervisorState, Transition
 
 _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
-"""Kinds of failure that may be noticed first when a host is gone."""
+"""Kinds of failure that may show before it is noticed that a host is gone."""
 MISSING_AFTER = 8.0
-"""Seconds after the start of mpirun before hosts without a started rank are asked."""
+"""Seconds after mpirun started until hosts without a started rank are asked."""
 ASK_INTERVAL = 15.0
-"""Seconds between two questions to hosts while ranks run: longer than an answer may take."""
+"""Seconds between two questions to the same hosts while ranks run. An answer takes less."""
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
-"""Kinds that another attempt on the same hosts would not change."""
+"""Kinds of failure that would happen again on the same hosts."""
 
 
 def hosts_of(state: SupervisorState) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
     if event.problem:
         absent[event.host] = event.problem
         t.set(search=search._replace(waiting=waiting, absent=absent))
-    else:  # it may have refused a moment before
+    else:  # the host may have failed to answer a moment before
         absent.pop(event.host, None)
         t.set(search=search._replace(waiting=waiting, absent=absent, present=search.present | {event.host}))
 
@@ -83,7 +83,7 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
-    """Hosts of this running attempt without a started rank; never node0, which has the supervisor."""
+    """Hosts of this running attempt without a started rank, except node0, which runs the supervisor."""
     mpirun, begun = state.mpirun, {peer.host for peer in state.ranks.values() if peer.has_begun}
     if state.ending is not None or mpirun is None or mpirun.ended_at is not None:
         return ()
@@ -91,7 +91,8 @@ def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
 
 
 def check_missing(t: Transition) -> None:
-    """Ask hosts whose ranks do not begin: a rank that never connected counts as lost only after two minutes."""
+    """Ask hosts whose ranks do not begin. Without that, a rank that never connected counts as lost only after two
+    minutes."""
     mpirun = t.state.mpirun
     if not t.state.has_pool or not t.state.shell or mpirun is None:
         return
@@ -118,7 +119,7 @@ def describe_unreachable(host: str, gone: Sequence[m.RankState], why: str) -> tu
 
 
 def choose(t: Transition) -> tuple[str, ...]:
-    """Hosts of the next attempt; empty if there can be none, and the run's reason then says why."""
+    """Hosts of the next attempt. If there can be none, returns an empty tuple and sets the run's reason."""
     search = t.state.search
     assert search is not None
     blame_absent(t, search)
@@ -133,7 +134,7 @@ def choose(t: Transition) -> tuple[str, ...]:
 
 
 def blame_absent(t: Transition, search: HostSearch) -> None:
-    """Blame an attempt's host that does not answer for the failure noticed first."""
+    """If a host of the attempt does not answer, make its loss the cause of the failure."""
     first, ending = t.state.status.first_failure, t.state.ending
     if first is None or ending is None or first.kind not in _FOLLOWS_FROM_LOSS:
         return
@@ -150,7 +151,7 @@ def blame_absent(t: Transition, search: HostSearch) -> None:
 
 
 def refusing_hosts(state: SupervisorState) -> frozenset[str]:
-    """Hosts that answer but whose ranks do not begin. If node0 is one, no host is at fault."""
+    """Hosts that answer but whose ranks do not begin; empty if node0's do not, because then no host is at fault."""
     first = state.status.first_failure
     if first is None or first.kind not in _SAME_ON_SAME_HOSTS:
         return frozenset()
@@ -171,7 +172,7 @@ def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
 
 
 def restart(t: Transition, hosts: Collection[str]) -> None:
-    """Begin the next attempt on these hosts; its ranks start once the hosts have their jobs."""
+    """Begin the next attempt on these hosts. Ranks start once the hosts have their jobs."""
     verdict.begin_next_attempt(t)
     plan_attempt(t, hosts)
 
@@ -187,7 +188,7 @@ def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
 
 
 def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
-    """Leave out a host that refuses its job."""
+    """Start the attempt, or plan it again without the hosts that refused their job."""
     if not t.state.is_preparing or t.state.ending is not None:
         return
     search = t.state.search

@@ -1,7 +1,7 @@
-"""Buffers output of a rank until the supervisor acknowledges it: in memory, then on disk, never blocking the rank.
+"""Buffers a rank's output until the supervisor acknowledges it: in memory, then on disk, without blocking the rank.
 
-Each byte has an offset in its stream. The supervisor acknowledges written output by offset, and after a reconnect sends
-the offset from which it needs output again. Only the spill file touches the disk.
+Each byte has an offset in its stream. The supervisor acknowledges written output by offset. After a reconnect it sends
+the offset from which it needs the output again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK_OVERHEAD = 128
 
 
 class OutputBuffer:
-    """One stream. `end` is the offset after the last byte received."""
+    """The buffer of one stream. `end` is the offset after the last byte put in."""
 
     def __init__(self, spill: SpillFile, rank: int, stream: StreamName, start: int = 0) -> None:
         self.rank, self.stream = rank, stream

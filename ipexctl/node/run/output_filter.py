@@ -1,7 +1,6 @@
-"""Chooses lines of the ranks' output: those that match a regular expression, and the last ones.
+"""Filters the ranks' output: lines that match a regular expression, and the last lines.
 
-Without a choice everything passes at once, also parts of lines. A note is counted and searched like any line, and stays
-a note. Memory and search time are bounded.
+A note is counted and searched like any line, and stays a note. Memory and search time are limited.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BLOCK = 64 << 10
 
 
 class OutputFilter:
-    """Without a pattern and a number of last lines, all output passes as it comes, also parts of lines."""
+    """Without a pattern and without `tail`, all output passes at once, even parts of lines."""
 
     def __init__(self, pattern: str, tail: int | None) -> None:
         self._pattern = compile_pattern(pattern) if pattern else None
@@ -45,7 +44,8 @@ class OutputFilter:
         return ()
 
     def caught_up(self, *, is_final: bool) -> Iterable[OutputPart]:
-        """The last lines of all output so far. With `is_final`, an unfinished line counts too."""
+        """The last lines of all output so far, at the end of the files. `is_final`: no more output will come, so an
+        unfinished line counts too."""
         rest: list[OutputPart] = []
         if is_final or self._pattern is None:
             rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(joined(parts))]
@@ -56,12 +56,12 @@ class OutputFilter:
         return merged(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
-        """Offset of the first byte neither chosen nor dropped yet, if the output was fed up to `end`."""
+        """Offset of the first byte that is neither passed on nor dropped yet, if the output was fed up to `end`."""
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
     def _whole_lines(self, chunk: Chunk) -> Chunk:
-        """The lines that this chunk completes, with their beginnings from earlier chunks."""
+        """The lines that this chunk completes, together with their beginnings in earlier chunks."""
         key = chunk.rank, chunk.stream
         parts = [*self._unfinished.pop(key, ()), chunk]
         size = sum(len(part.data) for part in parts)
@@ -77,7 +77,7 @@ class OutputFilter:
         return whole._replace(data=whole.data[:cut])
 
     def _chosen_note(self, note: Note) -> list[OutputPart]:
-        """The note, after an unfinished line before it, if they are chosen."""
+        """The unfinished line before the note and the note, each only if it matches."""
         parts = self._unfinished.pop((note.rank, note.stream), None)
         before = self._chosen_lines(joined(parts)) if parts else []
         return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
@@ -108,7 +108,6 @@ class OutputFilter:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Raises an AgentError."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
@@ -121,7 +120,7 @@ def _searched_text(line: bytes) -> str:
 
 def _on_alarm(*_: object) -> NoReturn:
     reason = f"the regular expression takes more than {GREP_SEARCH:g} s for a few lines"
-    raise AgentError(reason, "leave out repetitions of repetitions, such as (a+)+")
+    raise AgentError(reason, "avoid nested repetitions, such as (a+)+")
 
 
 def joined(parts: list[Chunk]) -> Chunk:
@@ -147,11 +146,11 @@ def merged(lines: list[OutputPart]) -> list[OutputPart]:
 
 
 def start_of_last_lines(path: str, count: int) -> int:
-    """Offset of the last `count` lines of a file, where an unfinished last line counts."""
+    """Offset at which the last `count` lines of a file begin. An unfinished last line counts."""
     try:
         with open(path, "rb") as file:
             start = size = file.seek(0, os.SEEK_END)
-            wanted = count + 1  # the end of the line before
+            wanted = count + 1  # one more newline ends the line before
             while start > 0:
                 begin = max(0, start - BLOCK)
                 file.seek(begin)

@@ -1,16 +1,15 @@
-"""Notes: lines that ipexctl puts into a rank's output, and the file `output.notes`, which says where they are.
+"""Notes: lines that ipexctl writes into a rank's output, and the file `output.notes`, which says where they are.
 
-A note is a line in the rank's file, so that a reader of the file sees a restart where it happened. Only its entry in
-`output.notes` makes it a note, never its text: whatever a script prints stays the script's line. An entry is the JSON
-of a note's frame: rank, stream, offset, line, kind and the kind's fields. It is written before its line, and withdrawn
-if there was no room for the line; a follower reads the entries after it has seen a file's length. If a full disk
-refuses an entry, it is written later, and until then the line looks like the rank's own. The kinds:
+Only an entry in `output.notes` makes a line a note, never its text, so a script can't print one. An entry is the JSON
+of a note's frame. It is written before its line, and withdrawn if the disk had no room for the line; a follower reads
+the entries after a file's length. If a full disk refuses an entry, it is written later, and until then the line looks
+like the rank's own. The kinds and their fields:
 
-restart      attempt, restarts, reason    begins the next attempt: in all files with output, and in rank 0's stderr
-checkpoint   text                         what an exchange of checkpoints does, in rank 0's stderr
-job-limit    job, seconds                 the job's time limit is near, in rank 0's stderr
-gap          bytes, host                  output is missing: the host's disk had no room
-not-started  host, reason                 the command could not be started, in its rank's stderr
+restart      attempt, restarts, reason    the next attempt begins; in all files with output, and in rank 0's stderr
+checkpoint   text                         a step of the checkpoint exchange; in rank 0's stderr
+job-limit    job, seconds                 the job's time limit is near; in rank 0's stderr
+gap          bytes, host                  output is missing because the host's disk was full
+not-started  host, reason                 the command could not be started; in the rank's stderr
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ READ_SIZE = 1 << 20
 _SENTENCES = {
     "restart": "restart {attempt} of {restarts} after: {reason}",
     "checkpoint": "{text}",
-    "job-limit": "Slurm job {job} ends in {seconds} s: ranks that handle SIGUSR1, else SIGTERM, have got that signal",
-    "gap": "{bytes} bytes are missing here: there was no room for them on {host}",
+    "job-limit": "Slurm job {job} ends in {seconds} s: ranks that handle SIGUSR1, or else SIGTERM, were sent it",
+    "gap": "{bytes} bytes are missing here, because the disk of {host} was full",
     "not-started": "{host}: {reason}",
 }
 _LINES = {
@@ -45,7 +44,7 @@ def note_line(kind: str, fields: Json) -> bytes:
 
 
 def note_sentence(note: Note) -> str:
-    """The note's text without a mark; for an unknown kind or fields, as of a newer version, its line."""
+    """The note's text without the mark; the complete line if a newer version wrote an unknown kind or field."""
     try:
         return _SENTENCES[note.kind].format(**note.fields)
     except (KeyError, IndexError, AttributeError, ValueError):
@@ -53,7 +52,7 @@ def note_sentence(note: Note) -> str:
 
 
 class NotesWriter:
-    """Appends entries. `withdraw` takes back the last one."""
+    """Appends entries; `withdraw` removes the last one."""
 
     def __init__(self, path: str) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -88,7 +87,7 @@ class NotesWriter:
 
 
 class NotesReader:
-    """Knows the notes of a run; `refresh` reads entries added since."""
+    """The notes of a run; `refresh` reads new entries."""
 
     def __init__(self, path: str) -> None:
         self._number = -1
@@ -109,7 +108,7 @@ class NotesReader:
                     note = decode_note(entry)
                     notes = self._notes.setdefault((note.rank, note.stream), [])
                     notes.append(note)
-                    notes.sort(key=_offset_of)  # an entry that was refused at first comes late
+                    notes.sort(key=_offset_of)  # an entry that was refused at first may come late
 
     def find_next(self, rank: int, stream: StreamName, offset: int) -> Note | None:
         notes = self._notes.get((rank, stream))
@@ -118,7 +117,7 @@ class NotesReader:
         return notes[0] if notes else None
 
     def end_of_last(self, rank: int, stream: StreamName, kind: str) -> int:
-        """End of the last note of that kind in a file; 0 without one."""
+        """Offset after a file's last note of that kind; 0 without one."""
         return max((note.end for note in self._notes.get((rank, stream), ()) if note.kind == kind), default=0)
 
 

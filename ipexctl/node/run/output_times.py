@@ -1,8 +1,6 @@
 """The file `output.times`: when node0 received which bytes of the ranks' output, so that it can be read in that order.
 
-An entry is the time (seconds since the epoch), the end of an output file by then, and the file's rank and stream. There
-are at most ten writes a second, so output between two writes has one time. An entry that a full disk refuses is written
-later, with a later time. A reader of a long file takes longer steps, because each entry becomes a frame.
+An entry is a time (seconds since the epoch), the size of an output file at that time, and the file's rank and stream.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from typing import Callable, Iterator, NamedTuple, Tuple
 from ipexctl.node.common.frames import SUFFIXES, StreamName
 
 WRITE_INTERVAL = 0.1
-"""Seconds between two writes: output in between has one time."""
+"""Seconds between two writes. Output between them gets the same time."""
 MAX_FRAMES = 50_000
-"""More entries than this are read in longer steps: each becomes a frame to the follower."""
+"""If the file has more entries, several are read as one, because each entry becomes a frame to the follower."""
 ENTRIES_READ = 8192
 _ENTRY = struct.Struct("!dQIc")
 _KINDS: dict[StreamName, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
@@ -32,7 +30,7 @@ class TimeEntry(NamedTuple):
 
 
 class TimesWriter:
-    """Collects how far files have grown. Times that a full disk refuses are written later, as later times."""
+    """Writes entries. If the disk is full, an entry is written later, with a later time."""
 
     def __init__(self, path: str) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -68,14 +66,14 @@ class TimesWriter:
 
 
 class TimesReader:
-    """Yields entries, oldest first, also new ones as the file grows. A run of an older version has none."""
+    """Yields entries, oldest first, including new ones as the file grows. A run of an older version has no file."""
 
     def __init__(
         self, path: str, files: int, *, exact: bool = False, on_read: Callable[[], None] | None = None
     ) -> None:
-        """`files`: number of output files to read. With `exact`, no step is longer than it was written.
+        """`files`: number of output files to read. `exact`: never read several entries as one.
 
-        `on_read` is called after entries are read and before they are passed on.
+        `on_read` is called after entries are read and before they are yielded.
         """
         self._on_read = on_read
         self.last: float | None = None
@@ -90,7 +88,7 @@ class TimesReader:
         return self._number >= 0
 
     def entries(self) -> Iterator[TimeEntry]:
-        """New entries, until the end of the file; of each file, the last one of each step."""
+        """Yield new entries until the end of the file: for each output file, the last entry of each step."""
         step: dict[OutputKey, TimeEntry] = {}
         began = 0.0
         while entries := self._read_entries(self._offset, ENTRIES_READ):

@@ -1,8 +1,7 @@
-"""Stack dumps of a rank's Python processes, and the notes they send when an exception ends them.
+"""Stack dumps of a rank's Python processes, and the notes that these processes send when an exception ends them.
 
-`rank_hooks.py` is the part in those processes. A stack comes from py-spy if the environment has it and it is permitted,
-else from the process itself, on an otherwise unused signal. Only prepared processes get that signal, which would end
-any other. `rank_machine.py` decides how long a dump may take.
+Stacks come from py-spy, if the environment has it and it is permitted, or from the process itself, on an otherwise
+unused signal (`rank_hooks.py`). Only processes with a handler get the signal, because it would kill others.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ if TYPE_CHECKING:
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
 SHARED_NAME, WAITS_FOR = "memfd:ipexctl-allreduce", 128
-"""As in `inrank/segment.py`: the memory for all-reduce, and the offset in it of 1 + the awaited rank's number."""
+"""As in `inrank/segment.py`: name of the all-reduce memory, and offset of 1 + the number of the awaited rank."""
 REPLY_TIME = 2.0
 SETTLE_TIME = 0.5
 """A dump counts as complete after this many seconds without new data."""
 PY_SPY_TIME = 4.0
 MAX_PROCESS_TEXT = 1 << 17
 MAX_RANK_TEXT = 1 << 20
-"""Maximum characters of the stacks of one process, and of one rank."""
+"""Most characters of the stacks of one process, and of one rank."""
 MAX_PROCESSES = 64
 Raised = Tuple[ProcessIdentity, int, str]
-"""A process that an uncaught exception is ending, its future exit code, and the words for it."""
+"""A process that an uncaught exception is ending, its future exit code, and a description of the exception."""
 
 
 class ProcessStacks:
-    """The stacks of one rank. `poll` returns its messages whenever `reader` is readable."""
+    """The stacks of one rank. Call `poll` whenever `reader` is readable."""
 
     def __init__(self, rundir: str, command: Sequence[str]) -> None:
         self.reader, self._writer = os.pipe()
@@ -70,7 +69,7 @@ class ProcessStacks:
         self._pid = pid
 
     def poll(self) -> tuple[list[Json], list[Raised]]:
-        """The stacks for the supervisor, and the exceptions that end processes of the command."""
+        """Messages with stacks for the supervisor, and exceptions that are ending processes of the command."""
         try:
             data = os.read(self.reader, 1 << 16)
         except BlockingIOError:
@@ -91,7 +90,7 @@ class ProcessStacks:
                 yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code) or 1, text
 
     def _is_of_command(self, pid: int) -> bool:
-        """True for the command, or a Python started by a shell script of it; not for a child of another Python."""
+        """True for the command itself, or a Python that its shell script started; not for a child of another Python."""
         for _ in range(64):
             if pid == self._pid:
                 return True
@@ -108,7 +107,7 @@ class ProcessStacks:
         self._start_dump()
 
     def _start_dump(self) -> None:
-        """Start one dump at a time; its result answers all requests until then."""
+        """Start a dump, unless one is running. It answers all requests made so far."""
         if self._requests and not self.is_dumping:
             self.is_dumping = True
             ids, self._requests = self._requests, []
@@ -141,7 +140,7 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
     entries = [new_entry(stat) for stat in pythons[:MAX_PROCESSES] or stats[:1]]
     if not pythons:
         for entry in entries:
-            entry["why"] = f"{entry['name'] or 'it'} is no Python"
+            entry["why"] = f"{entry['name'] or 'it'} is not a Python process"
         return entries
     countdown = Countdown(PY_SPY_TIME)
     for entry in entries if spy else ():
@@ -165,7 +164,7 @@ def new_entry(stat: ProcessStat) -> Json:
 
 
 def awaited_rank(pid: int) -> int | None:
-    """The rank that a process waits for during all-reduce in shared memory; None if it waits for none."""
+    """The rank that a process waits for in the shared-memory all-reduce; None if it waits for none."""
     try:
         path = find_descriptor(pid, SHARED_NAME)
         if not path:
@@ -179,7 +178,7 @@ def awaited_rank(pid: int) -> int | None:
 
 
 def find_descriptor(pid: int, name: str) -> str:
-    """Path of a process's open file with that name, or empty."""
+    """Path in /proc of a process's open file whose name contains `name`; empty if there is none."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
         with contextlib.suppress(OSError):
@@ -210,7 +209,7 @@ class SignalDump:
         self.silence = Stopwatch()
 
     def is_complete(self) -> bool:
-        """True once the main thread has been written, which comes last and ends with the script's frame."""
+        """True once the main thread's stack is written. It comes last and ends with the script's frame."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
@@ -238,7 +237,7 @@ def dump_with_signal(entries: list[Json]) -> None:
                 if inode in seen:
                     why = "it shares its parent's file"
                 elif is_in_mask(entry["pid"], "ShdPnd", SIGNAL):
-                    why = "it hasn't answered since it was asked before"
+                    why = "it has not answered an earlier request"
                 else:
                     seen.add(inode)
                     os.kill(entry["pid"], SIGNAL)
@@ -257,13 +256,13 @@ def dump_with_signal(entries: list[Json]) -> None:
 
 
 def find_dump_file(pid: int) -> tuple[str, str]:
-    """Why the process must not get the signal, or the file that it would write to."""
+    """Why the process must not get the signal (or empty), and the file to which it would write."""
     if not is_caught(pid, SIGNAL):
-        return "its Python is not prepared for being asked (python -I, -E or -S, or on its way out)", ""
+        return "its Python has no hook for stacks (python -I, -E or -S, or it is exiting)", ""
     try:
         path = find_descriptor(pid, NAME)
         if path:
             return "", path
     except OSError as error:
         return f"its descriptors can't be read: {error.strerror}", ""
-    return "it has closed the file its stacks go to", ""
+    return "it has closed the file for its stacks", ""

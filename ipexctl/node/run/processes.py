@@ -1,8 +1,8 @@
-"""The processes of a rank: binds them to cores, sets their niceness, measures them, and ends all of them and no others.
+"""The processes of a rank: binds them to cores, sets their niceness, measures them, and ends them.
 
-A host that lacks what was planned gets a note, not a failure. Processes are never found by name: they are descendants
-of the wrapper, which adopts orphans, or of the command's session. None outlives the rank: if the wrapper is killed, the
-kernel kills the command with it, and `Guard`, its own process, the rest of the session.
+If a host lacks what was planned, the run gets a note and does not fail. Processes are never found by name: they are
+descendants of the wrapper, which adopts orphans, or belong to the command's session. No process outlives the rank: if
+the wrapper is killed, the kernel kills the command, and `Guard` the rest of its session.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 
 def _set_memory(nodes: list[int]) -> str:
-    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text."""
+    """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text, or an empty one."""
     machine = os.uname().machine
     number = _SET_MEMPOLICY.get(machine)
     if number is None:
@@ -60,7 +60,8 @@ def _set_memory(nodes: list[int]) -> str:
 
 @contextlib.contextmanager
 def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
-    """Processes started inside inherit the planned cores, memory and policy; differences are added to `mismatches`."""
+    """Processes started in this context inherit the planned cores, memory and policy. What can't be set is added to
+    `mismatches`."""
     before = os.sched_getaffinity(0)
     batch = False
     cores, nodes = set(plan.cores), list(plan.memory)
@@ -68,7 +69,7 @@ def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
         try:
             os.sched_setaffinity(0, cores)
         except (OSError, ValueError, OverflowError):
-            mismatches.append(f"none of the planned cores {_list(cores)} may be used here; it runs on {_list(before)}")
+            mismatches.append(f"the planned cores {_list(cores)} may not be used here; it runs on {_list(before)}")
         else:
             got = os.sched_getaffinity(0)
             if got != cores:
@@ -79,11 +80,11 @@ def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
             mismatches.append(wrong)
     if plan.batch:
         try:
-            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another policy was chosen for the whole run
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else the user chose a policy for the whole run
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
                 batch = True
         except OSError as error:
-            mismatches.append(f"its threads interrupt each other, as SCHED_BATCH is refused here: {error.strerror}")
+            mismatches.append(f"SCHED_BATCH can't be set here, so its threads interrupt each other: {error.strerror}")
     try:
         yield
     finally:
@@ -97,16 +98,16 @@ def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
 
 
 def prepare_child(nice: int, limits: ProcessLimits) -> Callable[[], None]:
-    """A preexec_fn for a rank's command: settings that the wrapper itself must not have.
+    """Return a preexec_fn for a rank's command. It makes settings that the wrapper itself must not have.
 
-    An account may raise its niceness and never lower it again: the wrapper would answer the supervisor late. With the
-    limits of a setup file the wrapper might fail, so the child sets these last.
+    An account can raise its niceness but never lower it again, and a nice wrapper would answer the supervisor late.
+    With a setup file's limits the wrapper might fail; the child sets them last.
     """
     die_with_wrapper = end_with_parent(signal.SIGKILL)
 
     def prepare() -> None:
         die_with_wrapper()
-        if nice > os.getpriority(os.PRIO_PROCESS, 0):  # a login may have a higher one
+        if nice > os.getpriority(os.PRIO_PROCESS, 0):  # the login may already be nicer
             os.setpriority(os.PRIO_PROCESS, 0, nice)
         limits.apply()
 
@@ -118,7 +119,7 @@ def _list(cores: Any) -> str:
 
 
 def process_state(pid: int) -> tuple[str | None, str | None]:
-    """State of a process (R, S, D …), and the kernel function it waits in, if known."""
+    """State of a process (R, S, D …), and the kernel function in which it sleeps; None if unknown."""
     try:
         return read_stat(pid).state, waiting_in(pid) or None
     except OSError:
@@ -131,7 +132,7 @@ def waiting_in(pid: int) -> str:
 
 
 def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
-    """Living descendants of a process, children after their parents, except one child and its descendants."""
+    """Running descendants of a process, parents before children, without `except_pid` and its descendants."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
         if stat.pid != except_pid:
@@ -143,7 +144,7 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
 
 
 def has_children(except_pid: int) -> bool:
-    """True if this process has another child (orphaned descendants count), or if the kernel has no such files."""
+    """True if this process has another child, which may be an adopted orphan, or if the kernel does not list children."""
     children: list[str] = []
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -163,10 +164,8 @@ def signal_descendants(number: int, except_pid: int) -> list[int]:
 
 
 def signal_handlers(pid: int, number: int) -> bool:
-    """Send a signal to a process or, if it has no handler, to its nearest descendants that have one.
-
-    Without a handler, most signals end a process. A forked worker has its parent's handler.
-    """
+    """Send a signal to a process or, if it has no handler, to its nearest descendants with one; returns whether there
+    was a handler. Without one, most signals kill a process. A forked worker inherits its parent's handler."""
     if is_caught(pid, number):
         with contextlib.suppress(OSError):
             os.kill(pid, number)
@@ -176,12 +175,12 @@ def signal_handlers(pid: int, number: int) -> bool:
 
 
 def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
-    if not has_children(except_pid):  # reading all processes of a node with many ranks takes long
+    if not has_children(except_pid):  # reading all processes is slow on a node with many ranks
         return []
-    whole, is_term = Countdown(grace + 1.0), Countdown(grace)
+    all_time, is_term = Countdown(grace + 1.0), Countdown(grace)
     victims = signal_descendants(signal.SIGTERM, except_pid)
     left = len(victims)
-    while left and not whole.is_over:
+    while left and not all_time.is_over:
         time.sleep(0.02)
         list(reap())
         if not is_term.is_over:
@@ -193,7 +192,7 @@ def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
 
 
 def reap() -> Iterator[tuple[int, int, int]]:
-    """Exited children, including orphans of the command: pid, status, and peak memory in bytes."""
+    """Yield pid, status and peak memory in bytes of exited children, including adopted orphans."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -212,7 +211,7 @@ class Usage:
         self._since = Stopwatch()
 
     def now(self) -> tuple[float, int]:
-        """Percent of one core since the last call, and current bytes."""
+        """CPU use since the last call, in percent of one core, and current memory in bytes."""
         seconds, rss, left = 0.0, 0, [self._pid]
         self.pids = set()
         while left:
@@ -231,16 +230,16 @@ class Usage:
 
 
 class OpenmpFiles:
-    """Files in /dev/shm by which Intel's OpenMP registers the processes of one rank.
+    """Removes files in /dev/shm with which Intel's OpenMP registers the processes of one rank.
 
-    libiomp5 leaves the file of a killed process, and of every worker of a data loader.
+    libiomp5 leaves behind the files of killed processes and of all DataLoader workers.
     """
 
     def __init__(self) -> None:
         self._pids: set[int] = set()
 
     def update(self, pids: Collection[int]) -> None:
-        """`pids`: the rank's current processes. Files of earlier ones that have exited are removed."""
+        """Remove the files of processes that have exited. `pids`: the rank's current processes."""
         ended = {pid for pid in self._pids if pid not in pids and not is_running(pid)}
         self._pids = (self._pids | set(pids)) - ended
         for pid in ended:

@@ -1,12 +1,10 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
 mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`. LOCAL is the supervisor's
-address for ranks on node0; plan.json lies next to job.json, which has the secrets. Without an mpirun that numbers the
-ranks, the number comes before the addresses (`rank_wrappers.py`). `messages.py` has its messages.
+address for ranks on node0. Without mpirun, the rank's number comes before the addresses (`rank_wrappers.py`).
 
-This is the loop, which waits for sockets, pipes, signals and the time; `rank_machine.py` decides. No byte is dropped
-while a supervisor can take it, and a decision is carried out before the next event. Exit code: the command's (128+N for
-signal N), 111 if the rank can't start, 112 if the supervisor is lost.
+This module is the loop, which waits for sockets, pipes, signals and time; `rank_machine.py` decides. Exit code: the
+command's (128+N for signal N), 111 if the rank can't start, 112 if the supervisor is lost.
 """
 
 from __future__ import annotations
@@ -54,11 +52,11 @@ class CommandWatch:
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid, time.monotonic())
         self._memory = 0
-        """Of the command and its processes, at the last measurement."""
+        """Bytes of the command and its children at the last measurement."""
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the command at the last measurement; the command itself comes first."""
+        """The command, then its other processes at the last measurement."""
         return [self._pid, *(self._usage.pids - {self._pid})]
 
     def measure(self) -> tuple[float, int]:
@@ -71,12 +69,12 @@ class CommandWatch:
         self._oom.update(now)
 
     def find_kill(self, memory: int) -> Json | None:
-        """The kernel's out-of-memory kill, if there was one. `memory`: the command's own peak, in bytes."""
+        """The kernel's out-of-memory kill, or None. `memory`: the command's own peak, in bytes."""
         kill = self._oom.find_kill(time.monotonic())
         return kill and {**kill, "memory": max(memory, self._memory) or None}
 
     def remove_files(self, ended: Collection[int]) -> None:
-        """Remove files of these processes, then of all that have exited."""
+        """Remove the OpenMP files of these processes and of all that have exited."""
         self._openmp_files.update(ended)
         self._openmp_files.update(())
 
@@ -134,7 +132,7 @@ class Rank:
         if self.state.owns_job_file:
             remove_file(self.path)
         if self.state.is_lost:
-            self.end_job()  # before a line for a pipe that may be closed by now
+            self.end_job()  # first, because printing may fail: stderr may be closed by now
             print_error(f"the supervisor was lost ({self.state.lost_why}), so rank {self.rank} was ended")
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
             from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
@@ -143,7 +141,8 @@ class Rank:
         return self.state.exit_code
 
     def end_job(self) -> None:
-        """Let this rank end a job without node0, unless a signal does: the queue may leave it to its other nodes."""
+        """End a job that lost node0, if this rank is one of those that do. The queue may keep such a job running.
+        Signals end this process as usual meanwhile."""
         from ipexctl.node.run import run_job  # few ranks lose their supervisor
 
         if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.plan, self.rank):
@@ -152,7 +151,7 @@ class Rank:
             run_job.end_orphaned_job(self.plan.rundir)
 
     def apply(self, step: Step) -> None:
-        """Take the next state, then act: an action may cause an event."""
+        """Set the next state first, then act, because an action may cause an event."""
         self.state, commands = step
         for command in commands:
             if isinstance(command, Act):
@@ -209,7 +208,7 @@ class Rank:
         self.apply(self.state.on_welcome(welcome, time.monotonic()))
 
     def handle_message(self, message: Json) -> None:
-        """Handle messages about output and files; the state decides about the rest."""
+        """Handle messages about output and files; pass all others to the state machine."""
         kind = message.get("t")
         if kind == "ack":
             for stream in self.streams:
@@ -340,15 +339,15 @@ class Rank:
         self.apply(self.state.on_started(self.child.pid, tuple(mismatches), now))
 
     def start_child(self, mismatches: list[str]) -> subprocess.Popen[bytes]:
-        """Raises a RankStartError, a SetupError or another OSError."""
+        """Start the command. Raises a RankStartError, a SetupError or another OSError."""
         planned = Master(self.plan.master_addr, self.plan.master_port)
         master = Master(**self.welcome["master"]) if "master" in self.welcome else planned
         setup = rank_env.environment(self.plan, self.rank, self.job.secrets, master, self.state.attempt or 0)
         mismatches += setup.refused
         environ = self.meter.prepare(self.stacks.prepare(setup.environ))
-        with contextlib.suppress(OSError):  # start even on a full disk; a script that needs the directory says so
+        with contextlib.suppress(OSError):  # on a full disk, the command starts anyway
             make_private_directory(rank_env.results_directory(self.plan))
-        self.client.contact = self.client.contact.after_work(time.monotonic())  # a setup file takes time
+        self.client.contact = self.client.contact.after_work(time.monotonic())  # sourcing a setup file takes time
         with processes.bound(self.own, mismatches):
             return subprocess.Popen(
                 command_of(self.plan, self.own.local_rank),
@@ -357,7 +356,7 @@ class Rank:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                close_fds=False,  # the MPI library looks for descriptors that mpirun opened for it
+                close_fds=False,  # the MPI library uses descriptors that mpirun opened
                 start_new_session=True,
                 preexec_fn=processes.prepare_child(self.nice, setup.process),
             )
@@ -392,7 +391,7 @@ class Rank:
         self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None))
 
     def clean_up(self) -> None:
-        """End the remaining processes of the command, then read its streams to the end."""
+        """Kill the command's remaining processes, then read its output to the end."""
         ended = processes.end_descendants(self.guard.pid)
         if self.watch is not None:
             self.watch.remove_files(ended)
@@ -412,7 +411,7 @@ class Rank:
         self.client.send_message("beat", ends=self.ends(), **figures)
 
     def send_windows(self) -> None:
-        """Send what the meter measured before the exit: it belongs to this attempt."""
+        """Send the meter's windows."""
         if self.client.contact.is_up:
             for kind, fields in self.meter.take():
                 self.client.send_message(kind, **fields)
@@ -432,7 +431,7 @@ class Rank:
 
 
 def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredHost | None:
-    """For the lowest rank of its host, which makes the host's notes."""
+    """What the lowest rank of a host measures for the host; None for other ranks."""
     host = host_of(plan, rank)
     if rank != host.ranks[0].rank:
         return None
@@ -441,7 +440,7 @@ def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredH
 
 
 def print_error(text: str, detail: Detail | None = None) -> None:
-    """Write to stderr, which is mpirun's log: the only way to report anything before the supervisor is connected."""
+    """Write to stderr, which goes to mpirun's log. Before the supervisor is connected, that is the only way to report."""
     sys.stderr.write(f"ipexctl: {socket.gethostname()}: {text}\n")
     if detail is not None:
         sys.stderr.write(f"{DETAIL_MARK}{json.dumps(detail._asdict())}\n")
@@ -454,7 +453,7 @@ def main(path: str) -> int:
         plan = read_plan(read_json_file(f"{job.rundir}/plan.json"), job.here)
         plan = for_hosts(plan, job.hosts) if job.hosts else plan
         *words, local, address, port = sys.argv[3:]
-        # On another host than node0, a stranger could listen at the local name.
+        # Only on node0: elsewhere, another account could listen at the local name.
         addresses = [(local, 0)] if is_of_this_machine(address) else []
         rank = rank_env.find_rank(plan, job, *words)
         code = Rank(plan, job, path, rank, (*addresses, (address, int(port)))).run()

@@ -1,6 +1,6 @@
-"""The part of a rank in the exchange of checkpoints: a separate process, in the lowest rank of each store.
+"""Starts the checkpoint-exchange process (`node/files/checkpoint.py`) from the lowest rank of each store.
 
-`node/files/checkpoint.py` is that process. It reports a failure itself, if it can reach the supervisor.
+The process reports a failure itself if it can reach the supervisor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointProcess:
-    """The process, until `read_problem` handles its exit."""
+    """A running checkpoint-exchange process. Once it exits, call `read_problem`."""
 
     def __init__(self, plan: Plan, rank: int, address: str, port: int, token: str) -> None:
         below = os.path.relpath(plan.cwd, os.path.join(plan.home, "code"))
@@ -42,7 +42,7 @@ class CheckpointProcess:
             preexec_fn=end_with_parent(signal.SIGTERM),
         )
         assert self._process.stdin is not None
-        # If it has already exited, its status and output show that.
+        # If the process has already exited, `read_problem` tells why.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(json.dumps(request).encode() + b"\n")
 
@@ -54,7 +54,7 @@ class CheckpointProcess:
         os.kill(self.pid, signal.SIGTERM)
 
     def read_problem(self, status: int) -> str:
-        """Why it failed, from its output; empty if it did not. `status` is waitpid's."""
+        """Why the process failed, from its output; empty if it did not. `status`: as from waitpid."""
         assert self._process.stderr is not None
         with self._process.stderr as stderr:
             lines = stderr.read().decode(errors="replace").splitlines()
@@ -62,4 +62,4 @@ class CheckpointProcess:
             return ""
         is_killed = os.WIFSIGNALED(status)
         ended = f"was ended by signal {os.WTERMSIG(status)}" if is_killed else "failed without a message"
-        return lines[-1] if lines else f"its exchange of checkpoints {ended}"
+        return lines[-1] if lines else f"its checkpoint exchange {ended}"

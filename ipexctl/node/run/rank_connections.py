@@ -1,8 +1,7 @@
-"""The supervisor's connections to the ranks: their messages, their output, and connections that break.
+"""The supervisor's connections to the ranks: messages, output, and connections that break.
 
-`common/listener.py` keeps strangers out. Output is acknowledged once it is written; an unreadable message closes only
-its connection. Starters of hosts use the same port; `starter_connections.py` takes those over. `machine.py` decides
-which wrapper has a rank, and when a rank is lost.
+Output is acknowledged once it is written. An unreadable message closes only its own connection. Host starters use the
+same port (`starter_connections.py`). `machine.py` decides which wrapper may connect as a rank, and when a rank is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18
-"""Acknowledge a rank's output after this many bytes, in addition to the answers to its messages every four seconds."""
+"""A rank's output is acknowledged after this many bytes, and in the answer to each of the rank's beats."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 
 
@@ -46,7 +45,7 @@ class RankConnection:
         self.printed_at: dict[str, float] = {}
         self.has_exited = False
         self.ends: messages.Ends = {}
-        """As last reported."""
+        """As the rank last reported them."""
         self.acknowledged = 0
         """Bytes of both streams in the last acknowledgement."""
         self.windows.begin_attempt()
@@ -59,12 +58,12 @@ class RankConnection:
         return any(sink.full for sink in self.sinks.values())
 
     def accept_output(self) -> None:
-        """Accept output again once the rank has rewound: chunks sent before that would look like a gap."""
+        """Accept output again, once the rank has rewound. Chunks sent before that would look like a gap."""
         for sink in self.sinks.values():
             sink.full = False
 
     def close_files(self) -> dict[str, str]:
-        """Stream → why some of its output is lost: NFS may report only here that the disk or the quota is full."""
+        """Close the files; returns stream → why output is lost. NFS may report only now that the disk is full."""
         lost = {}
         for name, sink in self.sinks.items():
             try:
@@ -75,7 +74,7 @@ class RankConnection:
         return lost
 
     def end_output(self, ends: messages.Ends) -> None:
-        """No more output comes; what is missing before these ends is lost."""
+        """No more output comes. What is missing before `ends` is lost."""
         for name, sink in self.sinks.items():
             sink.end(ends.get(name, 0))
 
@@ -99,7 +98,7 @@ class RankConnections:
         owner: ConnectionOwner,
         starters: Mapping[str, frozenset[int]],
     ) -> None:
-        """`starters`: hosts with a starter → their ranks."""
+        """`starters`: host with a starter → its ranks."""
         self.all: dict[int, RankConnection] = {}
         self.starters = StarterConnections(starters, owner)
         self.listener = Listener(listeners, token, RANKS, self._on_client)
@@ -134,7 +133,7 @@ class RankConnections:
             self.written_at = now
         for peer in self._with_new_output.values():
             is_much = sum(peer.offsets().values()) - peer.acknowledged >= ACKNOWLEDGE_SIZE
-            if is_much or peer.has_exited:  # an ended rank waits for it
+            if is_much or peer.has_exited:  # a rank that has exited waits for the acknowledgement
                 self.acknowledge(peer)
         self._with_new_output.clear()
         for link in self._peers_to_write():
@@ -167,7 +166,7 @@ class RankConnections:
             self._forget(peer.link)
 
     def drop_all(self) -> None:
-        """Drop all connections, so that no message of this attempt counts for the next one."""
+        """Drop all connections, so that messages of this attempt can't reach the next."""
         self.listener.drop_all()
         for link in list(self._peers):
             self._forget(link)
@@ -214,7 +213,7 @@ class RankConnections:
             self._owner.on_event(OutputRefused())
 
     def _on_client(self, link: Link, handshake: ServerHandshake, fields: Json) -> None:
-        """Take over the connection of a rank, which may replace its broken one."""
+        """Take over a rank's connection. It replaces an older one of the same rank."""
         hello = messages.read_hello(fields)
         if isinstance(hello, messages.StarterHello):
             self.starters.accept(link, handshake, hello)
@@ -226,7 +225,7 @@ class RankConnections:
         if not self._owner.may_connect(hello):
             self._send_welcome(link, peer, handshake, stop=True)
             link.flush()
-            raise ConnectionBroken("another wrapper process has this rank")
+            raise ConnectionBroken("another wrapper process is connected as this rank")
         if peer.link is not None:
             self._drop(peer.link)
         self._peers[link] = peer
@@ -246,7 +245,7 @@ class RankConnections:
             self._owner.on_event(Disconnected(peer.rank, link.last_received, closed_by_peer))
 
     def _forget(self, link: Link) -> RankConnection | None:
-        """Close a connection; return its rank, if it has no other one."""
+        """Close a connection; returns its rank, or None if the rank has a newer connection."""
         link.close()
         peer = self._peers.pop(link, None)
         if peer is None or peer.link is not link:

@@ -1,6 +1,6 @@
-"""The number of a rank, as set by mpirun or srun, the environment of its command, and the disks that it writes to.
+"""The number that mpirun or srun gave a rank, the environment of its command, and the disks that it writes to.
 
-A rank has torchrun's variables; what another launcher or an outer MPI left behind is removed first.
+A rank gets torchrun's variables. Variables that another launcher or an outer MPI left behind are removed first.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MPI_PREFIXES = (
     *("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_"),
     *TASK_OF_SLURM,
 )
-"""Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
+"""Removed without a backend: from these, scripts read a rank and a world size, and would wait for the other ranks."""
 PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_FP32_MATH", "IPEXCTL_METER")
-"""Variables that only a plan or the wrapper sets. From a login or another run, they ask for files that this run lacks.
-"""
+"""Variables that only a plan or the wrapper sets. Inherited from a login or another run, they would ask for files that
+this run does not have."""
 _FULL = 1 << 20
-"""Bytes: no checkpoint fits in less, and a truncated file left no more."""
+"""A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""
 
 
 WRONG_MPI = Detail("wrong-mpi")
-"""This mpirun gave the ranks no number, or other numbers than the plan."""
+"""mpirun gave the ranks no numbers, or other numbers than the plan's."""
 
 
 class RankStartError(Exception):
-    """This rank can't start. The text is for people, the detail for programs."""
+    """Raised if this rank can't start. The text is for people, the detail for programs."""
 
     def __init__(self, text: str, detail: Detail | None = None) -> None:
         super().__init__(text)
@@ -46,12 +46,12 @@ class RankStartError(Exception):
 
 
 def ranks_here(plan: Plan, job: StoreJob) -> tuple[int, ...]:
-    """The ranks of the hosts that share the job."""
+    """Ranks on the hosts that share the job file."""
     return tuple(rank.rank for rank in plan.ranks if rank.host in job.here)
 
 
 def find_rank(plan: Plan, job: StoreJob, given: str = "") -> int:
-    """`given`: its number, if no mpirun sets it."""
+    """The number of this rank. `given`: the number if no mpirun sets it, else empty."""
     here = ranks_here(plan, job)
     if given and int(given) in here:
         return int(given)
@@ -62,19 +62,19 @@ def find_rank(plan: Plan, job: StoreJob, given: str = "") -> int:
         raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned", WRONG_MPI)
     size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
     if size is not None and int(size) != plan.world_size:
-        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {plan.world_size}", WRONG_MPI)
+        raise RankStartError(f"mpirun started {size} ranks; the plan has {plan.world_size}", WRONG_MPI)
     return int(number)
 
 
 def results_directory(plan: Plan) -> str:
-    """This host's directory for the run's results, which no retention removes."""
+    """This host's directory for the run's results. It stays when old runs are removed."""
     return os.path.join(plan.home, "results", plan.id)
 
 
 def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
-    """First full filesystem among those a rank writes to, its own directory first."""
+    """The first full filesystem among those that a rank writes to, starting with its working directory."""
     temporary = variables_of(plan, rank, secrets)[0].get("TMPDIR") or "/tmp"  # noqa: S108
-    is_root = os.geteuid() == 0  # a part may be reserved for root
+    is_root = os.geteuid() == 0  # root may use reserved space
     for path in (plan.cwd, results_directory(plan), plan.rundir, temporary):
         try:
             status = os.statvfs(path)
@@ -82,18 +82,19 @@ def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDis
             continue
         free = (status.f_bfree if is_root else status.f_bavail) * status.f_frsize
         no_files = status.f_files > 0 and (status.f_ffree if is_root else status.f_favail) == 0
-        is_read_only = status.f_flag & os.ST_RDONLY  # an image never has room
+        is_read_only = status.f_flag & os.ST_RDONLY  # a mounted image is always full
         if status.f_blocks and not is_read_only and (free < _FULL or no_files):
             return FullDisk(path, free, status.f_blocks * status.f_frsize, no_files and free >= _FULL)
     return None
 
 
 def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Master, attempt: int) -> SetupResult:
-    """mpirun's environment without other launchers' variables, with the plan's and the setup file's. Raises OSError."""
+    """A rank's environment: mpirun's, without other launchers' variables, with the setup file's and the plan's. Raises
+    an OSError."""
     variables, prepended = variables_of(plan, rank, secrets)
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
-    environ.update(account_variables())  # mpirun passes on the values of node0
+    environ.update(account_variables())  # mpirun passes on node0's values
     setup = SetupResult(environ)
     if plan.setup:
         setup = source_setup(plan.setup, environ)
@@ -125,7 +126,7 @@ def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Maste
 
 
 def elastic_variables(plan: Plan, rank: int, attempt: int) -> dict[str, str]:
-    """What torchrun sets besides. Without TORCHELASTIC_RUN_ID, Lightning starts its own ranks, and they hang."""
+    """Further variables of torchrun. Without TORCHELASTIC_RUN_ID, Lightning starts ranks of its own, which hang."""
     number = str(plan.hosts.index(host_of(plan, rank)))
     return {
         "GROUP_RANK": number,

@@ -1,15 +1,15 @@
-"""Hooks of each Python of a rank: stack dumps on a signal, notes of uncaught errors, a wait for gloo at the exit.
+"""Hooks in each Python process of a rank: stack dumps on a signal, notes of uncaught errors, a wait for gloo at exit.
 
-`sitecustomize.py` imports it as `ipexctl_shim`, from a directory that is first on PYTHONPATH. It prints nothing, and
-costs a millisecond.
+`sitecustomize.py` imports this module as `ipexctl_shim`, from a directory that is first on PYTHONPATH. That takes one
+millisecond and prints nothing.
 
-SIGNAL              write all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
+SIGNAL              writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
 $IPEXCTL_ALLREDUCE  `shared` or `auto`: the first DDP model imports `ipexctl_inrank` from the same directory
-$IPEXCTL_WIRE       how gradients go between hosts: likewise
-$IPEXCTL_FP32_MATH  `bf16`: `import torch` lets it multiply fp32 matrices with bf16 inputs
-$IPEXCTL_METER      path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
+$IPEXCTL_WIRE       how hosts send gradients: the first DDP model imports `ipexctl_inrank`
+$IPEXCTL_FP32_MATH  `bf16`: after `import torch`, torch multiplies fp32 matrices with bf16 inputs
+$IPEXCTL_METER      path of the step meter's ring: `import torch` imports `ipexctl_inrank`
 $IPEXCTL_NOTES      `NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught exception
-                    or a sys.exit with a code other than 0; children without the pipe write none
+                    or a sys.exit with a code other than 0; children without the pipe write nothing
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIGNAL = 61
-"""SIGRTMAX-3 of Linux, ignored by default here."""
+"""SIGRTMAX-3 on Linux."""
 NUMBERS = range(249, 199, -1)
-"""Descriptors that are usually free, and that no library uses."""
+"""Descriptors that are usually free and that no library uses."""
 NAME = "ipexctl-stacks"
 GLOO_THREAD = b"pt_gloo_runloop\n"
 """Name of the threads in which PyTorch runs gloo's collectives."""
 GLOO_LIMIT = 1.0
-"""Seconds that the exit waits for them."""
+"""Seconds that the exit waits for gloo's threads."""
 DDP_MODULE = "torch.nn.parallel.distributed"
 METERED = {
     "torch.optim.optimizer": "watch_optimizers",
     "torch.utils.data.dataloader": "watch_loaders",
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }
-"""Module → the function of `ipexctl_inrank.meter` to call once the module has run."""
+"""Module → function in `ipexctl_inrank.meter` to call once the module is imported."""
 FP32_MATH = "IPEXCTL_FP32_MATH"
 OLDEST_ROUNDING = (2, 3)
-"""The oldest torch whose "medium" precision is also for CPUs (pytorch#116015)."""
+"""The oldest torch whose "medium" precision also works on CPUs (pytorch#116015)."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
-"""The run's directory of hooks, which has the package."""
+"""The run's directory with this module and the package."""
 
 
 def begin() -> None:
-    # The hook for gloo is registered first, so that it runs last.
+    # The gloo hook is registered first, so that it runs last.
     for install in (
         install_gloo_wait,
         install_stack_dumps,
@@ -68,7 +68,7 @@ def begin() -> None:
             ValueError,
             RuntimeError,
             AttributeError,
-        ):  # a sandbox or an embedded Python runs without this hook
+        ):  # a sandbox or an embedded Python, which runs without this hook
             continue
 
 
@@ -77,10 +77,10 @@ def install_gloo_wait() -> None:
 
 
 def wait_for_gloo() -> None:
-    """Wait until gloo's threads are idle, or they abort the process.
+    """Wait until gloo's threads are idle, because otherwise they can abort the process at exit.
 
-    Such a thread takes the GIL to release the tensors of its last collective. While the interpreter is finalized,
-    Python ends the thread instead, inside a C++ destructor: "terminate called without an active exception".
+    A gloo thread takes the GIL to release the tensors of its last collective. While the interpreter is finalized,
+    Python ends the thread there, inside a C++ destructor: "terminate called without an active exception".
     """
     if "torch" not in sys.modules:
         return
@@ -90,7 +90,7 @@ def wait_for_gloo() -> None:
     threads = [path for path in threads if read_bytes(f"{path}/comm") == GLOO_THREAD]
     until, idle = monotonic() + GLOO_LIMIT, 0
     while threads and idle < 2 and monotonic() < until:
-        sleep(0.001)  # without the GIL: a thread that waits for it takes it now, or is seen as running
+        sleep(0.001)  # releases the GIL: a thread that waits for it can take it, and then counts as running
         idle = idle + 1 if all(is_asleep(path) for path in threads) else 0
 
 
@@ -112,14 +112,14 @@ def read_bytes(path: str) -> bytes:
 
 
 def install_stack_dumps() -> None:
-    """Write all threads' stacks on the signal, and to stderr if the process crashes."""
+    """Write all threads' stacks on SIGNAL, and to stderr if the process crashes."""
     if not faulthandler.is_enabled() and sys.stderr is not None:
         faulthandler.enable(2)
     number = move_descriptor(unnamed_file())
     inode = os.fstat(number).st_ino
 
     def renew() -> None:
-        """Give a forked child its own file, or its stacks would mix with its parent's."""
+        """Give a forked child its own file, so that its stacks do not mix with its parent's."""
         nonlocal inode
         try:
             if os.fstat(number).st_ino == inode:
@@ -130,7 +130,7 @@ def install_stack_dumps() -> None:
         except OSError:
             return
 
-    # The default action kills: a signal after the interpreter has removed its handler must do nothing.
+    # The signal's default action kills, also at exit, once the interpreter has removed its handler. So it is ignored.
     _signal.signal(SIGNAL, _signal.SIG_IGN)
     faulthandler.register(SIGNAL, file=number, all_threads=True)
     os.register_at_fork(after_in_child=renew)
@@ -196,7 +196,7 @@ def install_notes() -> None:
 
 
 def install_ddp() -> None:
-    """Let each DDP model ask all ranks whether our code may add its gradients up, and measure its gradients."""
+    """Have each DDP model agree with all ranks whether our code may sum its gradients, and measure its gradients."""
     if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
@@ -218,11 +218,11 @@ def install_meter() -> None:
 
 
 def start_meter(module: Any) -> None:
-    """Let the meter watch that module. If it can't, the script trains without it, and nothing is reported here."""
+    """Let the meter watch the module. If that fails, the script trains without the meter, and nothing is printed."""
     try:
         watch = getattr(load_in_rank("meter"), METERED[module.__name__])
         watch(module)
-    except Exception:  # noqa: BLE001  # the throughput is missing then, and nothing else
+    except Exception:  # noqa: BLE001  # only the throughput is missing then
         return
 
 
@@ -278,7 +278,7 @@ _actions: dict[str, Any] = {}
 
 
 class ModuleFinder:
-    """Finds a few modules as Python does, each once, and calls an action after a module has run."""
+    """Finds a few modules as Python does, and calls an action once after each is imported."""
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
@@ -296,7 +296,7 @@ class ModuleFinder:
             return spec
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module  # this function hides the class's
+            del loader.exec_module  # uncovers the class's method
             run(module)
             action(module)
 
@@ -324,7 +324,7 @@ def wrap_constructor(model_class: Any) -> None:
 
 
 def load_attach() -> Any:
-    """The function of the run's `ipexctl_inrank` for a new model; if it can't be imported, all ranks do without it."""
+    """The function of the run's `ipexctl_inrank` for a new model. If it can't be imported, all ranks do without it."""
     try:
         return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
@@ -355,7 +355,7 @@ def load_in_rank(name: str) -> Any:
 
 
 def is_pipe(number: int, inode: int) -> bool:
-    """True if that descriptor is still the pipe, not another file with its number."""
+    """True if the descriptor is still the pipe, and not another file with the same number."""
     try:
         stat = os.fstat(number)
     except OSError:
@@ -364,7 +364,7 @@ def is_pipe(number: int, inode: int) -> bool:
 
 
 class Notes:
-    """Writes one note to the rank wrapper when an uncaught error ends this interpreter."""
+    """Writes a note to the rank wrapper when an uncaught error ends this interpreter."""
 
     def __init__(self, number: int, inode: int) -> None:
         self._pipe = number, inode
@@ -391,7 +391,7 @@ class Notes:
             self.raised(value, traceback)
 
     def raised(self, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Note only what the interpreter itself found uncaught: other code calls the hook to print, and continues."""
+        """Note an exception only if the interpreter found it uncaught. Other code calls the hook only to print one."""
         if value is None or traceback is None or value is not getattr(sys, "last_value", None):
             return
         frame = traceback.tb_frame
@@ -399,13 +399,13 @@ class Notes:
             self.write(130 if isinstance(value, KeyboardInterrupt) else 1, f"raised {describe(value)}")
 
     def at_end(self) -> None:
-        """The last hook at exit: a user's hook may have replaced the one for exceptions."""
+        """Note an uncaught exception at exit, because a user's hook may have replaced `excepthook`."""
         self.raised(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None))
         self._is_over = True
 
 
 class Leaving:
-    """Lives as long as a SystemExit: if it is deleted with no frame running, nothing caught the exception."""
+    """Exists as long as a SystemExit. If it is deleted while no frame is running, nothing caught the SystemExit."""
 
     def __init__(self, notes: Notes, status: Any = None, *more: Any) -> None:
         del more
@@ -425,10 +425,10 @@ def code_of(status: Any) -> int:
 
 
 def describe(value: object) -> str:
-    """Name of an exception and its first line."""
+    """Name of an exception's type and the first line of its text."""
     name = type(value).__name__
     try:
         lines = str(value).strip().splitlines()
-    except Exception:  # noqa: BLE001  # __str__ is code of the user
+    except Exception:  # noqa: BLE001  # __str__ may be the user's code
         return name
     return f"{name}: {lines[0][:200]}" if lines else name

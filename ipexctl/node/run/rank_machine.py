@@ -1,8 +1,8 @@
-"""Decides what a rank wrapper does: an event and the time → the next state and commands. Pure; `rank.py` acts.
+"""Decides what a rank wrapper does: an event and the time give the next state and commands. Pure; `rank.py` acts.
 
-Two values decide most: what happens to the command (`Phase`), and whether there is still a supervisor to report to
-(`Bond`). The command exits with the wrapper, and the wrapper never before it. The supervisor decides when the rank may
-exit, unless it is lost. Every state reported to it is reported again after a reconnect.
+Two values matter most: the state of the command (`Phase`), and whether there still is a supervisor (`Bond`). The
+wrapper never exits before its command. The supervisor decides when the wrapper may exit, unless the supervisor is lost.
+After a reconnect, everything reported before is reported again.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 EXITED_BEAT_INTERVAL = 1.0
-"""The same once the command has exited: the rank then soon gives up a supervisor that does not answer."""
+"""Seconds between two beats once the command has exited. The rank then gives up soon if the supervisor is silent."""
 FIRST_MEMORY_INTERVAL = 0.1
-"""Seconds from the command's start to the first look at its cgroup; the wait doubles each time. A script that starts a
-program in another cgroup does that soon."""
+"""Seconds from the command's start until its cgroups are first read; the interval then doubles each time. A script that
+starts a program in another cgroup does so soon."""
 STOPPED_DRAIN = 0.3
-"""Replaces OUTPUT_DRAIN if the command was stopped: its remaining processes already got SIGTERM."""
+"""Replaces OUTPUT_DRAIN if the command was stopped, because its remaining processes already got SIGTERM."""
 KILL_INTERVAL = 1.0
-"""Seconds between two SIGKILLs: a process may have started others in between."""
+"""Seconds between two SIGKILLs, because a process may have started others in between."""
 CONNECT_TURN, BUSY_TURN = 0.2, 0.5
-"""Seconds between two turns before the first welcome, and while a connection, a dump or an exit is pending."""
+"""Seconds between two turns: before the first welcome, and while a connection, a dump or an exit is pending."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""The first of these that the command handles tells it that its job is about to end."""
+"""The command is sent the first of these that it handles when its job is about to end."""
 SUPERVISOR_LOST = 112
 """Exit code of a wrapper whose supervisor is lost."""
 
 
 class Phase(Enum):
-    CONNECTING = "the supervisor has not decided yet whether to start it"
-    WAITING = "it waits for the end of the exchange of checkpoints"
-    RUNNING = "it is started, or about to be"
-    STOPPING = "it was told to end, and is killed after the grace period; it may never have been started"
-    EXITED = "its exit is known, and its output is read to the end"
-    DONE = "no process of it is left; the rest of its output is sent"
+    CONNECTING = "the supervisor has not decided yet whether to start the command"
+    WAITING = "the command waits for the end of the checkpoint exchange"
+    RUNNING = "the command is started, or about to be"
+    STOPPING = "the command was told to exit, and is killed after the grace period; it may never have been started"
+    EXITED = "the command has exited, and its output is read to the end"
+    DONE = "no process of the command is left; the rest of its output is sent"
 
 
 PHASES = {
@@ -58,10 +58,10 @@ PHASES = {
 
 
 class Bond(Enum):
-    HELD = "it takes the output, or will after a reconnect"
-    RELEASED = "it has all it wants: the rank may exit"
-    LOST = "it is gone: the rank ends its command and exits"
-    REPLACED = "as LOST, since the run was restarted without this rank: the job file is that of the next attempt"
+    HELD = "the supervisor takes the output, now or after a reconnect"
+    RELEASED = "the supervisor has everything: the rank may exit"
+    LOST = "the supervisor is gone: the rank ends its command and exits"
+    REPLACED = "the run was restarted without this rank: as LOST, but the job file is the next attempt's"
 
 
 BONDS = {
@@ -70,35 +70,35 @@ BONDS = {
     Bond.LOST: (Bond.REPLACED,),
     Bond.REPLACED: (),
 }
-"""What may follow each bond; anything else changes nothing."""
+"""Bonds that may follow each bond; other changes are ignored."""
 
 
 class Act(Enum):
-    START_COMMAND = "start the command, and report that by `on_started` or `on_not_started`"
-    START_EXCHANGE = "start the process that exchanges checkpoints"
-    END_EXCHANGE = "end it, if it runs"
-    GIVE_UP_CONNECTING = "exit: the supervisor can't be reached"
+    START_COMMAND = "start the command; calls `on_started` or `on_not_started`"
+    START_EXCHANGE = "start the checkpoint-exchange process"
+    END_EXCHANGE = "end the checkpoint-exchange process, if it is running"
+    GIVE_UP_CONNECTING = "exit, because the supervisor can't be reached"
     TERMINATE = "send SIGTERM to the command"
-    KILL = "send SIGKILL to all its processes"
-    CLEAN_UP = "end what it has left, and read its output to the end"
-    SEND_BEAT = "send figures of its processes"
-    SEND_WINDOWS = "send what the meter has measured"
-    CHECK_MEMORY = "look at its cgroups"
-    LOOK_AT_HOST = "look at the host's interface"
-    READ_METER = "read the meter, and send what it has measured"
+    KILL = "send SIGKILL to all processes of the command"
+    CLEAN_UP = "kill the command's remaining processes, and read its output to the end"
+    SEND_BEAT = "send CPU and memory figures of the command's processes"
+    SEND_WINDOWS = "send the meter's windows"
+    CHECK_MEMORY = "read the command's cgroups"
+    LOOK_AT_HOST = "read the host's network interface"
+    READ_METER = "read the meter, and send its windows"
     FINISH_METER = "read the meter for the last time"
-    CHECK_RAISED = "report by `on_raised_checked` whether the process that has raised an exception is still there"
+    CHECK_RAISED = "check whether the process that raised an exception has exited; calls `on_raised_checked`"
 
 
 class SendReport(NamedTuple):
-    """A message for the supervisor. Without a connection it is dropped: its state is sent again after a reconnect."""
+    """A message for the supervisor. Dropped without a connection, because a reconnect reports the state again."""
 
     t: str
     fields: Mapping[str, Any]
 
 
 class Resume(NamedTuple):
-    """Send output and meter windows again from where the supervisor has them."""
+    """Send output and meter windows again from the point that the supervisor has."""
 
     welcome: Json
 
@@ -111,7 +111,7 @@ class PassOn(NamedTuple):
 
 
 class ExplainExit(NamedTuple):
-    """Look for a cause outside the command, and report it by `on_exit_explained`."""
+    """Look for a cause outside the command, and call `on_exit_explained`."""
 
     may_be_memory: bool
     may_be_disk: bool
@@ -133,16 +133,16 @@ class Turn(NamedTuple):
 class WrapperState(NamedTuple):
     begun: float
     is_lowest: bool = False
-    """Of its job: it takes part in the exchange of checkpoints for all ranks of the store."""
+    """True for the lowest rank of its store, which takes part in the checkpoint exchange for all of them."""
     phase: Phase = Phase.CONNECTING
     bond: Bond = Bond.HELD
     lost_why: str = ""
     attempt: int | None = None
-    """Of the run, once the supervisor has welcomed the rank."""
+    """The run's attempt; None until the supervisor's first welcome."""
     exchange_port: int | None = None
-    """Port of the exchange of checkpoints; None when it is over."""
+    """Port of the checkpoint exchange; None without one, and once it is over."""
     exchange_problem: str = ""
-    """Why that exchange failed on this host; the supervisor then ends the run."""
+    """Why the checkpoint exchange failed on this host, which ends the run; or empty."""
     pid: int | None = None
     mismatches: tuple[str, ...] = ()
     not_started: str = ""
@@ -151,9 +151,9 @@ class WrapperState(NamedTuple):
     raised_code: int = 0
     raised_text: str = ""
     stuck: Json | None = None
-    """The message about it, if it does not exit."""
+    """The message `stuck`, once the command did not exit after an exception."""
     exit: Json | None = None
-    """The message about its exit, from phase EXITED on."""
+    """The message `exit`, from phase EXITED on."""
     kill_at: float = NEVER
     drain_until: float = NEVER
     beat_at: float = 0.0
@@ -163,9 +163,9 @@ class WrapperState(NamedTuple):
     has_killed: bool = False
     end_sent: bool = False
     is_signalled: bool = False
-    """mpirun, or another process than the supervisor, sent a signal."""
+    """True if mpirun, or any process but the supervisor, sent the wrapper a signal that ends it."""
     outside_signal: int | None = None
-    """The first of them, if the command was running."""
+    """The first such signal, if the command was running."""
 
     @property
     def is_lost(self) -> bool:
@@ -187,7 +187,7 @@ class WrapperState(NamedTuple):
 
     @property
     def owns_job_file(self) -> bool:
-        """True if it removes the job file at its end; with a supervisor, the supervisor says when."""
+        """True if the wrapper removes the job file at its end. Otherwise the supervisor says when to remove it."""
         return self.bond is Bond.LOST
 
     def enter(self, phase: Phase) -> WrapperState:
@@ -228,12 +228,12 @@ class WrapperState(NamedTuple):
             return self, (PassOn(NOTICE_SIGNALS, is_notice=True),) if self._can_be_signalled else ()
         if t == "release":
             state = self.change_bond(Bond.RELEASED)
-            # Without an exit, the supervisor has waited long enough.
+            # The supervisor has waited long enough for a command that has not exited.
             return (state if self.exit is not None else state._replace(kill_at=now)), ()
         return self, ()
 
     def on_all_sent(self, ends: Json) -> Step:
-        """All output was sent over this connection and acknowledged; `ends` are the offsets."""
+        """All output is sent and acknowledged; `ends` are the final offsets."""
         if self.phase is not Phase.DONE or self.end_sent:
             return self, ()
         return self._replace(end_sent=True), (SendReport("end", {"ends": ends}),)
@@ -248,14 +248,14 @@ class WrapperState(NamedTuple):
     def on_not_started(
         self, why: str, code: int, problem: Detail | None, mismatches: tuple[str, ...], now: float
     ) -> Step:
-        """The supervisor notes why in the rank's stderr, where users look for it."""
+        """The command could not be started. The supervisor writes `why` into the rank's stderr, where users look."""
         state = self._replace(not_started=why, mismatches=mismatches)
         reports = state._start_reports()
         state, commands = state._end(code, None, now, problem=problem)
         return state, (*reports, *commands)
 
     def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
-        """`by`: the signal that ended the command; `memory`: its peak in bytes."""
+        """The command exited. `by`: the signal that ended it; `memory`: its peak memory use in bytes."""
         if self.exit is not None:
             return self, ()
         return self._end(code, by, now, memory=memory)
@@ -278,13 +278,13 @@ class WrapperState(NamedTuple):
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
-        """The process that exchanges checkpoints exited; `problem` if it did not tell the supervisor why."""
+        """The checkpoint-exchange process exited. `problem`: why, unless it told the supervisor itself."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
         return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)
 
     def on_signal(self, number: int, now: float) -> Step:
-        """A signal to the wrapper: one that asks for something goes to the command, any other ends it."""
+        """The wrapper got a signal. It passes SIGUSR1 and SIGUSR2 to the command; any other signal ends the command."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             return self, (PassOn((number,)),) if self._can_be_signalled else ()
         state, commands = self._replace(is_signalled=True)._stop(now)
@@ -326,7 +326,7 @@ class WrapperState(NamedTuple):
         return self._lose(Bond.LOST, turn.contact.why, now)
 
     def _begin(self, now: float) -> Step:
-        """Start the command, after the exchange of checkpoints, or end without it."""
+        """Start the checkpoint exchange or the command, or end without starting the command."""
         if self.phase is Phase.STOPPING and self.pid is None and self.exit is None:
             return self._end_without_command(now)
         if self.phase not in (Phase.CONNECTING, Phase.WAITING):
@@ -387,7 +387,7 @@ class WrapperState(NamedTuple):
         return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
     def _lose(self, bond: Bond, why: str, now: float) -> Step:
-        """The supervisor is gone: stop the command."""
+        """Stop the command, because the supervisor is gone."""
         return self.change_bond(bond)._replace(lost_why=why)._stop(now)
 
     def _stop(self, now: float) -> Step:

@@ -1,8 +1,8 @@
-"""The meter in the rank wrapper: the ring for the command, values in its output, notes, and windows for the supervisor.
+"""The meter in the rank wrapper: reads the command's step ring, its output and /proc, and makes windows of them.
 
-Sends messages `window`, and `host` from one rank of each host. Without the meter and without --metric nothing is made
-or read. A window is sent once the supervisor can be reached; those of the last minute are sent again after a reconnect,
-because a message may be lost with its connection.
+Each rank sends messages `window`; one rank of each host also sends `host`. A window is sent once the supervisor can be
+reached. After a reconnect, the windows of the last minute are sent again, because messages may be lost with a
+connection. Without the meter and without --metric, nothing is read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
-"""Windows held while the supervisor can't be reached: an hour."""
+"""Windows kept while the supervisor can't be reached: an hour's."""
 MAX_LINE = 4096
 Window = Union[StepWindow, HostNotes]
 
 
 class MeteredHost(NamedTuple):
     cores: Sequence[int]
-    """Of all its ranks."""
+    """Cores of all ranks on the host."""
     iface: str
-    """Interface of the ranks' connections; empty if the plan names none."""
+    """Network interface of the ranks' connections; empty if the plan names none."""
 
 
 class MetricReader:
@@ -42,7 +42,7 @@ class MetricReader:
         self._rest = b""
 
     def read(self, data: bytes) -> float | None:
-        r"""The first group in the last line that matches. A progress bar ends its lines with \r."""
+        r"""The first group of the last match, else None. \r ends a line too, for progress bars."""
         lines = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()[-MAX_LINE:]
         for line in reversed(lines):
@@ -106,7 +106,7 @@ class RankMeter:
             self._windows.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
-        """Read the ring and the command's processes; at least every 20 seconds, or records are missed."""
+        """Read the ring and the command's processes. After 20 seconds without a call, records are lost."""
         if self._windows is None:
             return
         self._read_ring(self._windows)

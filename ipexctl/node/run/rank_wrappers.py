@@ -1,7 +1,7 @@
-"""The rank wrappers of one host, started without an mpirun: by the supervisor on node0, by a starter elsewhere.
+"""The rank wrappers of one host, started without mpirun: by the supervisor on node0, by a host starter elsewhere.
 
-Each wrapper has its own session. Its supervisor tells it when to end, so it outlives a killed starter; `kill` is for
-one that does not end.
+Each wrapper has its own session. The supervisor tells it when to exit, so it survives a killed starter. `kill` is for
+wrappers that do not exit.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ipexctl.node.common.environ import account_variables
 from ipexctl.node.common.processes import kill_sessions
 
 ADDRESSES = 3
-"""Words at the end of a wrapper's line: two addresses of the supervisor and its port. The rank's number comes before
-them."""
+"""Words at the end of a wrapper's command line, after the rank's number: the supervisor's two addresses and its port.
+"""
 _INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 
 def minimal_environment() -> dict[str, str]:
-    """The login variables that mpirun and rank wrappers get; others could mislead them."""
+    """The login's variables that mpirun and rank wrappers get. Others might have unwanted effects there."""
     environ = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
     environ.update(account_variables())
     return environ
@@ -49,7 +49,7 @@ class RankWrappers:
         cwd: str,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Start them; their own messages go to the file `log`. Raises an OSError."""
+        """Start a wrapper for each rank. Wrappers write their own messages to `log`. Raises an OSError."""
         for rank in ranks:
             self._running[rank] = subprocess.Popen(
                 [*argv[:-ADDRESSES], str(rank), *argv[-ADDRESSES:]],
@@ -63,7 +63,7 @@ class RankWrappers:
             )
 
     def take_ended(self) -> dict[int, int]:
-        """Rank → exit code, as `Popen.returncode`, of wrappers that exited since the last call."""
+        """Rank → `Popen.returncode` of each wrapper that exited since the last call."""
         codes = {rank: process.poll() for rank, process in self._running.items()}
         ended = {rank: code for rank, code in codes.items() if code is not None}
         for rank in ended:
@@ -71,7 +71,7 @@ class RankWrappers:
         return ended
 
     def signal(self, number: int) -> None:
-        """Signal the group of each wrapper, never by name."""
+        """Signal the process group of each wrapper."""
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)

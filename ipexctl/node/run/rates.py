@@ -1,14 +1,13 @@
-"""The figures of a rank and of a host in a window. Pure. None means unknown, not zero.
+"""Figures of a rank and of a host in a window. None means unknown, not zero. Pure.
 
-A rank's own time is the part of a step in which it does not wait for other ranks; wall time says nothing because
-all-reduce makes it equal on all ranks. What is known of the wait depends on how ranks wait:
+A rank's own time is the part of a step in which it does not wait for other ranks. Wall time does not show a slow rank,
+because all-reduce makes it equal on all ranks. What is known about waiting depends on how ranks wait:
 
-- `sleeps`: under gloo, or for another host. A rank waits while its threads are neither on a processor, nor in the run
-  queue, nor waiting for data.
-- `shared`: on one host, the all-reduce in shared memory measures its waiting.
-- `spins`: oneCCL and MPI wait on the processor. Only the run queue and the wait for data are known to be own time, so
-  more work in one rank or a slow processor stays unseen.
-- `independent`: ranks without a process group wait for nobody.
+- `sleeps` (gloo): a rank waits while its threads are neither on a processor nor in the run queue nor waiting for data.
+- `shared` (shared memory, one host): the all-reduce measures its waiting.
+- `spins` (oneCCL, MPI): ranks wait on the processor. Only the run queue and waiting for data are known to be own time,
+  so more work in one rank or a slow processor is not noticed.
+- `independent` (no process group): ranks wait for nobody.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ class RankRates(NamedTuple):
     steps_per_s: float = 0.0
     samples_per_s: float | None = None
     data_wait: float | None = None
-    """The part of the steps' time in which the rank waited for its DataLoader."""
+    """Fraction of the steps' time in which the rank waited for its DataLoader."""
     by_metric: bool = False
-    """The samples are from the script's output."""
+    """True if samples are from the script's output."""
     rss: float | None = None
-    """Bytes of its processes."""
+    """Bytes of all processes of the rank."""
     cpu: float | None = None
-    """The part of the time in which its stepping thread and those of backward were on a processor."""
+    """Fraction of the time in which the stepping thread and the backward threads were on a processor."""
     queue: float | None = None
-    """The part in which these could run while the processor was taken, except by its own gloo threads."""
+    """Fraction in which these threads were runnable but the processor was busy, except with the rank's gloo threads."""
     collective_wait: float | None = None
-    """The part in which it waited for other ranks; None if unknown, as where ranks spin."""
+    """Fraction in which the rank waited for other ranks; None if unknown, as if ranks spin."""
     faults_per_s: float | None = None
-    """Pages read from a disk."""
+    """Pages read from disk."""
 
     @property
     def own_time(self) -> float | None:
-        """In parts of a step."""
+        """Fraction of a step."""
         if self.collective_wait is not None:
             return 1.0 - self.collective_wait
         known = [part for part in (self.queue, self.data_wait) if part is not None]
@@ -48,15 +47,15 @@ class RankRates(NamedTuple):
 
 class HostRates(NamedTuple):
     sent_per_s: float | None = None
-    """Bytes over the run's interface; if the run names none, over all but the loopback."""
+    """Bytes over the run's network interface; over all interfaces but the loopback if the run names none."""
     peak_sent_per_s: float | None = None
-    """Bytes over the run's interface, in the busiest sampled moment."""
+    """Bytes over the same, in the busiest sampled moment."""
     mhz: float | None = None
     """Mean over some of the ranks' processors."""
 
 
 def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
-    """How the ranks of a plan wait; with an unknown backend they may spin."""
+    """How the ranks of a plan wait. With an unknown backend they may spin."""
     if backend == "none":
         return "independent"
     if backend != "gloo":
@@ -65,7 +64,7 @@ def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
 
 
 def merge(windows: Sequence[Rates]) -> Rates:
-    """One window for several of the same length: the means of known figures."""
+    """Merge windows of equal length into one with the means of the known figures."""
     if len(windows) == 1:
         return windows[0]
     return type(windows[0])(*(_mean(values) for values in zip(*windows)))  # type: ignore[arg-type]

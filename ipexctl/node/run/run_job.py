@@ -1,8 +1,4 @@
-"""The Slurm job that a run is in: asks Slurm about it, and requeues it.
-
-`machine.py` decides when, and what the answers mean. Slurm is asked in the background while the run continues. A
-question is answered in time, or counts as unanswered.
-"""
+"""Asks Slurm about the job that a run is in, in the background, and requeues it. `machine.py` decides when."""
 
 from __future__ import annotations
 
@@ -28,9 +24,9 @@ if TYPE_CHECKING:
 ANSWER = 10.0
 
 ORPHAN_CHECK = 15.0
-"""Seconds between two questions about a job whose node0 may be gone."""
+"""Seconds between two queries about a job that may have lost node0."""
 _CALLERS = 3
-"""Hosts that ask: one may be gone with node0, and a large job must not load the controller."""
+"""Number of hosts that query: more than one, because hosts may be lost with node0; not all, to spare the controller."""
 
 
 def is_in_job() -> bool:
@@ -47,12 +43,12 @@ class RunJob:
         self._asked_at: float | None = None
 
     def begin_query(self) -> None:
-        """Ask Slurm about the job while the ranks end: Slurm itself may be ending them."""
+        """Ask Slurm about the job while the ranks end, because Slurm may be the one that ends them."""
         if self._job_query is None and self.state.number:
             self._job_query = slurm.begin_query(slurm.show_job(self.state.number))
 
     def shown(self) -> str:
-        """The answer; empty if Slurm was not asked, or does not answer."""
+        """Slurm's answer to `begin_query`; empty if there was no query or no answer."""
         query, self._job_query = self._job_query, None
         return "" if query is None else slurm.read_answer(query)
 
@@ -78,27 +74,27 @@ class RunJob:
             slurm.end_query(self._time_query)
 
     def requeue(self) -> bool:
-        """Requeue the job, which ends all processes of this start; True if Slurm does it."""
+        """Requeue the job, which ends all processes of this start; returns whether Slurm accepted that."""
         number = self.state.number
         return bool(number) and slurm.requeue_job(number, self.state.restarts)
 
     def end(self, state: State) -> None:
-        """Leave the job's files as its script and other calls need them."""
+        """Write or remove the job's files for its script and other calls."""
         if state == "queued":
-            with contextlib.suppress(OSError):  # on a full disk, the script says how it ended
+            with contextlib.suppress(OSError):  # if the disk is full, the script's exit code is the record
                 write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
         else:
             remove_file(os.path.join(self._rundir, SECRETS_FILE))
 
 
 def ends_orphaned_job(plan: Plan, rank: int) -> bool:
-    """True if this rank calls `end_orphaned_job` in case its supervisor is lost."""
+    """True if this rank should call `end_orphaned_job` when its supervisor is lost."""
     is_caller = rank in (host.ranks[0].rank for host in plan.hosts[1 : 1 + _CALLERS])
     return is_caller and is_in_job() and os.path.exists(os.path.join(plan.rundir, NO_KILL_FILE))
 
 
 def end_orphaned_job(rundir: str) -> None:
-    """End or requeue a job that lost node0 and so its script; wait until that is known."""
+    """Wait until it is known whether the job lost node0, and with it the job's script; if so, end or requeue it."""
     wait_until(lambda: _settle_orphaned_job(rundir), ORPHANED_JOB, ORPHAN_CHECK)
 
 

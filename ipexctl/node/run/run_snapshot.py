@@ -1,12 +1,12 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
 
-A SnapshotRequest is answered with frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump;
-then {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …], "events":
-[{…}, …], "ranks": {"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are from the last attempt (a record
-of an older version does not say where it begins), "notify": how the command of --notify failed on node0, or null}.
+The answer is frames with the last lines of each rank's stdout and stderr and with the newest stack dump, then {"event":
+"done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …], "events": [{…}, …], "ranks":
+{"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are from the last attempt only (false in records of
+older versions), "notify": how the --notify command failed on node0, or null}.
 
-Equal output of several ranks is sent once, under rank N. A line is as a terminal would finally show it; a long one is
-shortened.
+If several ranks printed the same, the output is sent once, under rank N. Each line is what a terminal would finally
+show; long lines are shortened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 FAILED_RANK_BYTES = 8 << 20
-"""Bytes read of a failed rank: one line may be a megabyte."""
+"""Bytes read of a failed rank's output. One line may be a megabyte."""
 RANK_BYTES = 256 << 10
 ALL_RANKS_BYTES = 32 << 20
 MIN_RANK_BYTES = 4 << 10
@@ -46,13 +46,13 @@ PLAN_FIELDS = (
     *("allreduce", "wire"),
 )
 MAX_SETTINGS = 2000
-"""Settings of the plan; those of single ranks come last."""
+"""Further settings of the plan are cut. Settings of single ranks are last in the list."""
 FAILED_STATES = ("failed", "lost")
 
 
 class SnapshotRequest(RunReference):
     copy: bool
-    """The directory is an earlier copy from node0: its status is not checked, and `now` is when it was written."""
+    """True if the directory is a copy from node0. Its status is then not checked, and `now` is when it was written."""
 
 
 def shorten(line: bytes) -> bytes:
@@ -63,7 +63,7 @@ def shorten(line: bytes) -> bytes:
 
 
 def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines of a file as a terminal would show them, from `begin` on; empty without a file."""
+    """The last lines of a file after `begin`, as a terminal would show them; empty if the file does not exist."""
     return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count, begin)]
 
 
@@ -72,7 +72,7 @@ def text_lines(path: str, lines: int = 80) -> list[str]:
 
 
 def events_of(path: str) -> list[Json]:
-    """Events, oldest first; of too many, the first and the last."""
+    """Events, oldest first. If there are more than MAX_EVENTS, those in the middle are missing."""
     events = []
     for line in tail(path, FAILED_RANK_BYTES, 100000):
         with contextlib.suppress(JsonError):
@@ -97,20 +97,20 @@ def plan_of(path: str) -> Json:
 
 
 def boot_time() -> float | None:
-    """In seconds since the epoch."""
+    """Time of this machine's boot, in seconds since the epoch; None if unknown."""
     match = re.search(r"^btime (\d+)$", read_text("/proc/stat"), re.MULTILINE)
     return float(match[1]) if match else None
 
 
 def ranks_to_inspect(status: RunStatus) -> list[int]:
-    """Ranks whose output may show why the run ended; more of it is read."""
+    """Ranks whose output may show why the run ended. More of their output is read."""
     first = status.first_failure.rank if status.first_failure is not None else None
     ranks = [rank.rank for rank in status.ranks if rank.state in FAILED_STATES]
     return sorted(ranks, key=lambda rank: rank != first)[:16]
 
 
 def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -> Json:
-    """Send the last lines of every rank; return, for each rank and stream, the rank under which they were sent."""
+    """Send the last lines of every rank; returns for each rank and stream under which rank they were sent."""
     ranks = [rank.rank for rank in status.ranks]
     failed_ranks = set(ranks_to_inspect(status))
     bytes_per_rank = max(MIN_RANK_BYTES, min(RANK_BYTES, ALL_RANKS_BYTES // max(1, 2 * len(ranks))))

@@ -1,8 +1,8 @@
 """Lists and stops the runs recorded on node0, and requests stack dumps.
 
-`stop` signals the supervisor; `dump` leaves it a request file and SIGUSR1. A run that waits in a queue has no
-supervisor: its job is cancelled, and its trees are released. Only the supervisor of the record is signalled, on its own
-machine: the id of an exited process may belong to another one. One damaged record does not hide the others.
+`stop` signals the supervisor; `dump` writes a request file and sends the supervisor SIGUSR1. A run that waits in a
+queue has no supervisor, so `stop` cancels its job. The recorded process is signalled only on its own machine, because
+its pid may have been reused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DumpRequest(RunReference):
 
 
 def list_runs(request: ListRequest) -> Json:
-    """The status of each run: None without a record, {"unreadable": why} for a damaged one."""
+    """Status of each run: None without a record, {"unreadable": why} if the record is damaged."""
     runs_directory, ids = os.path.join(home_of(request, "runs"), "runs"), request["ids"]
     if ids is None:
         names = sorted(os.listdir(runs_directory)) if os.path.isdir(runs_directory) else []
@@ -67,7 +67,7 @@ def list_runs(request: ListRequest) -> Json:
 
 
 def stop(request: StopRequest) -> Json:
-    """Signal the supervisor; `was` is the state before. The event `signalled` says that the run will end."""
+    """Stop a run. `was` is the state before. The event `signalled` is sent once the run is going to end."""
     rundir = rundir_of(request)
     try:
         stored = read_status_file(rundir)
@@ -77,7 +77,7 @@ def stop(request: StopRequest) -> Json:
         return cancel_job(rundir, request["wait"])
     state_before, supervisor = stored.status.state, stored.status.supervisor
     if state_before == "queued":
-        if batch_job.is_own(rundir):  # the call that started it, in a job that is being ended
+        if batch_job.is_own(rundir):  # this call started the run, in a job that the queue is ending
             return {"status": stored.document, "was": state_before}
         return cancel_job(rundir, request["wait"])
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
@@ -95,7 +95,7 @@ def stop(request: StopRequest) -> Json:
 
 
 def cancel_job(rundir: str, seconds: float) -> Json:
-    """Cancel the job of a submitted run that has not begun; this also ends one that begins meanwhile."""
+    """Cancel the job of a submitted run that has not begun, or begins at this moment."""
     before = batch_job.document_of(rundir)
     assert before is not None
     if before["state"] in FINAL:
@@ -109,12 +109,12 @@ def cancel_job(rundir: str, seconds: float) -> Json:
 
 
 def is_in_a_job(rundir: str, supervisor: ProcessIdentity) -> bool:
-    """True if the supervisor is on a node of a submitted job, and this is another machine with the same home."""
+    """True if the supervisor is in a submitted job on another machine with the same home."""
     return not supervisor.is_of_this_machine and bool(batch_job.job_id(rundir))
 
 
 def dump(request: DumpRequest) -> Json:
-    """Request stacks from the supervisor, wait for them, and send them as frames; other calls may do the same."""
+    """Request a stack dump from the supervisor, wait for it, and send it as frames."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor
@@ -124,7 +124,7 @@ def dump(request: DumpRequest) -> Json:
     if not is_remote:
         check_machine(supervisor)
     if not is_remote and not is_caught(supervisor.pid, signal.SIGUSR1):
-        raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
+        raise AgentError("the run was started by an older ipexctl, which can't dump stacks")
     directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id(time.time())
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -133,7 +133,7 @@ def dump(request: DumpRequest) -> Json:
     except PermissionError:
         raise AgentError("the run belongs to another account") from None
     except OSError as error:
-        raise AgentError(f"it can't be asked: {error.strerror}") from None
+        raise AgentError(f"the request for stacks can't be written: {error.strerror}") from None
     if is_remote:
         signal_on_node(request, stored.status, signal.SIGUSR1)
     else:
@@ -154,7 +154,7 @@ def dump(request: DumpRequest) -> Json:
 
 
 def signal_on_node(request: RunReference, status: RunStatus, number: int) -> None:
-    """Signal the supervisor by a step on its node, where the run's own copy of the agent does it."""
+    """Signal the supervisor from its own node, where the job runs the run's copy of the agent."""
     rundir = rundir_of(request)
     line = json.dumps({"home": request["home"], "id": request["id"], "signal": int(number)}).encode() + b"\n"
     batch_job.call_agent(rundir, status.node0, ["run.runs", "signal"], line)

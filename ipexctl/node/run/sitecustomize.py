@@ -1,8 +1,8 @@
-"""The sitecustomize that each Python of a rank finds first: it imports the hooks and removes itself from sys.path.
+"""The sitecustomize that each Python process of a rank finds first. It imports the hooks, removes its directory from
+sys.path, and imports the sitecustomize that it hides.
 
-On a node its directory has only this file and `rank_hooks.py`, as `ipexctl_shim.py`. Any Python may import it as a
-child of the command, so the syntax also works with 2.7. Then it imports the sitecustomize that it hides, whose
-exceptions are raised as usual.
+On a node, the directory also has `rank_hooks.py`, named `ipexctl_shim.py`. Any Python may import this file as a child
+of the command, so it also works with 2.7.
 """
 
 import os
@@ -14,12 +14,12 @@ if sys.version_info >= (3, 8) and sys.platform.startswith("linux"):
         import ipexctl_shim  # type: ignore[import-not-found]
 
         ipexctl_shim.begin()
-    except Exception:  # noqa: BLE001, S110  # the command also runs where the hooks can't be installed
+    except Exception:  # noqa: BLE001, S110  # the command runs even if the hooks can't be installed
         pass
 sys.path[:] = [entry for entry in sys.path if entry != directory]
 sys.path_importer_cache.pop(directory, None)
 kept = [
     sys.modules.pop(name, None) for name in ("ipexctl_shim", "sitecustomize")
-]  # Python 2 would clear a deleted module at once
+]  # without a reference, Python 2 clears a module at once
 
 import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -1,9 +1,8 @@
-"""The rank that is slow now, for the status of a run: the supervisor watches while windows arrive. Pure.
+"""Finds the rank that is slow now, for the run's status, while the ranks' windows arrive. Pure.
 
-The rules are those of `ipexctl slow`: a rank is slow if its own time is at least MORE_OWN of a step above the median of
-the others, in ROW judged windows in a row of at least MIN_STEPS steps each, until two in a row are below that. A window
-counts when all ranks have sent it, so that an old one, or a rank that is cut off, decides nothing. The window in which
-steps begin is left out.
+As in `ipexctl slow`, a rank is slow if its own time is at least MORE_OWN of a step above the others' median in ROW
+periods in a row, until it is below in two in a row. A period is made of windows with at least MIN_STEPS steps together.
+A window counts only once all ranks have sent it; the window in which steps begin is left out.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rates import RankRates, Waiting
 
 MORE_OWN = 0.05
-"""In parts of a step: a rank is slow if its own time is at least this much above the median of the others."""
+"""Fraction of a step."""
 MIN_STEPS = 30
 ROW = 3
 MOST_OPEN = 6
-"""Windows that may wait for those of other ranks."""
+"""Windows that may be incomplete, because some ranks have not sent theirs."""
 
 
 class SlowWatch:
@@ -34,7 +33,7 @@ class SlowWatch:
     def begin_attempt(self) -> None:
         self._open: dict[int, dict[int, RankRates]] = {}
         self._last = -1
-        """Number of the last window that all ranks have sent."""
+        """Number of the last complete window."""
         self._has_begun = False
         self._totals: dict[int, list[float]] = {}
         self._steps = 0.0

@@ -1,7 +1,7 @@
-"""Output of a rank that memory has no room for, on disk: frames that are read in the order they were written.
+"""A rank's output that does not fit into memory, on disk: frames that are read in the order they were written.
 
-A full or damaged disk loses chunks and raises nothing, because the recorder counts each gap in the offsets.
-`output_buffer.py` decides what comes here. The file has mode 0600 and is removed with the wrapper.
+A full or damaged disk loses chunks without an error, because the recorder counts each gap in the offsets. The file is
+removed when the wrapper exits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, en
 
 
 class SpillFile:
-    """The file of one stream, created with its first chunk."""
+    """The file of one stream, created when the first chunk is written."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class SpillFile:
             size, kind = HEAD.unpack(os.pread(number, HEAD.size, self._read_at))
             payload = os.pread(number, size, self._read_at + HEAD.size)
             if len(payload) != size:
-                raise FrameError("the disk returns less than was written")
+                raise FrameError("the disk returned less than was written")
             chunk = decode_chunk(kind, payload)
         except (OSError, struct.error, FrameError):
             self._read_at = self._write_at

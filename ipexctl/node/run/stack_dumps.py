@@ -1,8 +1,8 @@
-"""The files of stack dumps in `RUNDIR/stacks`: requests of users, and dumps.
+"""Files of stack dumps in `RUNDIR/stacks`: users' requests, and dumps.
 
-SIGUSR1 announces a request, `ask-ID.json {"ranks": [N, …] or null}`; a hanging run has a dump without one. The
-supervisor's `machine.py` collects the replies, which go to `dump-ID.json`. A rank without stacks has a row with the
-reason. Several requests may be open at once. The newest 20 dumps stay with the run.
+A user's call writes `ask-ID.json {"ranks": [N, …] or null}` and sends SIGUSR1 to the supervisor, which writes the
+ranks' replies to `dump-ID.json`. If a run hangs, the supervisor takes a dump without a request. A rank without stacks
+has a row with the reason. The newest 20 dumps are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT = 20
 
 
 def new_dump_id(at: float) -> str:
-    """Begins with the time."""
+    """A new id, which begins with the time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{os.urandom(4).hex()}"
 
 
@@ -36,7 +36,7 @@ def newest_dump(directory: str) -> str:
 
 
 def dump_names(directory: str, prefix: str) -> list[str]:
-    """From the oldest to the newest: an id begins with the time."""
+    """Names, oldest first, because an id begins with the time."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -45,19 +45,19 @@ def dump_names(directory: str, prefix: str) -> list[str]:
 
 
 def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
-    """Frames with a dump, one for each rank: {"stacks": its row, "at", "of": number of rows}."""
+    """Encode a dump as one frame per rank: {"stacks": the rank's row, "at", "of": number of rows}."""
     document = read_json(dump_path(directory, dump_id))
     rows = document.get("ranks") or ()
     for row in rows:
         frame = encode_json({"stacks": row, "at": document.get("at"), "of": len(rows)})
         if len(frame) > MAX_FRAME:
-            short = {**row, "processes": None, "why": "its stacks are too large to be sent"}
+            short = {**row, "processes": None, "why": "its stacks are too large to send"}
             frame = encode_json({"stacks": short, "at": document.get("at"), "of": len(rows)})
         yield frame
 
 
 def take_requests(directory: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """Id and ranks (None for all) of each new request of a user; its file is removed."""
+    """Yield id and ranks (None for all) of each new request, and remove the request's file."""
     for name in dump_names(directory, "ask-"):
         path = os.path.join(directory, name)
         request = read_json(path)
@@ -72,7 +72,7 @@ def take_requests(directory: str) -> Iterator[tuple[str, tuple[int, ...] | None]
 
 
 def write_dump(directory: str, dump_id: str, at: float, rows: Sequence[Json]) -> None:
-    """Write a dump, unless the disk is full, and remove the oldest ones."""
+    """Write a dump, unless the disk is full, and remove all but the newest dumps."""
     with contextlib.suppress(OSError):
         write_json_atomically(dump_path(directory, dump_id), {"at": at, "ranks": rows}, durable=False)
         for name in dump_names(directory, "dump-")[:-KEPT]:

@@ -1,7 +1,7 @@
-"""Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost.
+"""Reads a run's `status.json` on node0, and marks the run as lost if its supervisor has died.
 
-`liveness.py` decides whether a supervisor has died. For a run in a queue's job, the queue is asked first if another
-machine reads the file or the run waits.
+`liveness.py` decides whether the supervisor has died. For a run in a queue's job, the queue is asked first if the run
+waits or this is another machine.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ if TYPE_CHECKING:
 
 
 class NoRecord(AgentError):
-    """The run has no record, or no longer has one."""
+    """Raised if the run has no record, or no longer has one."""
 
 
 class StoredStatus(NamedTuple):
     status: RunStatus
     document: Json
-    """Content of the file, with fields of newer versions."""
+    """The file's content, including fields of newer versions."""
     written: float
     """When the file was written, in seconds since the epoch."""
 
 
 def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
-    """Raises an AgentError. A copy is not checked: it can't show life. `unchanged_for`: seconds since the last
-    status."""
+    """Read a status, or raise an AgentError. The supervisor is not checked for a copy.
+
+    `unchanged_for`: seconds since the caller saw a new status; None if it does not watch the file.
+    """
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
     age = seconds_since(stored.written)
-    if unchanged_for is not None:  # needs no clock of another machine
+    if unchanged_for is not None:  # does not depend on another machine's clock
         age = age_for_follower(age, unchanged_for)
     if is_copy or stored.status.is_over:
         return stored
@@ -55,18 +57,18 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
         is_over = stored.status.state != "queued" and liveness_of(stored.status, age, REPORT_LIMITS) == "dead"
     if not is_over:
         return stored
-    stored = read_document(path)  # its last status may have been written between the two checks
+    stored = read_document(path)  # the supervisor may have written its last status just before it exited
     if stored.status.is_over:
         return stored
     lost = as_lost(stored.document, stored.written, job)
     if stored.status.supervisor.is_of_this_machine or job is not None:
-        with contextlib.suppress(OSError):  # a full disk leaves the old one
+        with contextlib.suppress(OSError):  # the disk is full: the old status stays
             write_json_atomically(path, lost, durable=False)
     return stored._replace(status=read_status(lost), document=lost)
 
 
 def read_document(path: str) -> StoredStatus:
-    """The status in the file, whether or not its supervisor lives."""
+    """Read a status without checking the supervisor; raises an AgentError."""
     try:
         document: Json = read_json_file(path)
         written = os.stat(path).st_mtime
@@ -81,9 +83,9 @@ def read_document(path: str) -> StoredStatus:
 
 
 def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | None:
-    """The job of a submitted run, if its queue or script knows about it, or None.
+    """A submitted run's job, if the queue or the job's script knows its state, else None.
 
-    Only another machine with the same home asks, about a run that has been silent or waits again.
+    The queue is asked only about a run that waits, or that was silent and has its supervisor on another machine.
     """
     if not is_submitted(rundir):
         return None
@@ -98,9 +100,9 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | Non
 
 
 def _waiting_again(stored: StoredStatus, job: QueueJob) -> StoredStatus:
-    """A run whose job was requeued, as after the failure of a node, or has just begun again.
+    """Status of a run whose job was requeued, as after a node failure, or has just started again.
 
-    A requeued job is COMPLETING until it has ended, which takes minutes on a lost node.
+    A requeued job is COMPLETING until its processes have ended, which takes minutes with a lost node.
     """
     waits = job.is_waiting or (stored.status.state == "queued" and job.state == "COMPLETING")
     document = with_job({**stored.document, "state": "queued" if waits else "starting"}, job)
@@ -117,13 +119,13 @@ def as_lost(document: Json, at: float, job: QueueJob | None = None) -> Json:
     if job is None:
         return lost
     lost = with_job({**lost, "reason": describe_job_end(job)}, job)
-    if document.get("state") == "queued":  # its supervisor had ended it in order
+    if document.get("state") == "queued":  # its supervisor did not die, but left the run to the next start
         is_stopped, nodes = job.notice == "stop", ", ".join(job.without_home)
         is_cancelled, word = job.state == "CANCELLED" or is_stopped, "" if is_stopped else job.state
         lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
         lost.update(first_failure=None, job_end=word if describe_run_end(word) else "")
         if why := job.why or (f"{nodes} does not have the home of the login node" if nodes else ""):
-            lost["reason"] = f"it did not begin again: {why}"
+            lost["reason"] = f"it did not start again: {why}"
         elif is_stopped:
             lost["reason"] = "it was stopped"
     return lost
@@ -133,7 +135,7 @@ def read_pruned(runs_directory: str) -> dict[str, Json]:
     pruned: dict[str, Json] = {}
     with contextlib.suppress(OSError), open(os.path.join(runs_directory, ".pruned.jsonl"), "rb") as file:
         for line in file:
-            # A full disk or a killed call may have left part of a line.
+            # A full disk or a killed call may have left an incomplete line.
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = parse_object(line)
                 pruned[str(entry["id"])] = {**entry, "at": float(entry["at"]), "why": str(entry["why"])}

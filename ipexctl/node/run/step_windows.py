@@ -1,16 +1,15 @@
-"""Windows of a rank: what it did in each ten seconds since its command started; and the throughput of a run. Pure.
+"""Windows of ten seconds: what a rank did in each since its command started; and the throughput of a run. Pure.
 
-`WindowMaker` works in the rank wrapper, `RankThroughput` and `run_throughput` in the supervisor.
+`WindowMaker` runs in the rank wrapper, `RankThroughput` and `run_throughput` in the supervisor.
 
-- Steps are counted from the first record on: imports, compilation and the first step are not in `step_seconds`.
-- A step belongs to the window in which it ends, with its complete length and waiting, even if it began in an earlier
-  one.
-- A pause, such as an evaluation or a checkpoint between two steps, counts in no figure. It is many times as long as the
-  steps before it. Waiting for data is part of the step, however long it takes.
-- Samples are None where they can't be known. A rank has a figure if they are known for all but MOST_UNKNOWN of the
-  time, and the run if all its ranks have one: accelerate's dispatching loader reads for all ranks in one of them.
-- A run's steps are its median rank's, its samples the sum of the ranks. A value that the script prints (--metric) is
-  taken as the run's, from the lowest rank that prints one.
+- Steps count from the end of the first: imports, compilation and the first step are not in `step_seconds`.
+- A step counts in the window in which it ends, with its complete length and waiting.
+- A pause, such as an evaluation or a checkpoint between two steps, does not count. It is many times as long as the
+  steps before it. Waiting for data is part of the step, no matter how long.
+- A rank has a figure for samples if they are known for all but MOST_UNKNOWN of the time, and the run if all its ranks
+  have one: accelerate's dispatching loader reads for all ranks in one of them.
+- A run's steps are its median rank's, its samples the sum of the ranks. A value that the script prints (--metric)
+  counts for the whole run; the lowest rank that prints one is used.
 """
 
 from __future__ import annotations
@@ -30,37 +29,38 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rates import Waiting
 
 MOST_AT_ONCE = 360
-"""Windows closed by one reading; after a longer pause nothing is known of the older ones."""
+"""Most windows that one reading closes. After a longer break, older windows are dropped."""
 RECENT = 6
-"""Windows for the figures of a run in progress."""
+"""Windows for the figures of a running run: the last minute."""
 MOST_UNKNOWN = 0.05
 PAUSE, PAUSE_STEPS = 2.0, 20
-"""A gap between steps of so many seconds, and so many times the usual, is a pause."""
+"""A gap between steps is a pause if it is longer than PAUSE seconds and than PAUSE_STEPS usual steps."""
 _NANO = 1e9
 
 
 class StepWindow(NamedTuple):
     number: int
-    """From the start of the rank's command on."""
+    """Counts from 0, at the start of the rank's command."""
     seconds: float
-    """WINDOW, except for the last one."""
+    """WINDOW, except for the last window."""
     steps: int = 0
     step_seconds: float = 0.0
-    """The part of it in which steps were counted, without pauses."""
+    """Seconds of the window in which steps were counted, without pauses."""
     samples: float | None = None
+    """None if unknown."""
     data_wait: float | None = None
-    """The part of the steps' time in which the rank waited for data, 0 to 1; None without a step or a DataLoader."""
+    """Fraction of the steps' time in which the rank waited for data; None without a step or a DataLoader."""
     reduce_wait: float | None = None
     by_metric: bool = False
     notes: RankNotes | None = None
     gradients: float = 0.0
-    """Bytes of gradients of DDP models, at the end."""
+    """Bytes of the DDP models' gradients, at the window's end."""
     worked: float = 0.0
-    """Seconds: the complete length of its steps, without pauses."""
+    """Seconds: the complete length of the steps that ended in the window, without pauses."""
 
     @property
     def is_possible(self) -> bool:
-        """False for values that no rank wrapper sends."""
+        """True if a rank wrapper can have sent these values."""
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
     def rates(self, waiting: Waiting) -> RankRates:
@@ -82,7 +82,7 @@ class StepWindow(NamedTuple):
         notes = self.notes
         if waiting != "sleeps" or notes is None or notes.cpu is None or notes.queue is None:
             return None
-        # Data that the main thread itself loads is on the processor, too.
+        # If the main thread loads the data itself, `cpu` may include some of `data_wait`.
         return max(0.0, 1.0 - notes.cpu - notes.queue - (self.data_wait or 0.0))
 
 
@@ -90,7 +90,7 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class WindowMaker:
-    """Makes windows from the records of one command's ring."""
+    """Makes windows from the step records of one command."""
 
     def __init__(self, start: float, *, has_metric: bool = False) -> None:
         """`start`: when the command started, by the records' clock."""
@@ -98,11 +98,11 @@ class WindowMaker:
         self._start = start
         self._number = 0
         self._first = float("inf")
-        """When steps began to be counted."""
+        """When the first step ended."""
         self._edge: StepRecord | None = None
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
-        """Lengths of the latest steps."""
+        """Seconds of the latest steps."""
         self._metrics: list[tuple[float, float]] = []
 
     @property
@@ -134,7 +134,8 @@ class WindowMaker:
         return windows
 
     def close_last(self, now: float) -> list[StepWindow]:
-        """Includes the unfinished window: the command has exited. Steps are counted until the last one."""
+        """Close all windows, including the unfinished one, once the command has exited. Time after the last step does
+        not count."""
         windows = self.close_windows(now)
         seconds = max(0.001, now - self._start - self._number * WINDOW)
         return [*windows, self._close(now, seconds, is_last=True)]
@@ -162,7 +163,7 @@ class WindowMaker:
         return window
 
     def _lengths(self, records: Sequence[StepRecord], begun: float) -> tuple[float, float]:
-        """Seconds of the steps between these records, and of the pauses between them since `begun`."""
+        """Seconds of the steps between these records, and seconds of the pauses between them after `begun`."""
         worked = paused = 0.0
         for before, record in zip(records, records[1:]):
             gap, waited = (record.wall - before.wall) / _NANO, (record.wait - before.wait) / _NANO
@@ -193,7 +194,7 @@ def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord
 
 
 class RankThroughput:
-    """The figures of one rank, from its first step to its last."""
+    """Throughput of one rank."""
 
     def __init__(self) -> None:
         self._whole = _Sum()
@@ -201,10 +202,10 @@ class RankThroughput:
 
     def begin_attempt(self) -> None:
         self._next = 0
-        """Number of the next window; one repeated after a reconnect has a lower one."""
+        """Number of the next window. Windows repeated after a reconnect have lower numbers."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
         self._of_recent: Throughput | None = None
-        """Computed once per window: the status is written more often."""
+        """Throughput of `_recent`, computed once per window, because the status is written more often."""
 
     def add(self, window: StepWindow) -> None:
         if window.number < self._next:
@@ -218,7 +219,7 @@ class RankThroughput:
         self._whole.add(window)
 
     def now(self, *, is_over: bool) -> Throughput | None:
-        """Of the last minute, or of all attempts since the first step."""
+        """Throughput over the last minute; if the run is over, over all attempts."""
         return self._whole.result() if is_over else self._of_recent
 
 

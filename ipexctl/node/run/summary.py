@@ -1,4 +1,4 @@
-"""The outcome of a run for a program: the fields of `--summary`, of the event `end`, and of what `--notify` gets."""
+"""The outcome of a run for programs: fields of `--summary`, of the event `end`, and of the input for `--notify`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "ipexctl.run/1"
 def summary_fields(
     run: str | None, status: RunStatus | None, *, world_size: int, hosts: Sequence[str], exit_code: int, seconds: float
 ) -> Json:
-    """`run`: None if none was started; `status`: None if the run was not followed to its end."""
+    """`run`: None if no run was started; `status`: None if the run was not followed to its end."""
     state = "unknown" if status is None else status.state  # as in `ps`
     lost = status.output_lost if status is not None else None
     return {

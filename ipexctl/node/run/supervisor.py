@@ -1,14 +1,14 @@
-"""The program of the supervisor of a run on node0: begins the run, and detaches from its caller.
+"""The supervisor's program on node0: begins the run and detaches from its caller.
 
-Started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin, and answers the first two
-with one line each, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
+Started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin (`node/common/job.py`) and
+answers each with one line, or with `{"event": "failed", "reason", "fix"}`:
 
 Listen             → {"event": "listening", "local", "port"}
 Start              → {"event": "started", "pid", "start", "mpirun", "master_port"}
 a request of `follow.py`, or the end of stdin → {"event": "done"}, after the frames of the run
 
-The `Start` comes when all hosts have their job files. Then the supervisor (`loop.py`) runs in its own session and
-its caller may exit; the process that started it follows the run.
+`Start` comes once all hosts have their job files. Then the supervisor (`loop.py`) runs in its own session, and the
+process that started it follows the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
-    """Pass on the supervisor's reply; if it started the run, follow it unless stdin ends."""
+    """Pass on the supervisor's reply. If the run started and a request follows on stdin, follow the run."""
     sys.stdout.write(reply)
     sys.stdout.flush()
     if parse_json(reply)["event"] == "failed":
@@ -44,7 +44,7 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
     if stdin.peek(1):
         from ipexctl.node.run import follow  # imported while mpirun starts
 
-        if is_in_job():  # it signals all processes of a job; this one tells how the run ends
+        if is_in_job():  # the queue signals all processes of a job, and this one must report how the run ends
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
         return follow.main("follow", stdin)
@@ -63,7 +63,7 @@ def main(action: str) -> int:  # noqa: ARG001
         emit("failed", reason=f"nothing can listen on {request.bind}: {error.strerror or error}", fix="")
         return 1
     port = listeners[0].getsockname()[1]
-    with contextlib.suppress(OSError):  # a sandbox without Unix sockets: node0's ranks are refused there and use TCP
+    with contextlib.suppress(OSError):  # a sandbox without Unix sockets; node0's ranks then use TCP
         listeners.append(listener.listen(local))
     emit("listening", local=local, port=port)
     line = stdin.readline()
@@ -71,7 +71,7 @@ def main(action: str) -> int:  # noqa: ARG001
         return 1
     send_reply = daemonize("supervisor", f"{request.rundir}/supervise.log")
     if isinstance(send_reply, str):
-        for listening in listeners:  # they close with the supervisor
+        for listening in listeners:  # only the supervisor keeps them open
             listening.close()
         return reply_and_follow(send_reply, stdin)
     try:
@@ -88,8 +88,8 @@ def main(action: str) -> int:  # noqa: ARG001
         send_reply({"event": "failed", "reason": f"the request to start the run can't be read: {error}"})
         os._exit(1)
     except OSError as error:
-        why = f"the run's record can't be begun: {error.filename or request.rundir}: {error.strerror or error}"
-        send_reply({"event": "failed", "reason": why, "fix": "df and ulimit -n there say what is short"})
+        why = f"the run's record can't be created: {error.filename or request.rundir}: {error.strerror or error}"
+        send_reply({"event": "failed", "reason": why, "fix": "df and ulimit -n there show what has run out"})
         os._exit(1)
     send_reply(supervisor.start())
     supervisor.run()

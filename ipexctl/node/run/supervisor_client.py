@@ -1,7 +1,7 @@
-"""A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
+"""A rank's connection to the supervisor, and the two output streams of the rank's command.
 
-Both ends prove the token before they send anything else. Nothing sent over a broken connection is lost, because the
-supervisor says how much it has. `supervisor_contact.py` decides when to connect and to leave; `messages.py` lists the
+Both ends prove the token before they send anything else. After a reconnect, the supervisor says how much output it has,
+so nothing is lost with a broken connection. `supervisor_contact.py` decides when to connect; `messages.py` lists the
 messages; `output_buffer.py` keeps unacknowledged output.
 """
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ipexctl.node.run.output_buffer import OutputBuffer
 
 READ_INTERVAL = 0.015
-"""Seconds between two reads of a stream with little output: one read per line would use a whole core."""
+"""Seconds between two reads of a stream that brings little data per read. One read per line would use a full core."""
 LINE_END_WAIT = 0.001
-"""Seconds to wait for the end of a line, which print() writes separately: it is then sent with the line."""
+"""Seconds to wait for a newline, because print() writes it separately."""
 READ_SIZE = 1 << 16
 MAX_PENDING = 1 << 19
 
 
 class SupervisorClient:
-    """An authenticated connection to the supervisor; it reconnects when it breaks. `contact` decides when."""
+    """An authenticated connection to the supervisor that reconnects when it breaks; `contact` decides when."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SupervisorClient:
         self._identity = identity
         self._resume = resume
         self._handshake: ClientHandshake | None = None
-        """Between the challenge and the welcome of a connection."""
+        """Set between challenge and welcome, else None."""
 
     def readers(self) -> list[Link]:
         return [self._link] if self._link is not None and self.contact.stage is not Stage.CONNECTING else []
@@ -101,7 +101,7 @@ class SupervisorClient:
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", now, code)
 
     def _drop(self, why: str, now: float, code: int = 0) -> None:
-        """`code`: errno of a connection that could not be made."""
+        """`code`: errno, if the connection could not be made."""
         if self._link is not None:
             self._link.close()
         self._link = self._handshake = None
@@ -149,12 +149,12 @@ class SupervisorClient:
 
 
 class CommandStream:
-    """One output stream of the command: its pipe until it ends, and its buffer."""
+    """One output stream of the command: a pipe and a buffer."""
 
     def __init__(
         self, pipe: IO[bytes], buffer: OutputBuffer, on_data: Callable[[str, bytes, float], None] | None = None
     ) -> None:
-        """`on_data` gets the stream's name, each piece of output, and the time."""
+        """`on_data` is called with the stream's name, each piece of output, and the time."""
         self.name = SUFFIXES[buffer.stream]
         self._on_data = on_data
         self.number: int = pipe.fileno()

@@ -1,8 +1,8 @@
-"""Decides about a rank's connection to its supervisor: when to connect, when to replace it, and when it is lost. Pure.
+"""Decides when a rank connects to its supervisor, when it reconnects, and when the supervisor counts as lost. Pure.
 
-`supervisor_client.py` acts, and `rank_machine.py` ends the rank of a lost supervisor. A silent connection is replaced
-before its supervisor counts as lost. A port that takes connections is waited for longest, a closed one shortest. Time
-in which this process itself was suspended does not count as silence.
+`supervisor_client.py` connects; `rank_machine.py` ends the rank if the supervisor is lost. A silent connection is
+replaced before the supervisor counts as lost. A rank waits longest if the port accepts connections, and shortest if it
+is closed. Time in which the rank itself was suspended does not count as silence.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ from typing import NamedTuple
 from ipexctl.node.common.limits import SUPERVISOR_AT_EXIT, SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
 
 BEAT_INTERVAL = 4.0
-"""Seconds between two messages, which the supervisor answers: they show it that a rank or a starter lives."""
+"""Seconds between two messages by which a rank or a host starter shows the supervisor that it is alive. The supervisor
+answers each."""
 SILENCE_LIMIT = 12.0
 """Seconds of silence before the rank reconnects."""
 CONNECT_LIMIT = 5.0
 SUSPENDED = 8.0
-"""Like `machine.SUSPENDED`, for a rank, which may check the time only when it reports, every four seconds."""
+"""Seconds between two turns after which a rank was suspended. A rank may take a turn only every four seconds, so this
+is longer than `machine.SUSPENDED`."""
 RETRY_INTERVAL = 0.5
 
 
 class Stage(Enum):
-    NONE = "there is none; the next try is at `retry_at`"
-    CONNECTING = "the port has not taken it yet"
-    UNANSWERED = "the port has taken it, and the two ends have not proven the token yet"
-    UP = "the two ends have proven it"
+    NONE = "not connected; the next attempt is at `retry_at`"
+    CONNECTING = "the port has not accepted the connection yet"
+    UNANSWERED = "the port accepted the connection; the handshake is not complete"
+    UP = "the handshake is complete"
 
 
 class Due(Enum):
-    NOTHING = "go on"
+    NOTHING = "nothing"
     CONNECT = "connect"
-    DROP = "drop a connection that is not answered"
-    LEAVE = "drop one that works: without a message the supervisor takes this process for killed"
+    DROP = "drop a connection without an answer"
+    LEAVE = "announce and drop a silent connection; unannounced, the rank would look killed"
 
 
 class Contact(NamedTuple):
-    """What is known of the connection; each method returns the next `Contact`."""
+    """What a rank knows about its connection to the supervisor. Each `on_…` method returns the next `Contact`."""
 
     addresses: tuple[tuple[str, int], ...]
-    """Hosts with ports. On node0 the first is a local one, not used again after a connection there failed to
+    """Addresses with ports. On node0 the first is local, and is dropped once a connection there failed to
     authenticate."""
     last_received: float
-    """When the supervisor's last message arrived, or could not be missed."""
+    """When the supervisor's last message arrived, or when this process was last unable to receive one."""
     turned_at: float
     stage: Stage = Stage.NONE
     why: str = "it has not answered"
     is_refused: bool = False
-    """The supervisor's port is closed."""
+    """True if the supervisor's port is closed."""
     began_at: float = 0.0
     retry_at: float = 0.0
     taken_at: float = float("-inf")
@@ -59,7 +61,7 @@ class Contact(NamedTuple):
         return self.stage is Stage.UP
 
     def on_turn(self, now: float) -> Contact:
-        """While this process itself was suspended, it could not receive what the supervisor sent."""
+        """Start a turn. After a suspension of this process, silence counts from now."""
         was_suspended = now - self.turned_at > SUSPENDED
         last = now if was_suspended else self.last_received
         taken = now if self.stage is Stage.UNANSWERED else self.taken_at
@@ -70,7 +72,7 @@ class Contact(NamedTuple):
             return Due.CONNECT if now >= self.retry_at else Due.NOTHING
         if self.stage is Stage.UP:
             return Due.LEAVE if now - self.last_received > SILENCE_LIMIT else Due.NOTHING
-        # At its only address, a port that accepted may yet answer. More connections would fill the port's queue.
+        # With one address, a port that accepted may still answer. More connections would only fill the port's queue.
         may_answer = self.stage is Stage.UNANSWERED and len(self.addresses) == 1
         return Due.DROP if now - self.began_at > (SUPERVISOR_BUSY if may_answer else CONNECT_LIMIT) else Due.NOTHING
 
@@ -81,7 +83,7 @@ class Contact(NamedTuple):
         return self._replace(stage=Stage.UNANSWERED)
 
     def on_stranger(self) -> Contact:
-        """Another program has this port: that it accepts connections means nothing."""
+        """Another program has the port, so an accepted connection is no sign of the supervisor."""
         return self._replace(taken_at=float("-inf"))
 
     def on_welcome(self, now: float) -> Contact:
@@ -91,7 +93,7 @@ class Contact(NamedTuple):
         return self._replace(last_received=now)
 
     def after_work(self, now: float) -> Contact:
-        """The wrapper did something that takes time, and received nothing meanwhile."""
+        """Restart the clock after work during which the wrapper could not receive anything."""
         return self._replace(last_received=now, turned_at=now)
 
     def on_break(self, why: str, now: float, *, is_refused: bool = False) -> Contact:

@@ -1,11 +1,11 @@
-"""Output of ranks that node0's disk has no room for: held in the supervisor's memory, where followers read it.
+"""Output that node0's full disk has no room for: the supervisor holds it in memory, where followers read it.
 
-The supervisor adds each chunk to an anonymous file in memory (memfd), with its offset in the stream's file, and takes
-it out once the disk has room, or counts it as lost when the run has ended. A follower on the same machine opens that
-memory below `/proc/PID/fd` when it begins, so it still has the output after the supervisor has exited.
+The supervisor appends each chunk to a file in memory (memfd). Once the disk has room, it writes the chunk there; when
+the run has ended, it counts the chunk as lost. A follower on the same machine opens the memfd in `/proc/PID/fd` when it
+begins, so it has the output even after the supervisor has exited.
 
-The file's header says how often it was emptied, and its end. The end is written after the data, and a reader compares
-the header before and after it reads, so it returns no partial chunk and none of an earlier filling.
+The header counts how often the file was emptied, and has its end. The end is written after the data, and a reader
+compares the header before and after reading, so it never returns a partial or an old chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Iterator, NamedTuple
 from ipexctl.node.common.frames import SUFFIXES, Chunk, StreamName
 
 CAPACITY = 32 << 20
-"""Bytes; further output waits in the ranks, as on a machine without memfd."""
+"""Bytes. Further output waits in the ranks, as it does on a machine without memfd."""
 _NAME = "ipexctl-output"
 _HEADER = struct.Struct("!QQ")
 _RECORD = struct.Struct("!IcQI")
@@ -32,14 +32,14 @@ class Held(NamedTuple):
 
 
 class UnstoredOutput:
-    """The supervisor's side. `number` is the descriptor, None on a machine without memfd."""
+    """The supervisor's side. `number` is the memfd, or None on a machine without memfd."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._emptied = 0
         self._end = _HEADER.size
         self._count = 0
-        with contextlib.suppress(OSError, AttributeError):  # an old kernel, or a Python built without it
+        with contextlib.suppress(OSError, AttributeError):  # an old kernel, or a Python built without memfd
             self.number = os.memfd_create(_NAME)
             self._write_header()
 
@@ -51,7 +51,7 @@ class UnstoredOutput:
         try:
             if os.pwrite(self.number, record, self._end) != len(record):
                 return None
-        except OSError:  # the machine's memory is short
+        except OSError:  # out of memory
             return None
         self._end += len(record)
         self._count += 1
@@ -63,7 +63,7 @@ class UnstoredOutput:
         return os.pread(self.number, held.size, held.position)
 
     def drop(self) -> None:
-        """A chunk is stored, or lost. The memory is freed with the last one."""
+        """Forget a chunk, because it is stored or lost. The last one frees the memory."""
         self._count -= 1
         if not self._count and self.number is not None:
             self._emptied += 1
@@ -78,7 +78,7 @@ class UnstoredOutput:
 
 
 class UnstoredReader:
-    """A follower's side. Without a supervisor on this machine there is nothing to read."""
+    """A follower's side. Reads nothing if the supervisor is not on this machine."""
 
     def __init__(self, pid: int, number: int | None) -> None:
         self._number = -1
@@ -91,7 +91,7 @@ class UnstoredReader:
                     self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def new_chunks(self) -> Iterator[Chunk]:
-        """New chunks in order; one at which the caller stops comes again."""
+        """Yield new chunks in order. A chunk at which the caller stops is yielded again by the next call."""
         header = self._header()
         if header is None:
             return
@@ -106,7 +106,7 @@ class UnstoredReader:
             data = os.pread(self._number, size, self._position + _RECORD.size)
             now = self._header()
             if len(data) < size or kind not in _STREAMS or now is None or now[0] != emptied:
-                return  # it was emptied meanwhile
+                return  # the file was emptied meanwhile
             yield Chunk(rank, _STREAMS[kind], data, offset)
             self._position += _RECORD.size + size
 

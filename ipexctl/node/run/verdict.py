@@ -1,23 +1,18 @@
-"""Decides why a run ended: the first failure, and none that only follow from it. Pure.
+"""Decides why a run ended: finds the first failure among those that only follow from it. Pure.
 
-A rank that has ended may exit once no other rank would suffer. A failed run's status.json has `first_failure`:
-
-{"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "detail", "at": seconds since the epoch}
-
-`rank` and `host` are the cause, or the first of several lost or missing ranks; null if no rank is to blame, as when
-mpirun ended. `ranks` are all ranks concerned. The kinds:
+A failed run's status.json has `first_failure` (`records.Failure`). Its kinds, where `it` is the rank in `rank`:
 
 exit        its command exited with `exit_code`
 signal      `signal` ended it, and neither the supervisor nor the rank wrapper sent that signal
 oom         the kernel killed it: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
             "limit": bytes or null, "memory": bytes or null}
 lost        it no longer sends anything: its node, the network link or its rank wrapper failed
-stuck       its exception is printed, but its interpreter does not exit
+stuck       it raised an exception, but its interpreter does not exit
 not-begun   it did not connect in time, or mpirun exited before any rank connected
 mpirun      mpirun exited or was killed while ranks ran, or could not be started
-hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
+hang        no rank printed anything for --hang-after, and the run has --on-hang stop
 time-limit  the run reached its time limit
-checkpoint  the checkpoint could not be brought to all hosts before the attempt
+checkpoint  the checkpoint could not be copied to all hosts before the attempt
 """
 
 from __future__ import annotations
@@ -45,23 +40,24 @@ if TYPE_CHECKING:
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 SETTLE_TIME = 2.0
-"""Within this many seconds, a rank that died of a signal replaces another rank's exit code as the first failure."""
+"""Within this many seconds, a rank that was killed by a signal replaces another rank's exit code as the first failure.
+"""
 SIGNAL_TIME = 1.0
-"""Seconds to find out what sent the ranks a signal that the supervisor did not send."""
+"""Seconds to find out what sent the ranks a signal, if the supervisor did not."""
 SILENCE_TOLERANCE = 7.0
-"""Seconds by which the last messages of a node's ranks may differ."""
+"""Seconds between the last messages of ranks that were lost together."""
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
-"""Kinds after which a run that may take other hosts may be restarted before its ranks have begun."""
+"""Kinds after which a run with other hosts to choose from may restart even if no rank had begun."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""They tell ranks that the run's job is about to end, and end some ranks."""
+"""Sent to ranks when the job is about to end. Some ranks exit because of them."""
 _SIGNALS = {
     int(signal.SIGSEGV): "crashed (SIGSEGV, a segmentation fault)",
     int(signal.SIGILL): "crashed (SIGILL, an illegal instruction)",
     int(signal.SIGBUS): "crashed (SIGBUS, a bus error)",
     int(signal.SIGFPE): "crashed (SIGFPE, an arithmetic error)",
-    int(signal.SIGABRT): "aborted itself (SIGABRT)",
+    int(signal.SIGABRT): "aborted (SIGABRT)",
     int(signal.SIGKILL): "was killed by SIGKILL (not sent by ipexctl)",
     int(signal.SIGTERM): "was ended by SIGTERM (not sent by ipexctl)",
     int(signal.SIGXCPU): "was ended by SIGXCPU (its processor time was used up)",
@@ -74,14 +70,14 @@ def end(t: Transition, state: State, code: int, reason: str) -> None:
     t.set(ending=Ending(state, code, t.now.clock))
     t.set_status(reason=reason)
     t.log("ending", state=state, exit_code=code, reason=reason)
-    end_exchange(t)  # the ranks end their parts of it
+    end_exchange(t)  # the ranks end their own exchange processes
     for peer in t.ranks:
         stop_rank(t, peer)
     release_ended(t)
 
 
 def stop(t: Transition, code: int) -> None:
-    """End the run on request; just after a failed attempt, instead of the next attempt."""
+    """Stop the run on request. Between two attempts, the next attempt does not start."""
     ending = t.state.ending
     if ending is None:
         end(t, "stopped", code, "it was stopped")
@@ -102,7 +98,7 @@ def fail(
     oom: OutOfMemory | None = None,
     detail: Detail | None = None,
 ) -> None:
-    """Record a failure. `peers[0]`, if any, is the cause, `ranks` are others."""
+    """Record a failure and end the attempt. `peers[0]` is the cause, if there is one; `ranks`: all that failed."""
     code = exit_code or (128 + signal if signal else 1)
     first = Failure(
         rank=peers[0].rank if peers else None,
@@ -122,7 +118,7 @@ def fail(
         return
     is_soon = t.now.clock - ending.at < SETTLE_TIME
     if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
-        # A rank that loses a peer raises an exception; the report of the peer's own death may come a moment later.
+        # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
         replace_verdict(t, ending._replace(code=code), reason, first)
 
 
@@ -160,7 +156,7 @@ def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
 
 
 def check_outside_signals(t: Transition) -> None:
-    """Find the cause of signals that the supervisor did not send: mpirun, if all ranks got one."""
+    """Find the cause of signals that the supervisor did not send. If all ranks got one, mpirun was signalled."""
     since, mpirun = t.state.signalled_at, t.state.mpirun
     if since is None or t.state.ending is not None:
         return
@@ -183,7 +179,7 @@ def on_not_begun(t: Transition, missing: Sequence[RankState]) -> None:
 
 
 def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mpirun_log: Sequence[str]) -> None:
-    """Handle lost ranks (`silence`: their seconds). A reported exit stays; without one, the loss ends the run."""
+    """Handle lost ranks. If a rank had reported no exit, its loss ends the run. `silence`: seconds of each rank."""
     without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
     was_ending = t.state.ending is not None
     if without_exit and not was_ending:
@@ -202,10 +198,10 @@ def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mp
 
 
 def on_all_ended(t: Transition) -> None:
-    """Replace an exit code by an earlier loss: the rank raised an exception because it lost that peer.
+    """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception.
 
-    A closed connection counts as lost only after some seconds, in which the rank could have reconnected. If all ranks
-    exited at the notice, the run was stopped.
+    Such a loss is known late, because a rank may reconnect for some seconds. If all ranks exited after the job's
+    notice, the run was stopped.
     """
     if t.state.ending is None and any(peer.status.state == "stopped" for peer in t.ranks):
         end(t, "stopped", 128 + signal.SIGTERM, "it was stopped")
@@ -227,9 +223,9 @@ def on_all_ended(t: Transition) -> None:
 
 
 def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, float], log: Sequence[str]) -> None:
-    """mpirun exited, and no failure explains it: ranks without an exit are lost with it, or because of it.
+    """Decide what happened if mpirun exited without a known failure: a lost rank ended mpirun, or mpirun its ranks.
 
-    Intel's hydra may die of SIGPIPE as it loses a host, before that host's ranks have closed their connections.
+    Intel's hydra may die of SIGPIPE when it loses a host, before the connections of that host's ranks are closed.
     """
     left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
     if not left:
@@ -249,7 +245,7 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
 
 
 def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
-    """Record that the launcher of these ranks ended, by a signal or with an exit code."""
+    """Fail because the launcher of these ranks ended, by a signal (`by`) or with an exit code."""
     starter = t.state.starter
     program = "the rank wrapper" if starter.is_direct else starter.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
@@ -264,7 +260,7 @@ def fail_with_program(t: Transition, left: list[RankState], code: int | None, by
 
 
 def may_restart(state: SupervisorState) -> bool:
-    """True if a rank failed after its command started, or other hosts may change the failure, and a restart is left."""
+    """True if a restart is left and may help: a command had started, or the run has other hosts."""
     ending, first = state.ending, state.status.first_failure
     if ending is None or ending.state != "failed" or first is None or state.restarts_left <= 0:
         return False
@@ -303,7 +299,7 @@ def stop_rank(t: Transition, peer: RankState) -> None:
 
 
 def on_output_ended(t: Transition, rank: int) -> None:
-    """A rank has sent all its output; it may exit unless others would suffer from that."""
+    """A rank has sent all its output. It may exit now, or with all other ranks (`release_ended`)."""
     peer = t.set_rank(rank, is_over=True)
     is_going_on = t.state.ending is None and not t.state.is_signal_open and not t.state.has_left_at_notice
     if is_going_on and not t.state.keeps_jobs:
@@ -313,11 +309,10 @@ def on_output_ended(t: Transition, rank: int) -> None:
 
 
 def release_ended(t: Transition) -> None:
-    """Release the ended ranks together, once every connected rank has ended.
+    """Let all ended ranks exit together, once every connected rank has ended.
 
-    While a run is ending, or may be after a signal from outside, mpirun may kill the other ranks as soon as one exits,
-    and their output would be lost. If a restart is possible, only the end of all ranks decides whether the job file is
-    kept.
+    When one rank exits while a run ends, mpirun may kill the others, and their output would be lost. If the run may
+    restart, the job file must be kept until all ranks have ended.
     """
     if not any(peer.is_connected and not peer.is_done for peer in t.ranks):
         for peer in t.ranks:
@@ -335,7 +330,7 @@ def release(t: Transition, peer: RankState) -> None:
 
 
 def is_job_file_read(state: SupervisorState, host: str) -> bool:
-    """True if all ranks of a host's store have read its job file. A short rank may already have ended."""
+    """True if all ranks of a host's store have read the job file. Some may already have exited."""
     stores = state.plan.stores
     return all(peer.has_begun for peer in state.ranks.values() if stores[peer.host] == stores[host])
 
@@ -344,17 +339,19 @@ def is_job_file_read(state: SupervisorState, host: str) -> bool:
 
 
 class Loss(NamedTuple):
-    """Ranks lost together: the kind of the loss, and a sentence about it."""
+    """Ranks that were lost together."""
 
     kind: Literal["wrapper-killed", "silent", "cut-off"]
-    """`cut-off`: node0 lost all others, so none of them is the cause."""
+    """`cut-off`: node0 lost all other hosts, so none of them is the cause."""
     peers: list[RankState]
     reason: str
 
 
 def killed_ranks(lines: Sequence[str], plan: Plan) -> tuple[int, ...]:
-    """The rank whose wrapper was killed first, by hydra's words at the end of mpirun's output, or all ranks of a host
-    that hydra lost first: a rebooting host closes hydra's connections before or after its ranks' own."""
+    """The rank whose wrapper was killed first according to hydra, or all ranks of the host that hydra lost first.
+
+    `lines`: end of mpirun's output. A rebooting host closes hydra's connections before or after its ranks'.
+    """
     if found := next(filter(None, map(_KILLED_RANK.search, lines)), None):
         return (int(found[1]),)
     found = next(filter(None, map(_LOST_HOST.search, lines)), None)
@@ -364,10 +361,10 @@ def killed_ranks(lines: Sequence[str], plan: Plan) -> tuple[int, ...]:
 def describe_loss(
     lost: Sequence[int], state: SupervisorState, silence: Mapping[int, float], killed: Collection[int]
 ) -> Loss:
-    """All ranks lost together with these.
+    """The loss that includes these ranks, and all other ranks lost in the same way.
 
-    A closed connection means that the host still answers; a silent one may mean that it is gone. mpirun kills the other
-    wrappers so soon after the first that the connections of nearer nodes may close before its own.
+    A closed connection means that the host is alive; after silence it may be gone. If one wrapper is killed, mpirun
+    kills the others so soon that their connections may close first, so hydra's word (`killed`) has precedence.
     """
     peers = list(state.ranks.values())
     first = min((state.ranks[rank] for rank in lost), key=lambda peer: (peer.lost_at, peer.rank))
@@ -395,7 +392,7 @@ def describe_loss(
     others = [peer for peer in alive if peer.host != state.status.node0]
     if gone == others and len({peer.host for peer in gone}) > 1:
         reason = (
-            f"no other node responds ({format_ranks(gone)}): the link of {state.status.node0} is down, or the network"
+            f"no other node responds ({format_ranks(gone)}): the network, or the link of {state.status.node0}, is down"
         )
         return Loss("cut-off", gone, reason)
     on_first_host = [peer for peer in gone if peer.host == first.host]
@@ -410,7 +407,7 @@ def _wrappers_killed(gone: Sequence[RankState]) -> str:
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:
-    """How a failed rank ended, for the reason of a run, and for other ranks in `ipexctl why`."""
+    """How a failed rank ended, as the end of a sentence that begins with the rank."""
     if oom:
         return "was killed by the kernel: out of memory" + (f" (limit {format_limit(oom.limit)})" if oom.limit else "")
     if by:
@@ -426,7 +423,7 @@ def signal_name(number: int) -> str:
 
 
 def format_limit(size: int) -> str:
-    """`2.0 GB`, where a KB is 1024 bytes, as for memory limits."""
+    """`2.0 GB`, with 1024 bytes per KB, as usual for memory limits."""
     value = float(size)
     for unit in ("bytes", "KB", "MB"):
         if value < 1024:
@@ -436,7 +433,7 @@ def format_limit(size: int) -> str:
 
 
 def format_ranks(peers: Sequence[RankState]) -> str:
-    """`ranks 2-3, 6`."""
+    """As in `ranks 2-3, 6`."""
     numbers = sorted(peer.rank for peer in peers)
     parts: list[list[int]] = []
     for number in numbers:
@@ -449,5 +446,5 @@ def format_ranks(peers: Sequence[RankState]) -> str:
 
 
 def ranks_on_hosts(peers: Sequence[RankState]) -> str:
-    """`ranks 2-3 on node2`."""
+    """As in `ranks 2-3 on node2`."""
     return f"{format_ranks(peers)} on {', '.join(dict.fromkeys(peer.host for peer in peers))}"

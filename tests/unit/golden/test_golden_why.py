@@ -30,7 +30,7 @@ STATES: tuple[dict[str, Any], ...] = (
     {"state": "stopped", "status": {"exit_code": 143}},
     {"state": "running", "status": {"ended": None}},
     {"state": "running", "status": {"ended": None}, "silent": {"since": 860.0, "after": 600.0, "ranks": []}},
-    {"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}},
+    {"reason": "the run reached its time limit of 60 s", "status": {"exit_code": 124}},
     {"reason": "mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began", "mpirun": ["hm"]},
 )
 

@@ -181,7 +181,7 @@ def test_a_next_start_that_begins_no_run_is_why_the_run_has_failed(rundir: Path,
         (rundir / "slurm/no-home").write_text("node4\n")
     found = read_status_file(str(rundir)).status
     assert (found.state, found.first_failure) == ("failed", None)
-    words = {"call": "not begin again environment", "home": "not begin again node4 home", "neither": "12 failed"}
+    words = {"call": "not start again environment", "home": "not start again node4 home", "neither": "12 failed"}
     assert missing(found.reason, words[what]) == []
 
 

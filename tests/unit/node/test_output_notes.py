@@ -52,7 +52,7 @@ def test_a_note_of_a_newer_version_is_shown_as_its_line() -> None:
         (
             "gap",
             {"bytes": 7, "host": "node2"},
-            b"[ipexctl: 7 bytes are missing here: there was no room for them on node2]\n",
+            b"[ipexctl: 7 bytes are missing here, because the disk of node2 was full]\n",
         ),
         ("not-started", {"host": "node2", "reason": "./t: No {such} file"}, b"ipexctl: node2: ./t: No {such} file\n"),
     ],

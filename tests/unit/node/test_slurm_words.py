@@ -88,8 +88,8 @@ def test_step_was_cancelled_if_srun_says_so_and_no_task_has_exited() -> None:
         (QueueJob("12", "NODE_FAIL", "NodeDown"), "its Slurm job 12 lost a node (NodeDown)"),
         (QueueJob("12", "SOMETHING_NEW"), "its Slurm job 12 was ended: SOMETHING_NEW"),
         (QueueJob("12", "COMPLETING", script_code=1), "its Slurm job 12 is over"),
-        (QueueJob("12", GONE), "its Slurm job 12 has ended (why is not known)"),
-        (QueueJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended (why is not known)"),
+        (QueueJob("12", GONE), "its Slurm job 12 has ended, for an unknown reason"),
+        (QueueJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended, for an unknown reason"),
     ],
 )
 def test_the_end_of_a_job_in_words(job: QueueJob, text: str) -> None:
@@ -101,11 +101,11 @@ def test_the_end_of_a_job_in_words(job: QueueJob, text: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        (["no-such-program"], "there is no no-such-program on PATH there"),
+        (["no-such-program"], "no-such-program is not on PATH there"),
         (["sh", "-c", "echo first >&2; echo why >&2; exit 1"], "not done: why"),
         (["sh", "-c", "echo why; exit 1"], "not done: why"),
         (["sh", "-c", "exit 9"], "not done: exit code 9"),
-        (["sleep", "60"], "Slurm has not answered sleep for 0.2 s"),
+        (["sleep", "60"], "Slurm did not answer sleep within 0.2 s"),
     ],
 )
 def test_a_command_of_slurm_without_an_answer(argv: list[str], reason: str) -> None:

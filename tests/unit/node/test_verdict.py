@@ -68,7 +68,7 @@ def test_silent_nodes_are_named_with_their_ranks(silent: dict[int, float], words
 @pytest.mark.parametrize(
     ("silent", "words"),
     [
-        ((2, 3, 4, 5), "no other node responds (ranks 2-5): the link of node1 is down"),
+        ((2, 3, 4, 5), "no other node responds (ranks 2-5): the network, or the link of node1, is down"),
         ((2, 3, 4), "node2 stopped responding (ranks 2-3)"),  # node3 still has a rank that sends
         ((0, 1, 2, 3, 4, 5), "node1 stopped responding (ranks 0-1)"),  # node0's too: it is not only the network
         ((0, 1), "node1 stopped responding (ranks 0-1)"),

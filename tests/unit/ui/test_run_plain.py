@@ -56,7 +56,7 @@ def test_notes_are_on_stderr_and_a_line_in_the_same_words_is_the_ranks(capfd: Ca
         f"restart 1 of 2 after: {reason}",
         "[0] ipexctl: node1: mine",
         "[1] ipexctl: node1: mine",
-        "rank 0, stdout: 7 bytes are missing here: there was no room for them on node2",
+        "rank 0, stdout: 7 bytes are missing here, because the disk of node2 was full",
         "rank 1, stderr: node2: train: No such file\ufffd[31m",
     ]
 
