@@ -36,7 +36,7 @@ class _HostFailure(Exception):
 
 
 class CheckpointExchange(AuthenticatingServer):
-    """An exchange among `hosts` (rank → host). It runs in its own thread, so that the supervisor can answer meanwhile."""
+    """An exchange among `hosts` (rank → host), in its own thread, so that the supervisor can answer meanwhile."""
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class HostProbe:
                 yield int(text) / 1000
 
     def _sent(self) -> float | None:
-        """Bytes sent since boot over the run's interface; over all interfaces but the loopback if the run names none."""
+        """Bytes sent since boot over the run's interface; over all but the loopback if the run names none."""
         sent = []
         for line in self._read("/proc/net/dev").splitlines():
             name, _, text = line.partition(":")

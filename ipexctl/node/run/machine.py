@@ -444,7 +444,7 @@ def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
 
 
 def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
-    """Report a silence and take a stack dump. The dump is kept even if nobody asked for it, to explain the hang later."""
+    """Report a silence and take a stack dump, which is kept in any case, to explain the hang later."""
     options = t.state.options
     silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
     t.set_status(silent=silent)

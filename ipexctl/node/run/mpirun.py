@@ -132,7 +132,7 @@ class DirectProcesses:
     def __init__(
         self, plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
     ) -> None:
-        """Raises an OSError if a wrapper on node0 can't be started. A starter that connects later gets its order then."""
+        """Raises an OSError if a wrapper on node0 can't be started. A starter that connects later is told then."""
         self._attempt, self._starters, self._log = attempt, starters, LaunchLog(plan.rundir)
         own = [rank.rank for rank in plan.ranks if not starters.has(rank.host)]
         self._wrappers = RankWrappers()

@@ -144,7 +144,7 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
 
 
 def has_children(except_pid: int) -> bool:
-    """True if this process has another child, which may be an adopted orphan, or if the kernel does not list children."""
+    """True if this process has another child (or adopted orphan), or if the kernel does not list children."""
     children: list[str] = []
     try:
         for thread in os.listdir("/proc/self/task"):

@@ -440,7 +440,7 @@ def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredH
 
 
 def print_error(text: str, detail: Detail | None = None) -> None:
-    """Write to stderr, which goes to mpirun's log. Before the supervisor is connected, that is the only way to report."""
+    """Write to stderr, which is mpirun's log, because a rank without a supervisor can't report in another way."""
     sys.stderr.write(f"ipexctl: {socket.gethostname()}: {text}\n")
     if detail is not None:
         sys.stderr.write(f"{DETAIL_MARK}{json.dumps(detail._asdict())}\n")

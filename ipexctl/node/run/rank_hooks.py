@@ -227,7 +227,7 @@ def start_meter(module: Any) -> None:
 
 
 def install_fp32_math() -> None:
-    """Set it before the script's own code runs, which can then set something else."""
+    """Set the precision when torch is imported, so that the script can change it later."""
     if os.environ.get(FP32_MATH):
         call_after_import("torch", round_inputs)
         call_after_import("intel_extension_for_pytorch", round_inputs_of_ipex)
@@ -238,7 +238,7 @@ def round_inputs(torch: Any) -> None:
     try:
         major, minor = map(int, version.split(".")[:2])
         if (major, minor) < OLDEST_ROUNDING:
-            tell_fp32_math(f"off: torch {version} has it for GPUs alone, 2.3 also for CPUs")
+            tell_fp32_math(f"off: torch {version} supports it only on GPUs; CPUs need torch 2.3")
             return
         # For matmul also in torch 2.9: after `mkldnn.matmul.fp32_precision`, get_float32_matmul_precision() raises.
         torch.set_float32_matmul_precision("medium")
@@ -251,7 +251,7 @@ def round_inputs(torch: Any) -> None:
 
 
 def round_inputs_of_ipex(ipex: Any) -> None:
-    """IPEX multiplies with kernels of its own."""
+    """Set the precision for IPEX too, because it has its own kernels."""
     try:
         ipex.set_fp32_math_mode(ipex.FP32MathMode.BF32, device="cpu")
     except Exception as error:  # noqa: BLE001  # the script trains without it
@@ -261,7 +261,7 @@ def round_inputs_of_ipex(ipex: Any) -> None:
 
 
 def tell_fp32_math(state: str) -> None:
-    """`on` only once, and not in children of rank 0."""
+    """Print on rank 0 whether --fp32-math is on. `on` is printed only once, and not by children."""
     if os.environ.get("RANK") == "0" and os.environ.get(FP32_MATH) == "bf16":
         if state == "on":
             os.environ[FP32_MATH] = "told"
