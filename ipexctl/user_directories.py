@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from ipexctl.errors import UserError
+
 
 def state_directory() -> Path:
     return _secured("state", "XDG_STATE_HOME")
@@ -37,7 +39,6 @@ def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
     # `Application Support` is one place for data, state and configuration.
     from platformdirs.unix import Unix
 
-    from ipexctl.errors import UserError
     from ipexctl.node.common.answer import AgentError
     from ipexctl.node.common.files import secure_directory
 

@@ -9,8 +9,10 @@ from typing import Final
 
 import typer
 
+from ipexctl.commands.run_calls import begun
 from ipexctl.commands.shared_options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
 from ipexctl.commands.summary_file import check_summary, write_summary_of_run
+from ipexctl.commands.watch import watch_run
 from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
@@ -38,9 +40,6 @@ def attach_command(
     \b
     Example: ipexctl attach last
     """
-    from ipexctl.commands.run_calls import begun
-    from ipexctl.commands.watch import watch_run
-
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json has the state of each run")
     record = RunRegistry().find_named(run, "attach")

@@ -17,6 +17,7 @@ from ipexctl.commands.app import commands
 from ipexctl.commands.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
+from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.option_declaration import DEFAULT_ENV
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ def _paths_of(run: str, typed: str) -> list[str]:
 
 def environments() -> list[str]:
     from ipexctl.node.common.files import read_json
-    from ipexctl.node.common.plan import PLAN_FILE
 
     found = [read_json(path.with_suffix("") / PLAN_FILE).get("env") for path in _records()]
     return list(

@@ -11,6 +11,7 @@ import typer
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.target_hosts import open_hosts
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Recommendation, merge_findings
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
@@ -36,8 +37,6 @@ def doctor_command(
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
-    from ipexctl.commands.target_hosts import open_hosts
-
     with open_hosts(targets, home, output) as (opened, interrupt):
         opened.pool.warm(opened.hosts)
         from ipexctl.api.host_checks import doctor  # while the hosts connect

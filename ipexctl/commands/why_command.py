@@ -9,6 +9,8 @@ from typing import Any, Final, NoReturn
 
 import typer
 
+from ipexctl.api.explained_runs import dump, why
+from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RUN, TIMEOUT, Output, command, flag, is_on_command_line
 from ipexctl.errors import CallError, UserError
 from ipexctl.known_errors.match import Cause
@@ -18,6 +20,7 @@ from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
+from ipexctl.ui.dump import show_json, show_over, show_stacks
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
@@ -42,9 +45,6 @@ def why_command(
     \b
     Example: ipexctl why last
     """
-    from ipexctl.api.explained_runs import why
-    from ipexctl.commands.run_calls import call_about_runs, find_run
-
     check_seconds("--timeout", timeout)
     if not stacks and any(is_on_command_line(ctx, name) for name in ("ranks", "everything")):
         raise UserError("-r and --all choose stacks", fix="ipexctl why --stacks")
@@ -58,10 +58,6 @@ def why_command(
 
 
 def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: bool, timeout: float | None) -> NoReturn:
-    from ipexctl.api.explained_runs import dump
-    from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks
-    from ipexctl.ui.dump import show, show_json, show_over
-
     wanted = chosen_ranks(begun(record, output), ranks)
 
     def show_error(reason: str) -> None:
@@ -82,7 +78,7 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
     if output.json:
         show_json(found, record.id)
     else:
-        show(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
+        show_stacks(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
     raise typer.Exit(0 if found.is_whole else 1)
 
 

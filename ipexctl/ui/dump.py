@@ -37,7 +37,7 @@ _STATES: Final = {
 Line = tuple[str, str]
 
 
-def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
+def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
     width = output_width(WIDTH_WITHOUT_TERMINAL)
     colored = wants_color(sys.stdout, no_color=no_color)
     lines = []

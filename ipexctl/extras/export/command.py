@@ -22,6 +22,7 @@ from ipexctl.commands.launch_options import LaunchLine, ScriptCommand
 from ipexctl.commands.shared_options import Output, option, subcommand
 from ipexctl.commands.target_hosts import session_pool
 from ipexctl.errors import UserError
+from ipexctl.extras.export.accelerate import to_accelerate
 from ipexctl.extras.export.common import Exported
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.shell import to_shell
@@ -79,8 +80,6 @@ def accelerate(
     \b
     Example: ipexctl export accelerate -H hostfile train.py > config.yaml
     """
-    from ipexctl.extras.export.accelerate import to_accelerate
-
     spec, planned = _plan(ctx, line)
     hostfile = mpirun_hostfile or "mpirun-hostfile"
     env = planned.context.env

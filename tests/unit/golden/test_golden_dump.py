@@ -7,7 +7,7 @@ from golden_file import Case, golden_diff
 from test_run_dump import LOAD, MAIN, REDUCE, document, rank, said
 
 from ipexctl.run.dump import Dump, read_dump
-from ipexctl.ui.dump import as_json, show
+from ipexctl.ui.dump import as_json, show_stacks
 
 
 def test_dump(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_dump(capsys: pytest.CaptureFixture[str]) -> None:
         "one has no stack": (rank(0, REDUCE, MAIN), rank(1, why="WHY")),
         "a deep stack": deep,
     }.items():
-        show(Dump(0.0, ranks), "train-1")
+        show_stacks(Dump(0.0, ranks), "train-1")
         out, err = capsys.readouterr()
         cases += [Case(f"stdout, {name}", out), Case(f"stderr, {name}", err)]
     assert not (diff := golden_diff("dump", cases)), diff

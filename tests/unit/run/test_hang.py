@@ -10,7 +10,7 @@ from known_texts import recorded_dump
 from ipexctl.run.dump import Dump, RankStacks, StackFrame
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.stall_report import dump_lines
-from ipexctl.ui.dump import as_json, show
+from ipexctl.ui.dump import as_json, show_stacks
 from message_data import missing
 
 
@@ -70,7 +70,7 @@ def test_ranks_that_add_gradients_up_in_shared_memory_wait_in_backward(capsys: p
         ranks.append(replace(rank, processes=(process,)))
     dump = Dump(1005.0, tuple(ranks))
     assert explain_hang(dump) == hang_of("ddp")
-    show(dump, "hang-1124-101010-abcd")
+    show_stacks(dump, "hang-1124-101010-abcd")
     assert "waits for rank 1 in all-reduce" in capsys.readouterr().out
     assert [rank["processes"][0]["waits_for"] for rank in as_json(dump, "")["ranks"]] == [1, None, 1]
 
@@ -129,7 +129,7 @@ def test_many_places_are_cut_in_the_sentence() -> None:
 def test_dump_and_stall_report_say_it(capsys: pytest.CaptureFixture[str]) -> None:
     dump = recorded_dump("elsewhere")
     sentence = hang_of("elsewhere").sentence
-    show(dump, "train-1")
+    show_stacks(dump, "train-1")
     shown = capsys.readouterr()
     assert sentence in shown.err
     assert "ipexctl logs train-1 -r 1" in shown.err

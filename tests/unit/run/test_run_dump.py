@@ -28,7 +28,7 @@ from ipexctl.run.dump import (
     read_pyspy,
 )
 from ipexctl.run.stall_report import dump_lines
-from ipexctl.ui.dump import as_json, show
+from ipexctl.ui.dump import as_json, show_stacks
 from message_data import missing
 from record_helpers import run_record
 
@@ -190,7 +190,7 @@ def test_parsed_part_of_a_long_text_is_limited() -> None:
 
 def test_invalid_time_is_shown_as_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     dump = Dump(1e18, (rank(0, MAIN),))
-    show(dump, "train-1", quiet=True)
+    show_stacks(dump, "train-1", quiet=True)
     assert "1 rank at ?," in capsys.readouterr().out
     assert "the ranks at ? " in dump_lines("train-1", dump)[0]
 
@@ -205,13 +205,13 @@ def test_a_dump_of_more_ranks_than_the_run_has_is_refused() -> None:
 
 def test_deep_stack_is_shown_completely_with_everything(capsys: pytest.CaptureFixture[str]) -> None:
     deep = Dump(0.0, (rank(0, *((f"f{number}", "train.py", number) for number in range(60))),))
-    show(deep, "train-1", everything=True)
+    show_stacks(deep, "train-1", everything=True)
     whole = capsys.readouterr().out
     assert all(f"f{number} " in whole for number in range(60))
 
 
 def test_control_characters_of_function_names_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Dump(0.0, (rank(0, ("f\x1b]0;x\x07", "a.py", 1)),)), "train-1")
+    show_stacks(Dump(0.0, (rank(0, ("f\x1b]0;x\x07", "a.py", 1)),)), "train-1")
     assert "\x1b" not in capsys.readouterr().out
 
 
