@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
@@ -17,11 +17,9 @@ from ipexctl.commands.app import commands
 from ipexctl.commands.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
+from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.option_declaration import DEFAULT_ENV
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
 
 NEWEST: Final = 200
 

@@ -24,6 +24,7 @@ from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
+from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
 from ipexctl.ui.messages import print_message
@@ -307,8 +308,6 @@ def _first_of(
 def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -> Mapping[str, ConfiguredValue]:
     if name in clusters:
         return clusters[name]
-    from ipexctl.hosts.names import did_you_mean  # only for an error
-
     known = ", ".join(clusters)
     fix = f"known clusters: {known}" if known else f"write a table [cluster.NAME] with its hosts into {PROJECT_FILE}"
     raise UserError(f"no file of defaults has a cluster {printable(name)!r}", fix=did_you_mean(name, clusters, fix))
@@ -338,8 +337,6 @@ class _FileReader:
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """Top-level settings that the command knows."""
-        from ipexctl.hosts.names import did_you_mean  # only for an error
-
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
         for key, value in self._file.tables.items():
@@ -442,8 +439,6 @@ def _options_of_others(table: str) -> dict[str, Param]:
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error for an unknown key; its fix names the tables of commands that have the option."""
-    from ipexctl.hosts.names import did_you_mean  # only for an error
-
     names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))
     having = list(dict.fromkeys(f"[{TABLES.get(name, name)}]" for name in names))
     fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.api.open_hosts import OpenHosts, open_sessions
 from ipexctl.call_options import CallOptions, option_text
@@ -27,12 +26,10 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.spec import AccelerateConfig
 from ipexctl.starters import OVER_SSH, Starter, choose_starter
 from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
-
-if TYPE_CHECKING:
-    from ipexctl.spec import AccelerateConfig
 
 _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a script is longer."""

@@ -10,14 +10,11 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.errors import FileError
+from ipexctl.hosts.names import WordError
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.names import WordError
-
 
 _WIDTH: Final = 160
 

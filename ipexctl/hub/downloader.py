@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from ipexctl.errors import Refusal, UserError
@@ -24,6 +24,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.network.hub import HubRequest
 from ipexctl.node.network.replies import FoundHub
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
@@ -39,10 +40,6 @@ from ipexctl.stack.install_context import InstallContext, InstallRequest
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import because, recorded
-
-if TYPE_CHECKING:
-    from ipexctl.node.network.hub import HubRequest
-
 
 PACKAGE: Final = "huggingface_hub"
 NAME: Final = "hub-download"

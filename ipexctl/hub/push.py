@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
@@ -33,6 +32,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_parser import JsonError
 from ipexctl.node.files.hub import OfferRequest
+from ipexctl.node.files.hub_download import HubDownloadRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
@@ -43,9 +43,6 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import readable
-
-if TYPE_CHECKING:
-    from ipexctl.node.files.hub_download import HubDownloadRequest
 
 
 @dataclass(frozen=True, slots=True)

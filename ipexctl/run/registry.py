@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError, place_fix
@@ -33,12 +33,9 @@ from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_declaration import CONNECT_SECONDS
 from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
-from ipexctl.starters import starter_of
+from ipexctl.starters import Starter, starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
-
-if TYPE_CHECKING:
-    from ipexctl.starters import Starter
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")

@@ -10,21 +10,19 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.node.common.plan import HostPlan, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
+from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_lines, row_lines
-
-if TYPE_CHECKING:
-    from ipexctl.run.start.request import StartFailure
 
 _MOST_RANKS: Final = 8
 """Most ranks listed in a cell if their numbers do not fold into ranges."""

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import typer
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.commands import complete
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
-from ipexctl.commands.shared_options import RUN, TIMEOUT, TextOutput, command, option
+from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, TextOutput, command, option
 from ipexctl.errors import UserError
 from ipexctl.extras.report.comparison import compare
 from ipexctl.extras.report.html import GENERATOR, page_html
@@ -46,10 +46,6 @@ from ipexctl.text import counted, format_clock, without_colors
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.figures import training_loss
 from ipexctl.ui.table import print_lines
-
-if TYPE_CHECKING:
-    from ipexctl.commands.shared_options import Output
-
 
 MAX_BYTES: Final = 32 << 20
 MAX_LOSSES: Final = 100_000

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import addresses_among
@@ -24,10 +23,8 @@ from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinishe
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, explain, machine_token, parse_result
+from ipexctl.stack.install_context import InstallContext
 from ipexctl.stack.lock.lock import Lock, home_obstacle
-
-if TYPE_CHECKING:
-    from ipexctl.stack.install_context import InstallContext
 
 
 class EnvInstaller:

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.utils import canonicalize_name
 
@@ -36,6 +36,7 @@ from ipexctl.node.env.environments import (
 )
 from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, Unpacked, VerifyPhase, VerifyResult
 from ipexctl.node.env.unpacked import UnpackedRequest
+from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.remote.cancel import Cancel
@@ -44,12 +45,9 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import rows
+from ipexctl.stack.lock.indexes import IndexAnswer
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
-
-if TYPE_CHECKING:
-    from ipexctl.node.env.verify import VerifyRequest
-    from ipexctl.stack.lock.indexes import IndexAnswer
 
 
 @dataclass(frozen=True, slots=True)
