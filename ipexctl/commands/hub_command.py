@@ -94,7 +94,7 @@ def _show_list(report: CacheReport, *, quiet: bool, no_color: bool) -> None:
         layout = fitting_layout(_LAYOUTS, rows)
         show_table(layout, [[row[name] for name in layout] for row in rows], no_color=no_color)
     elif not quiet and any(done.status == "ok" for done in report.hosts):
-        print_message("no models and no datasets; ipexctl push hf:ORG/MODEL copies one there")
+        print_message("no models and no datasets; ipexctl push copies one there, named as hf:ORG/MODEL")
 
 
 def _row(repo: CachedRepo) -> dict[str, str]:

@@ -225,7 +225,7 @@ def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
         " Ranks there would hang."
     )
     fix = (
-        "look for a firewall or a security group between them (to see the route: ip route get), or"
+        "look for a firewall or a security group between them (ip route get shows the route), or"
         " leave hosts out: --limit '!NAME'"
     )
     hosts = tuple(dict.fromkeys(name for pair in pairs for name in pair))
