@@ -23,6 +23,7 @@ from ipexctl.text import format_clock, printable
 from ipexctl.ui.dump import show_json, show_over, show_stacks
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import value_json
+from ipexctl.ui.run.amx import amx_text
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
 from ipexctl.ui.table import print_lines
 
@@ -123,6 +124,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
         "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
+        "amx_idle": [] if answer.snapshot is None else list(answer.snapshot.status.amx_idle),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
     }
@@ -165,13 +167,14 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
     slow = "" if answer.slow is None else answer.slow.line(answer.record.id, is_over=diagnosis.state in FINAL)
     network = "" if answer.slow is None else network_text(answer.slow.network)
-    if diagnosis.others or diagnosis.notes or slow or network:
+    amx = "" if answer.snapshot is None else amx_text(answer.snapshot.status.amx_idle)
+    if diagnosis.others or diagnosis.notes or slow or network or amx:
         yield ""
     for other in diagnosis.others:
         yield from _folded(other.sentence, columns, "")
     for note in diagnosis.notes:
         yield from _folded(note, columns, "")
-    for text in filter(None, (slow, network)):
+    for text in filter(None, (slow, network, amx)):
         yield from _folded(text, columns, "")
     cause = diagnosis.cause
     if cause is not None:

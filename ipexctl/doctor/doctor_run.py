@@ -34,6 +34,7 @@ from ipexctl.doctor.finding import (
 )
 from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.ports import overflow_findings
+from ipexctl.doctor.product_speeds import remember
 from ipexctl.doctor.smoke import measure
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS
@@ -138,7 +139,9 @@ def run_doctor(
         network_seconds, open_outside = network.seconds, network.open_outside
     cluster += overflow_findings(facts, internal, open_outside)
     if request.smoke and reached:
-        cluster += measure(pool, reached, internal, facts).findings
+        smoke = measure(pool, reached, internal, facts)
+        cluster += smoke.findings
+        remember({host.name: host.speeds for host in smoke.hosts if host.speeds is not None})
     about = findings_by_host(cluster, list(answers))
     return DoctorReport(
         hosts=tuple(

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.doctor.ports import Target, connect_order, parse_listener
+from ipexctl.doctor.product_speeds import ProductSpeeds
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.medians import medians_of_others
@@ -30,10 +31,15 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import LOOK_AT_LINK, printable
 
-Measurement = Literal["memory", "fp32", "bf16"]
+Measurement = Literal["memory", "fp32", "bf16", "rounded"]
 _MEASUREMENTS: Final[tuple[Measurement, ...]] = get_args(Measurement)
-_UNITS: Final = {"memory": "GB/s", "fp32": "GFLOP/s", "bf16": "GFLOP/s"}
-_NAMES: Final = {"memory": "memory copies", "fp32": "fp32 matrix products", "bf16": "bf16 matrix products"}
+_UNITS: Final = {"memory": "GB/s", "fp32": "GFLOP/s", "bf16": "GFLOP/s", "rounded": "GFLOP/s"}
+_NAMES: Final = {
+    "memory": "memory copies",
+    "fp32": "fp32 matrix products",
+    "bf16": "bf16 matrix products",
+    "rounded": "fp32 matrix products with bf16 inputs",
+}
 PEERS: Final = 3
 """With fewer peers it is unclear which host is slow."""
 SLOW: Final = 0.8
@@ -51,6 +57,11 @@ class HostSmoke(NamedTuple):
     name: str
     figures: Mapping[Measurement, Figure] = {}
     missing: tuple[str, ...] = ()
+
+    @property
+    def speeds(self) -> ProductSpeeds | None:
+        fp32, rounded = self.figures.get("fp32"), self.figures.get("rounded")
+        return ProductSpeeds(fp32.value, rounded.value) if fp32 is not None and rounded is not None else None
 
 
 class LinkSmoke(NamedTuple):

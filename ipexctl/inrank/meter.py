@@ -1,4 +1,5 @@
-"""The step meter of a rank: counts optimizer steps, DataLoader samples, and time spent waiting for data.
+"""The step meter of a rank: counts optimizer steps, DataLoader samples, and time spent waiting for data; and notes
+whether the script multiplies in fp32.
 
 When `import torch` or IPEX has run a module, `rank_hooks.py` calls the `watch_…` function that changes it; without
 $IPEXCTL_METER nothing is imported. Totals go to the ring (`RingWriter`).
@@ -9,6 +10,8 @@ $IPEXCTL_METER nothing is imported. Totals go to the ring (`RingWriter`).
 - A step gets the samples of the iterator asked last before it. What other iterators gave since the previous step was an
   evaluation, or a second input of the same samples.
 - Unknowns are flagged, never guessed.
+- The graph of the first backward has the type of matrix products, whatever made it so: autocast, parameters, FSDP.
+  Then backward is torch's own again. A compiled graph tells nothing.
 
 A torch before OLDEST has no meter, and compiled steps are not counted. IPEX's fused steps bypass all hooks, because
 `ipex.optimize` takes functions from its tables; they are wrapped there.
@@ -26,7 +29,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 SLOTS = 1024
 WORDS = 8
@@ -48,7 +51,7 @@ class Totals(NamedTuple):
     wait: int = 0
     reduce: int = 0
     flags: int = 0
-    """Not a sum. PREFETCHED, MIXED and UNSIZED are in the lower half."""
+    """Not a sum. PREFETCHED, MIXED, UNSIZED and FP32 are in the lower half."""
 
 
 class RingError(Exception):
@@ -73,10 +76,11 @@ class RingWriter:
 
     NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds,
     WAIT the time spent waiting for data, REDUCE that for other ranks in the all-reduce in shared memory. FLAGS has why
-    samples can't be known since the record before, in its lowest byte; the bytes of gradients of models with DDP, by
-    65,536, in the next three; and in its upper half the thread that stepped. CHECK is the exclusive or of the other
-    words and of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows stores to others in
-    this order, and a reader that meets a record halfway sees NUMBER 0, two different readings, or a wrong CHECK.
+    samples can't be known since the record before, in its lowest 7 bits, then FP32; the bytes of gradients of models
+    with DDP, by 65,536, in the next three bytes; and in its upper half the thread that stepped. CHECK is the exclusive
+    or of the other words and of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows
+    stores to others in this order, and a reader that meets a record halfway sees NUMBER 0, two different readings, or a
+    wrong CHECK.
     """
 
     def __init__(self, path: str) -> None:
@@ -127,6 +131,11 @@ SWITCH = 16
 OLDEST = (2, 1)
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 """Flags: a thread asks for batches; several iterators feed each step; a batch without a known size."""
+FP32 = 128
+"""A flag that stays: matrices are multiplied in fp32, without rounding their values."""
+PRODUCTS = ("mm", "linear", "convolution")
+"""In lower case, parts of the names of their nodes: AddmmBackward0, BmmBackward0, ConvolutionBackward0."""
+MOST_NODES, MOST_GRAPHS = 20_000, 4
 DEPTH, ITEMS = 4, 16
 """How deep, and in how many items of a batch, to look for the first tensor."""
 MOST_ITERATORS = 64
@@ -230,6 +239,7 @@ class Meter:
         self._before = Totals(0)
         self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._written_at = 0
+        self._products = 0
         os.register_at_fork(after_in_child=self._leave_ring)
 
     def turn_off(self) -> None:
@@ -252,6 +262,13 @@ class Meter:
     def _gradients(self) -> int:
         """In units of 65,536, rounded up."""
         return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
+
+    def on_backward(self, tensors: Any) -> bool:
+        """Look for the type of its matrix products; False if it has none, or hides them."""
+        types = product_types([tensors] if hasattr(tensors, "grad_fn") else list(tensors))
+        if types == {"torch.float32"} and not is_rounding(sys.modules["torch"]):
+            self._products = FP32
+        return bool(types)
 
     def before_step(self) -> None:
         self.counter.before_step()
@@ -292,7 +309,7 @@ class Meter:
                 before.samples + counter.samples,
                 before.wait + counter.wait,
                 before.reduce + (waiting.slept[0] if waiting is not None else 0),
-                threading.get_native_id() << 32 | self._gradients() << 8 | counter.flags,
+                threading.get_native_id() << 32 | self._gradients() << 8 | self._products | counter.flags,
             )
         )
         counter.flags = 0
@@ -331,6 +348,51 @@ def is_new_enough(version: str) -> bool:
     """True if that torch has the hooks and `torch.compiler.is_compiling`."""
     major, minor = [*version.split("."), ""][:2]
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= OLDEST
+
+
+def watch_backward(module: Any) -> None:
+    """`torch.autograd`: look at the graph of the first backward."""
+    own, backward = meter(), module.backward
+    graphs = 0
+
+    @functools.wraps(backward)
+    def look(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        try:
+            is_seen = own.on_backward(tensors)
+        except Exception:  # noqa: BLE001  # the type stays unknown then
+            is_seen = True
+        if (is_seen or graphs >= MOST_GRAPHS) and module.backward is look:
+            module.backward = backward
+        return backward(tensors, *args, **kwargs)
+
+    module.backward = look
+
+
+def product_types(tensors: Sequence[Any]) -> set[str]:
+    """Types of the results of matrix products in the graph. Reads no saved tensor: checkpointing would compute it."""
+    nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen, types = set(nodes), set()
+    while nodes and len(seen) < MOST_NODES:
+        node = nodes.pop()
+        name = node.name().lower()
+        if any(part in name for part in PRODUCTS):
+            types |= {str(result.dtype) for result in node._input_metadata}
+        found = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= found
+        nodes.extend(found)
+    return types
+
+
+def is_rounding(torch: Any) -> bool:
+    """True if torch or IPEX is told to round the inputs of fp32 products."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    # Before torch 2.9, mkldnn has no setting of its own.
+    precision = torch.get_float32_matmul_precision() if matmul is None else matmul.fp32_precision
+    ipex = sys.modules.get("intel_extension_for_pytorch")
+    mode = getattr(ipex, "get_fp32_math_mode", lambda **_: None)(device="cpu")
+    return precision in ("medium", "bf16", "tf32") or getattr(mode, "name", "") == "BF32"
 
 
 def watch_loaders(module: Any) -> None:

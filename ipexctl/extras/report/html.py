@@ -19,6 +19,7 @@ from ipexctl.extras.report.page import Fact, ReportPage, SettingRow
 from ipexctl.extras.slow.view import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
+from ipexctl.ui.run.amx import amx_text
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
 
 MAX_SCRIPT: Final = 8000
@@ -250,7 +251,8 @@ def _slow(page: ReportPage) -> Markup:
     """Slow ranks and links, and what was compared; empty if the ranks could not be compared."""
     if page.slow is None or page.record is None:
         return joined()
-    if page.slow.unjudged and not page.slow.findings and not network_text(page.slow.network):
+    slow = page.slow
+    if slow.unjudged and not slow.findings and not network_text(slow.network) and not amx_text(slow.amx_idle):
         return joined()
     shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []

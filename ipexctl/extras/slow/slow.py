@@ -73,7 +73,7 @@ def slow(
 
 def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
     hosts = {row.rank: row.host for row in status.ranks}
-    return RunSetup(hosts, waiting_of(backend, allreduce, len(set(hosts.values()))), status.network)
+    return RunSetup(hosts, waiting_of(backend, allreduce, len(set(hosts.values()))), status.network, status.amx_idle)
 
 
 def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:

@@ -248,6 +248,8 @@ class RunSetup:
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
     """Measured by the supervisor; None if it was not."""
+    amx_idle: tuple[str, ...] = ()
+    """Hosts with AMX on which the script multiplies in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,8 @@ class SlowVerdict:
     unjudged: Unjudged = ""
     network: NetworkCost | None = None
     """What transfers between hosts cost; known even if no ranks are compared."""
+    amx_idle: tuple[str, ...] = ()
+    """Hosts with AMX on which the script multiplies in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +302,9 @@ def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook]
     rows = judged_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
     seconds = sum(window.seconds for window in flat)
-    verdict = SlowVerdict(windows=len(flat), seconds=seconds, waiting=setup.waiting, network=setup.network)
+    verdict = SlowVerdict(
+        windows=len(flat), seconds=seconds, waiting=setup.waiting, network=setup.network, amx_idle=setup.amx_idle
+    )
     if not flat:
         return replace(verdict, unjudged=_without_windows(windows))
     judged = [[_judged(window) for window in row] for row in rows]

@@ -24,6 +24,7 @@ from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
+from ipexctl.ui.run.amx import amx_text
 from ipexctl.ui.run.end_of_run import network_text
 from ipexctl.ui.table import print_lines
 
@@ -77,6 +78,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
         "network": value_json(verdict.network),
+        "amx_idle": value_json(verdict.amx_idle),
         "unjudged": verdict.unjudged,
         "from_copy": result.from_copy,
         "reason": printable(f"{record.node0.name}: {result.error.reason}") if result.error is not None else "",
@@ -272,8 +274,7 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
     elif not verdict.findings and not verdict.links:
         judged = f"{counted(verdict.windows, 'window')} of {rough_duration(verdict.seconds)} together"
         yield f"no rank of run {record.id} is slow in {judged}"
-    if (text := network_text(verdict.network)) != "":
-        yield text
+    yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle)))
     if verdict.waiting == "spins" and not verdict.unjudged:
         yield _SPINS
 

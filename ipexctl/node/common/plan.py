@@ -326,6 +326,12 @@ class Plan(NamedTuple):
         return self.wire[:2] == AS_THEY_ARE[:2]
 
     @property
+    def amx_hosts(self) -> tuple[str, ...]:
+        """Hosts with AMX, which fp32 would leave idle; none with --fp32-math bf16."""
+        is_used = self.fp32_math.mode == "bf16"
+        return () if is_used else tuple(host.name for host in self.everyone if host.tier == "amx")
+
+    @property
     def size(self) -> str:
         """For messages: `8 ranks on 2 hosts`."""
         ranks, hosts = self.world_size, len(self.hosts)

@@ -1,6 +1,6 @@
 """Measures how fast this host computes, and how fast its links to other hosts are, to a few percent.
 
-host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16", "value": per second, "how"}, or
+host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16" | "rounded", "value": per second, "how"}, or
            {"event": "none", "reason"}, one per measurement
 serve    → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
 connect  reads lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
@@ -124,9 +124,16 @@ def multiply_matrices(deadline: float) -> None:
         emit_product("fp32", "with numpy", lambda size: numpy.full((size, size), 0.5, dtype=numpy.float32), deadline)
         return
     torch.set_grad_enabled(False)
-    emit_product("fp32", "with torch", lambda size: torch.full((size, size), 0.5, dtype=torch.float32), deadline)
+
+    def half(kind: Any) -> Callable[[int], Any]:
+        return lambda size: torch.full((size, size), 0.5, dtype=kind)
+
+    emit_product("fp32", "with torch", half(torch.float32), deadline)
     if time.monotonic() < deadline:
-        emit_product("bf16", "with torch", lambda size: torch.full((size, size), 0.5, dtype=torch.bfloat16), deadline)
+        emit_product("bf16", "with torch", half(torch.bfloat16), deadline)
+    if time.monotonic() < deadline and hasattr(torch, "set_float32_matmul_precision"):
+        torch.set_float32_matmul_precision("medium")  # bf16 inputs, in torch 2.3 or newer on CPUs
+        emit_product("rounded", "with torch", half(torch.float32), deadline)
 
 
 def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: float) -> None:

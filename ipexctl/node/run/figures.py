@@ -40,6 +40,7 @@ class RunFigures:
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
         self._hosts = hosts
         waiting = self._waiting = waiting_of(self._plan.backend, self._plan.allreduce.mode, len(set(hosts.values())))
+        self._fp32_hosts: set[str] = set()
         self._is_measured = False
         """True once a rank has waited in shared memory. Until then, ranks may have refused that and wait under gloo."""
         is_shared = self._plan.allreduce.mode == "shared"
@@ -79,6 +80,8 @@ class RunFigures:
     def _add_window(self, rank: int, window: StepWindow, files: WindowFiles, now: Moment) -> None:
         self._is_measured = self._is_measured or bool(window.reduce_wait)
         rates = window.rates("sleeps" if self._waiting == "shared" and not self._is_measured else self._waiting)
+        if window.is_fp32:
+            self._fp32_hosts.add(self._hosts[rank])
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
         of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # includes pauses, as bytes do
@@ -104,4 +107,5 @@ class RunFigures:
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
         throughput = run_throughput([rank.throughput for rank in ranks])
         slow, network = self._slow.slow, self._network.network
-        return status._replace(ranks=tuple(ranks), throughput=throughput, slow=slow, network=network)
+        amx_idle = tuple(host for host in self._plan.amx_hosts if host in self._fp32_hosts)
+        return status._replace(ranks=tuple(ranks), throughput=throughput, slow=slow, network=network, amx_idle=amx_idle)

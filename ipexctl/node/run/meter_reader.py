@@ -36,7 +36,12 @@ class StepRecord(NamedTuple):
     @property
     def unknown(self) -> int:
         """Nonzero: the samples since the last record can't be known."""
-        return self.flags & 0xFF
+        return self.flags & 0x7F
+
+    @property
+    def is_fp32(self) -> bool:
+        """True if matrices are multiplied in fp32; false also if unknown."""
+        return bool(self.flags & 0x80)
 
     @property
     def gradients(self) -> float:

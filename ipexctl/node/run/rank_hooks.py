@@ -39,6 +39,7 @@ GLOO_LIMIT = 1.0
 DDP_MODULE = "torch.nn.parallel.distributed"
 METERED = {
     "torch.optim.optimizer": "watch_optimizers",
+    "torch.autograd": "watch_backward",
     "torch.utils.data.dataloader": "watch_loaders",
     "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
 }

@@ -55,6 +55,8 @@ class StepWindow(NamedTuple):
     notes: RankNotes | None = None
     gradients: float = 0.0
     """Bytes of the DDP models' gradients, at the window's end."""
+    is_fp32: bool = False
+    """True if the script multiplies matrices in fp32."""
     worked: float = 0.0
     """Seconds: the complete length of the steps that ended in the window, without pauses."""
 
@@ -190,6 +192,7 @@ def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord
         data_wait=min(1.0, (last.wait - before.wait) / _NANO / window.worked) if is_known else None,
         reduce_wait=min(1.0, (last.reduce - before.reduce) / length),
         gradients=last.gradients,
+        is_fp32=last.is_fp32,
     )
 
 

@@ -1,4 +1,4 @@
-"""Describes the end of a run, or a detach, with the next command to type; and a run's figures in a few words. Pure."""
+"""Describes the end of a run, or a detach, with the next command to type; and a run's figures in a few words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Thro
 from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
+from ipexctl.ui.run.amx import amx_text
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of ipexctl itself: 2 for a wrong call, 3 for an unreachable host."""
@@ -18,7 +19,7 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for success; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
-    figures = (throughput_text(status.throughput), network_text(status.network))
+    figures = (throughput_text(status.throughput), network_text(status.network), amx_text(status.amx_idle))
     lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
         size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"

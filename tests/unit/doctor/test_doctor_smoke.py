@@ -55,6 +55,13 @@ def test_figures_and_links_are_read() -> None:
     assert parse_link(Reply(event="result", number=2, **link), ["a", "b"]) is None
 
 
+def test_products_with_bf16_inputs_are_remembered_beside_those_in_fp32() -> None:
+    event = Reply(event="figure", kind="rounded", value=900e9, how="with torch")
+    assert parse_figure(event) == ("rounded", rounded := Figure(900e9, "with torch"))
+    assert HostSmoke("a", {"fp32": FAST, "rounded": rounded}).speeds == (100e9, 900e9)
+    assert HostSmoke("a", {"fp32": FAST}).speeds is HostSmoke("a", {"rounded": rounded}).speeds is None
+
+
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=3))
 def test_malformed_events_are_ignored(value: Any) -> None:
     events: list[dict[str, Any]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from ipexctl.inrank.meter import (
+    FP32,
     LINK,
     MIXED,
+    MOST_GRAPHS,
     PREFETCHED,
     RING_SIZE,
     SLOTS,
@@ -24,6 +27,7 @@ from ipexctl.inrank.meter import (
     Totals,
     is_new_enough,
     size_of,
+    watch_backward,
     watch_fused_steps,
 )
 from ipexctl.node.run import meter_reader
@@ -301,3 +305,73 @@ def test_a_model_without_parameters_ends_the_meter_and_not_the_script(ring: mete
     meter = Meter(ring.path)
     meter.on_model(Optimizer())
     assert not meter.is_on
+
+
+class Node:
+    def __init__(self, name: str, dtype: str = "torch.float32", *before: Node | None) -> None:
+        self._name = name
+        self._input_metadata = [SimpleNamespace(dtype=dtype)]
+        self.next_functions = [(node, 0) for node in before]
+
+    def name(self) -> str:
+        return self._name
+
+
+def loss_of(*products: tuple[str, str]) -> Any:
+    nodes = [Node(name, dtype) for name, dtype in products]
+    shared = Node("AddBackward0", "torch.float32", None, *nodes)
+    return SimpleNamespace(grad_fn=Node("SumBackward0", "torch.float32", shared, shared))
+
+
+FLOAT, BFLOAT = "torch.float32", "torch.bfloat16"
+LAYERS = (("AddmmBackward0", FLOAT), ("ConvolutionBackward0", FLOAT))
+
+
+def torch_of(precision: str, **mkldnn: str) -> SimpleNamespace:
+    """`mkldnn`: settings of its products, which torch has since 2.9."""
+    own = {"matmul": SimpleNamespace(**mkldnn)} if mkldnn else {}
+    backends = SimpleNamespace(mkldnn=SimpleNamespace(**own))
+    return SimpleNamespace(backends=backends, get_float32_matmul_precision=lambda: precision)
+
+
+@pytest.mark.parametrize(
+    ("products", "torch", "ipex", "is_fp32"),
+    [
+        (LAYERS, torch_of("highest"), "FP32", True),
+        (LAYERS, torch_of("", fp32_precision="none"), None, True),
+        ((*LAYERS, ("MmBackward0", BFLOAT)), torch_of("highest"), None, False),
+        ((("BmmBackward0", BFLOAT),), torch_of("highest"), None, False),
+        ((("NativeLayerNormBackward0", FLOAT), ("CompiledFunctionBackward", FLOAT)), torch_of("highest"), None, False),
+        (LAYERS, torch_of("medium"), None, False),
+        (LAYERS, torch_of("highest", fp32_precision="bf16"), None, False),
+        (LAYERS, torch_of("highest"), "BF32", False),
+    ],
+)
+def test_the_first_backward_shows_whether_matrices_are_multiplied_in_fp32(
+    ring: meter_reader.MeterReader,
+    monkeypatch: pytest.MonkeyPatch,
+    products: tuple[tuple[str, str], ...],
+    torch: SimpleNamespace,
+    ipex: str | None,
+    is_fp32: bool,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    mode = SimpleNamespace(get_fp32_math_mode=lambda device: SimpleNamespace(name=ipex))
+    monkeypatch.setitem(sys.modules, "intel_extension_for_pytorch", mode if ipex else None)
+    meter = Meter(ring.path)
+    monkeypatch.setattr("ipexctl.inrank.meter._meter", meter)
+    called: list[Any] = []
+    module = SimpleNamespace(backward=called.append)
+    watch_backward(module)
+    for each in (loss_of(), [loss_of(*products)]):
+        module.backward(each)
+    has_products = "LayerNorm" not in products[0][0]
+    assert (module.backward == called.append) == has_products, "torch's own again, once it has been seen"
+    for _ in range(MOST_GRAPHS):
+        module.backward("not looked at")
+    assert module.backward == called.append
+    assert len(called) == 2 + MOST_GRAPHS
+    meter.before_step()
+    meter.after_step(Optimizer())
+    (record,) = ring.read()
+    assert (record.flags & FP32, record.is_fp32, record.unknown) == (FP32 * is_fp32, is_fp32, 0)

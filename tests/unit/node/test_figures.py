@@ -10,7 +10,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.plan import Choice
-from ipexctl.node.common.records import RunStatus
+from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
@@ -92,6 +92,30 @@ def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
     slow = figures.run_status(RunStatus("r", "running"), []).slow
     assert slow is not None
     assert (slow.rank, round(slow.percent, 1)) == (1, percent)
+
+
+@pytest.mark.parametrize(
+    ("tiers", "mode", "fp32", "idle"),
+    [
+        (("amx", "amx"), "fp32", (0, 1), ("node1", "node2")),
+        (("amx", "amx"), "fp32", (1,), ("node2",)),
+        (("avx512_bf16", "amx"), "fp32", (0, 1), ("node2",)),
+        (("amx", "amx"), "fp32", (), ()),
+        (("amx", "amx"), "bf16", (0, 1), ()),
+        ((None, "avx2"), "fp32", (0, 1), ()),
+    ],
+)
+def test_amx_is_idle_where_a_host_has_it_and_the_script_multiplies_in_fp32(
+    recorder: Recorder, tiers: tuple[str | None, ...], mode: str, fp32: tuple[int, ...], idle: tuple[str, ...]
+) -> None:
+    plan = small_plan(("node1", "node2"), fp32_math=Choice(mode, "asked"))
+    plan = plan._replace(hosts=tuple(host._replace(tier=tier) for host, tier in zip(plan.hosts, tiers, strict=True)))
+    figures = RunFigures({0: "node1", 1: "node2"}, plan)
+    for rank in (0, 1):
+        figures.add(rank, StepWindow(0, 10.0, 50, 10.0, is_fp32=rank in fp32), recorder.windows(rank), NOW)
+    status = figures.run_status(RunStatus("r", "running"), [])
+    assert status.amx_idle == idle
+    assert read_status(json.loads(json.dumps(status.to_json()))).amx_idle == idle
 
 
 def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:

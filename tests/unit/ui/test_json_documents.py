@@ -104,7 +104,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (
             WHY,
             """schema run failed_call state headline first_failure cause hang lines others notes throughput slow network
-            output_lost next""",
+            amx_idle output_lost next""",
         ),
         (DUMP, "schema id at reason hang groups ranks"),
         (DUMP["groups"][1], "ranks frames"),
@@ -112,7 +112,8 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
         (DUMP["ranks"][0]["processes"][0], "pid name state wchan waits_for by reason threads"),
         (
             SLOW,
-            """schema run findings links windows seconds waiting network unjudged from_copy reason look_error""",
+            """schema run findings links windows seconds waiting network unjudged from_copy reason look_error
+            amx_idle""",
         ),
         (
             SLOW["findings"][0],

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, hog, judged, ranks_of, run_of, steady
 
+from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.extras.slow import slow as calls
 from ipexctl.extras.slow.slow import SlowResult, slow
 from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.extras.slow.view import VerdictOfRun, as_json, lines_of, section_of
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import NetworkCost, WireAdvice
+from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
-from ipexctl.ui.run.end_of_run import network_text
+from ipexctl.ui.run.end_of_run import end_lines, network_text
 from message_data import missing
 from record_helpers import run_record
 
@@ -217,3 +218,38 @@ def test_programs_read_what_the_network_costs() -> None:
     advice = {"wire": "bf16", "speedup": 1.52}
     assert document["network"] == {**COST._asdict(), "advice": advice}
     assert json.loads(json.dumps(as_json(result(SlowVerdict()))))["network"] is None
+
+
+SPEEDS = {"node1": ProductSpeeds(180e9, 890.4e9), "node2": ProductSpeeds(180e9, 190e9)}
+FP32 = "the script multiplies in fp32; AMX is idle on {}: --fp32-math bf16, or bf16 autocast in the script; {}"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "measured", "text"),
+    [
+        ((), SPEEDS, ""),
+        (("node1",), {}, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
+        (
+            ("node1", "node2"),
+            SPEEDS,
+            FP32.format("node[1-2]", "node1 by doctor --smoke: 180 GFLOP/s, with bf16 inputs 890"),
+        ),
+        (("node2",), SPEEDS, ""),
+        (("node3",), SPEEDS, FP32.format("node3", "to measure what it brings: ipexctl doctor --smoke")),
+    ],
+)
+def test_idle_amx_is_named_with_what_was_measured(
+    hosts: tuple[str, ...],
+    measured: dict[str, ProductSpeeds],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    remember({"node3": ProductSpeeds(0.0, 1.0)})
+    remember(measured)
+    verdict = SlowVerdict(unjudged="too-short", amx_idle=hosts)
+    status = RunStatus("r", "ok", world_size=2, amx_idle=hosts)
+    of_page = section_of(SHOWN_RECORD, verdict, is_over=True).closing
+    for lines in (lines_of(result(verdict)), of_page, end_lines(status, 0)):
+        assert [line.strip() for line in lines if "AMX" in line] == [text] * bool(text)

@@ -1,0 +1,43 @@
+"""How fast each host multiplied fp32 matrices in its last `doctor --smoke`, also with bf16 inputs; a file here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
+from ipexctl.node.common.records import as_dict, as_number
+from ipexctl.user_directories import state_directory
+
+
+class ProductSpeeds(NamedTuple):
+    """Operations per second."""
+
+    fp32: float
+    rounded: float
+    """With bf16 inputs."""
+
+
+def _path() -> Path:
+    return state_directory() / "product-speeds.json"
+
+
+def remember(speeds: Mapping[str, ProductSpeeds]) -> None:
+    """Without room for them, a later sentence lacks the figures, and nothing else."""
+    if speeds:
+        path, found = _path(), {name: each._asdict() for name, each in speeds.items()}
+        with contextlib.suppress(OSError, AgentError):
+            make_private_directory(path.parent)
+            write_json_atomically(path, read_json(path) | found)
+
+
+def product_speeds() -> dict[str, ProductSpeeds]:
+    known = {}
+    for name, entry in read_json(_path()).items():
+        fp32, rounded = (as_number(as_dict(entry).get(field)) for field in ProductSpeeds._fields)
+        if fp32 and rounded:
+            known[name] = ProductSpeeds(fp32, rounded)
+    return known
