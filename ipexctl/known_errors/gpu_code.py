@@ -1,7 +1,7 @@
 """Finds lines of a script that need a GPU, and suggests CPU code. Pure.
 
-A line is certain to fail only if the script always reaches it and mentions the CPU nowhere. Lines below an `if` about
-devices are left out: such a script chooses the device itself.
+A line is certain to fail only if the script always reaches it and never mentions the CPU. Lines below an `if` about
+devices are left out, because such a script chooses the device itself.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _CALLS: Final = re.compile(
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
 """A `.to` argument that is a GPU, as `ast.unparse` writes it."""
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
-"""Matches the test of an `if` that chooses between CPU and GPU."""
+"""Matches the condition of an `if` that chooses between CPU and GPU."""
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available|\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
-"""Matches a script that may run on CPUs all the same."""
+"""Matches a script that may run on CPUs nevertheless."""
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
         (r"init_process_group\(", 'init_process_group("gloo")'),
-        (r"get_default_backend_for_device\(", '"gloo" in its place'),
+        (r"get_default_backend_for_device\(", '"gloo" instead'),
         (r"\bdevice_ids\b", _PLAIN_DDP),
         (r"\btorch\.load\(", 'map_location="cpu" for torch.load'),
-        (r"\bdevice_count\(", 'int(os.environ["LOCAL_RANK"]) in place of the remainder'),
+        (r"\bdevice_count\(", 'int(os.environ["LOCAL_RANK"]) instead of the remainder'),
         (r"\.pin_memory\(", "leave out .pin_memory()"),
         (r"(?<!torch)\.cuda\(", "leave out .cuda()"),
         (r"\btorch\.device\(", 'device = torch.device("cpu")'),
         (r"\.to\((?:\w+\.)*device\b", 'device = torch.device("cpu") before it'),
         (r"\.to\(", '.to("cpu")'),
         (r"\bdevice\w* ?= ?", 'device = "cpu"'),
-        (r"\btorch\.(?:cuda|accelerator)\.", "leave that line out"),
+        (r"\btorch\.(?:cuda|accelerator)\.", "leave this line out"),
         (r"\b(?:DDP|DistributedDataParallel)\(", _PLAIN_DDP),  # a call over several lines
     )
 )
 _MAIN: Final = re.compile(r"__name__ == '__main__'")
 _REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Call, ast.Attribute, ast.keyword)
-"""Nodes whose parts run whenever the node does."""
+"""AST nodes whose children run whenever the node does."""
 _SHOWN: Final = 5
 _WIDTH: Final = 80
 
@@ -54,11 +54,11 @@ class GpuLine(NamedTuple):
     line: int
     text: str
     is_certain: bool
-    """True if every run on CPUs gets there."""
+    """True if every run on CPUs reaches the line."""
 
 
 def suggestion_for(text: str) -> str:
-    """Code to type in place of the line's GPU call; empty if the line does not show it."""
+    """Code to type instead of the line's GPU call; empty if the line does not show the call."""
     return next((suggestion for pattern, suggestion in _SUGGESTIONS if pattern.search(text)), "")
 
 
@@ -72,7 +72,7 @@ def suggestions(lines: Sequence[GpuLine]) -> str:
 
 
 def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
-    """In script order. Not recursive because code may be nested deeply."""
+    """Lines in script order. Not recursive, because code may be nested deeply."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     lines, has_doubt = text.split("\n"), _DOUBT.search(text) is not None
     found: dict[int, GpuLine] = {}
@@ -124,7 +124,7 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Children, each with True if it is certainly reached: not after a statement that may leave the block."""
+    """Children, each with True if it is certainly reached: no earlier statement may leave the block."""
     for child in ast.iter_child_nodes(node):
         yield child, is_sure
         if isinstance(child, ast.stmt) and _may_leave(child):

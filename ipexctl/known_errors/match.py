@@ -1,7 +1,7 @@
 """Matches the output of a rank or a verification against the known error texts of `table.yaml`. Pure.
 
 A row matches by fields that our own programs reported, by a text, or by a signal alone. Its weight says where the text
-counts: most count only in the last exception or lines, because scripts also print such texts and continue; an
+counts: most texts count only in the last exception or the last lines, because scripts also print them and continue. An
 exception followed by more than 60 lines was handled. The strongest weight wins, then the first row.
 """
 
@@ -30,7 +30,7 @@ Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 """
 
 RANKS_PER_CORE: Final = 8
-"""With more ranks per core, a rank or the supervisor may not get its turn in time."""
+"""With more ranks per core, a rank or the supervisor may be scheduled too late."""
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -41,17 +41,17 @@ _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?
 _OF_PACKAGES: Final = ("site-packages", "dist-packages")
 _OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
 _OF_IPEXCTL: Final = "/shim/"
-"""Directory of the hooks in a rank's process."""
+"""Part of the path of ipexctl's hooks in a rank's process."""
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
-"""Lines that an exception and its consequences may print; after more, it was handled."""
+"""Number of lines that an exception and its consequences may print; if more follow, it was handled."""
 _ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
 
 
 @dataclass(frozen=True)
 class RankOutput:
-    """Output of one rank, or of mpirun, and how it ended. Lines are unchanged except for colors."""
+    """Output of one rank, or of mpirun, and how it exited. Lines are unchanged except for colors."""
 
     rank: int | None
     host: str
@@ -62,13 +62,13 @@ class RankOutput:
     kind: str = ""
     state: str = ""
     details: tuple[Detail, ...] = ()
-    """What ipexctl's own programs reported about it."""
+    """What ipexctl's own programs reported about the rank."""
     is_short: bool = False
-    """True if a cause counts anywhere in it, as in the output of a verification."""
+    """True if a cause counts anywhere in the output, as in a verification's."""
 
     @cached_property
     def ended_by(self) -> int | None:
-        """The signal, also if a shell turned it into exit code 128+N."""
+        """The signal that killed it, also if a shell turned the signal into exit code 128+N."""
         if self.signal:
             return self.signal
         return self.exit_code - 128 if self.exit_code in _OF_SHELLS else None
@@ -99,7 +99,9 @@ class RankOutput:
 
     @cached_property
     def place(self) -> str:
-        """`train.py, line 12`: innermost line of the script's own code in the traceback, else of a package."""
+        """Place such as `train.py, line 12`: innermost line of the script's own code in the traceback, else of a
+        package.
+        """
         frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
         frames = [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
         packages = [frame for frame in frames if any(part in frame["file"] for part in _OF_PACKAGES)]
@@ -129,10 +131,12 @@ class FailureContext:
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
     line_that_sends: Callable[[str], str] = lambda _: ""
-    """Path that a rank missed → command that sends it, if the control machine has it and no sync does; else empty."""
+    """Path that a rank did not find → command that sends it, if the control machine has it and no sync sends it; else
+    empty.
+    """
 
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
-        """Ranks of a host and the cores they share, if these are too few for timely answers."""
+        """The ranks of a host and the cores they share, if the cores are too few for timely replies."""
         share = as_list(as_dict(self.plan.get("shares")).get(host))
         ranks, cores = share if len(share) == 2 and all(type(number) is int for number in share) else (0, 0)
         return (ranks, cores) if 0 < cores * RANKS_PER_CORE < ranks else None
@@ -149,7 +153,7 @@ class FailureContext:
         return str(self.plan.get("install") or "ipexctl install")
 
     def install(self, *packages: str) -> str:
-        """Command that adds packages to the run's environment; for the project's own packages, the run again."""
+        """Command that adds packages to the run's environment; for the project's own packages, the run's command."""
         if self.plan.get("install") == "":
             return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.join(packages)}"
         own = as_list(self.plan.get("project_packages"))
@@ -179,11 +183,11 @@ class PatternMatch:
 
     @property
     def quiet_hosts(self) -> tuple[str, ...]:
-        """Hosts with ranks that did not print the text; empty if it is known of all."""
+        """Hosts with ranks that did not print the text; empty if all ranks printed it."""
         return tuple(host for host in self.context.hosts if host not in self.hosts)
 
     def fields(self) -> _Fields:
-        """Words for the table's sentences."""
+        """Fields of the table's sentences."""
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
         have_no = f"{fold(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
@@ -205,25 +209,26 @@ class PatternMatch:
 @dataclass(frozen=True, slots=True)
 class KnownError:
     """`cause` and `fix` may contain groups of the text and `PatternMatch.fields`, `fix` also `{install}`. A fix is
-    pasted into a shell, so what a rank printed is quoted in it."""
+    pasted into a shell, so text that a rank printed is quoted in it.
+    """
 
     id: str
     patterns: tuple[re.Pattern[str], ...]
     cause: str = ""
     fix: str = ""
     at_install: str = ""
-    """Fix after a verification, if not a rebuild of the environment; `{fix}` is that one."""
+    """Fix after a verification, if that is not to rebuild the environment; `{fix}` is the row's own fix."""
     weight: Weight = "end"
     confidence: Confidence = "likely"
     package: str = ""
     """Packages for `{install}` in the fix, separated by spaces."""
     backend: str = ""
-    """Limits the row to runs with this backend."""
+    """The row applies only to runs with this backend."""
     signals: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
     """Kinds of `Detail` that match; their fields are the groups."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
-    """Returns sentence and fix if they depend on more than the fields; None if this is not the cause."""
+    """Returns sentence and fix if they depend on more than the fields, or None if the row does not apply."""
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
         return self.explain(found) if self.explain is not None else self.texts(found)
@@ -236,7 +241,7 @@ class KnownError:
 
 
 def quoted_in_fix(text: str) -> str:
-    """Quote for a shell, without `; `, where `ipexctl why` splits a fix into lines."""
+    """Quote for a shell, and without `; `, at which `ipexctl why` splits a fix into lines."""
     return shlex.quote(text).replace("; ", ";'' ")
 
 
@@ -251,7 +256,7 @@ class Cause:
     order: int = field(default=0, compare=False)
     at_install: str = field(default="", compare=False)
     source: Literal["output", "record"] = "output"
-    """From the rank's output, or from the run's record, such as its stacks."""
+    """Taken from the rank's output, or from the run's record, such as its stacks."""
 
     @property
     def is_good(self) -> bool:
@@ -259,7 +264,7 @@ class Cause:
 
     @property
     def has_followed(self) -> bool:
-        """True if its text is printed after another rank exited."""
+        """True if such a text is printed after another rank exited."""
         return self.order == _ORDER["follows"]
 
     @property
@@ -269,7 +274,7 @@ class Cause:
 
 
 class _Fields(dict[str, Any]):
-    """Replaces a group that the pattern did not match by a general word."""
+    """Uses a general word for a group that the pattern did not match."""
 
     def __missing__(self, key: str) -> str:
         return {"node": "a node", "path": "a file", "what": "it"}.get(key, "something")
@@ -279,14 +284,14 @@ _OF_SHELLS: Final = frozenset({129, 132, 134, 135, 136, 137, 139, 152})
 
 
 def bare(line: str) -> str:
-    """Remove colours, and the rank that torch puts before each traceback line."""
+    """Remove colors, and the rank that torch prints before each traceback line."""
     if "\x1b" in line:
         line = _COLOR.sub("", line)
     return _PREFIX.sub("", line) if line.startswith("[rank") else line
 
 
 def _last_exception(lines: Sequence[str]) -> int | None:
-    """First line of the last traceback with its causes; None if the rank continued after it."""
+    """First line of the last traceback, including its causes; None if the rank continued after it."""
     starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
     if not starts:
         return None
@@ -356,7 +361,7 @@ def raised(output: RankOutput, context: FailureContext) -> Cause | None:
     what = f"{kind}: {text}" if text else kind
     sentence = f"the script raised {shortened(what)}{at}"
     fix = (
-        f"fix that and run it again; the whole output of rank {output.rank}: ipexctl logs "
+        f"fix that and run it again; the complete output of rank {output.rank}: ipexctl logs "
         f"{context.run} -r {output.rank}"
     )
     sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"

@@ -1,7 +1,7 @@
-"""Reads `table.yaml`, and has functions for rows with sentences that depend on more than their text.
+"""Reads `table.yaml`, and has functions for rows whose sentences depend on more than their text.
 
-A row's `explain` names a function of `_FUNCTIONS`. It looks at the run (hosts, processors, packages, port) and returns
-sentence and fix, or None if this row is not the cause after all.
+A row's `explain` names a function in `_FUNCTIONS`. The function inspects the run (hosts, processors, packages, port)
+and returns sentence and fix, or None if the row does not apply.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _proxy_ended(found: PatternMatch) -> tuple[str, str]:
     status = int(found.groups["status"])
     how = f"exit code {status >> 8}" if status >> 8 else f"signal {status & 127}"
     return (
-        f"mpirun's daemon on {found.groups['node']} ended at start ({how})",
+        f"mpirun's daemon on {found.groups['node']} exited at its start ({how})",
         "ipexctl doctor checks that node, and its network to node0",
     )
 
@@ -137,9 +137,9 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
 def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
     wanted = r"needs to work with PyTorch (\S+?),? but PyTorch (\S+) is found"
     match = re.search(wanted, found.output.text)  # the matched text may belong to a later exception
-    versions = f": it needs torch {match[1]}, and {match[2]} is installed" if match else ""
+    versions = f": it needs torch {match[1]}, but {match[2]} is installed" if match else ""
     return (
-        f"IPEX was built for another torch than the installed one{versions}",
+        f"IPEX was built for a different torch than the installed one{versions}",
         "ipexctl install installs matching packages on every node; ipexctl versions shows them",
     )
 
@@ -151,12 +151,12 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
     if file := found.groups.get("file"):
         hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"
-        return hidden, "if that file is yours, give it another name; Python imports from the script's directory first"
+        return hidden, "if that file is yours, rename it; Python imports from the script's directory first"
     if found.context.has_package(known or top):
         lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
         return lost, f"to build it again: {found.context.repair}"
     install = found.context.install(known or top.replace("_", "-"))
-    fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
+    fix = f"if {top} is a file of yours: put it into the project, which ipexctl sync uploads; "
     fix += f"if it is a package{'' if known else ' of that name'}"
     fix += f": {install}"
     if found.quiet_hosts:
@@ -166,14 +166,14 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
 
 def _cpu_location(found: PatternMatch) -> tuple[str, str]:
     versions = f"transformers before {RESUMES_ON_CPU} with accelerate {INDEXED_CPU} or later"
-    fix = found.context.install(f"transformers>={RESUMES_ON_CPU}") + "; or for an older stack, in the script: "
+    fix = found.context.install(f"transformers>={RESUMES_ON_CPU}") + "; or, for an older stack, write in the script: "
     deserializer = "lambda storage, place: storage if place.startswith('cpu:') else None"
     fix += f"torch.serialization.register_package(11, lambda _: None, {deserializer})"
     return f"{versions} cannot load its optimizer if several ranks are on CPUs", fix
 
 
 def _for_gpus(found: PatternMatch) -> tuple[str, str]:
-    """Name the script's line and what to type there, if the traceback shows them."""
+    """Name the script's line and what to type there, if the traceback shows the line."""
     output = found.output
     file, _, number = output.place.rpartition(", line ")
     shown = re.search(rf'{re.escape(file)}", line {number}\b.*\n +(.*)', output.last_text) if file else None
@@ -182,7 +182,10 @@ def _for_gpus(found: PatternMatch) -> tuple[str, str]:
     if suggestion := suggestion_for(text):
         return f"{cause}: {output.place}, {text}", f"line {number}: {suggestion}"
     at = f" ({output.place})" if file else ""
-    return f"{cause}{at}", "device 'cpu', the backend gloo, DDP without device_ids; torch.load with map_location='cpu'"
+    return (
+        f"{cause}{at}",
+        "use device 'cpu', the backend gloo, DDP without device_ids, and torch.load with map_location='cpu'",
+    )
 
 
 def _no_file(found: PatternMatch) -> tuple[str, str]:
@@ -191,7 +194,7 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
     if line := found.context.line_that_sends(path):
         return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
     return sentence, (
-        "put it into the project, and ipexctl sync uploads it; other data must be at the same path on every node, "
+        "put it into the project, which ipexctl sync uploads; other data must be at the same path on every node, "
         f"which run --data DIR checks; to see which hosts have it: ipexctl exec -- ls -d {quoted_in_fix(path)}"
     )
 
@@ -208,16 +211,16 @@ _THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(
 
 
 def _aborted(found: PatternMatch) -> tuple[str, str]:
-    """SIGABRT, explained by the C++ exception, the place in the script, or neither."""
+    """SIGABRT, explained by the C++ exception, by the place in the script, or by neither."""
     output, process = found.output, found.fields()["process"]
-    whole = f"the whole message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
+    whole = f"the complete message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
     if match := _THROWN.search(output.last_text):
         at = f" ({output.place})" if output.place else ""
         return f"a library aborted {process}{at} by a C++ exception, {match['what']}", whole
     if output.place:
-        return f"{process} was aborted in a call of {output.place}", whole
+        return f"{process} was aborted in a call at {output.place}", whole
     if "Fatal Python error: Aborted" in output.last_text:
-        return f"{process} was aborted outside the script's code, as in a function that runs at its exit", whole
+        return f"{process} was aborted outside the script's code, such as a function that runs at exit", whole
     every = f"all its output: ipexctl logs {found.context.run} -r {output.rank}"
     return f"{process} called abort() without a message: a library, or the script itself", every
 
@@ -244,7 +247,7 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
     parts = [f"{name}: {hints[name]}" if len(names) > 1 else hints[name] for name in known]
     if "use_ipex" not in names:
         last = found.context.install("transformers<5")
-        parts = [*(parts or ["the documentation of that version has the name"]), f"another version: {last}"]
+        parts = [*(parts or ["look up the name in that version's documentation"]), f"another version: {last}"]
     cause = f"the installed version of transformers or accelerate has no argument {join_words(names)}"
     return cause, "; ".join(parts)
 
@@ -260,7 +263,7 @@ _HUB_CALL: Final = re.compile(
 
 
 def _hub_repos(found: PatternMatch) -> list[HubRepo]:
-    """What was requested, by the text, an address, the script's line, or the plan, which knows the script."""
+    """What was requested, according to the text, an address, the script's line, or the plan, which knows the script."""
     text = found.output.text
     by_text = [f"{_PREFIX[kind]}{name}" for kind, name in found.groups.items() if kind in _PREFIX]
     by_address = [
@@ -282,14 +285,14 @@ def _hub_repos(found: PatternMatch) -> list[HubRepo]:
 def _hub(found: PatternMatch) -> tuple[str, str]:
     repos = _hub_repos(found)
     what = join_words([repo.repo_id for repo in repos]) or "the model or data"
-    line = push_line(repos) if repos else "ipexctl push sends it to every host, named hf:ORG/MODEL"
+    line = push_line(repos) if repos else "send it to every host with ipexctl push, as hf:ORG/MODEL"
     hosts = fold(found.hosts)
     if "model" in found.groups:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line
     if "dataset" in found.groups and repos:
-        cause = f"datasets cannot reach the hub from {hosts}, and has not prepared {what} there before"
+        cause = f"datasets cannot reach the hub from {hosts}, and {what} was not prepared there before"
         return cause, f"{line}; then, in the script: {load_call(repos[0])}"
-    cause = f"{hosts} cannot reach the hub, or is told not to ask it, and the cache of its ranks lacks {what}"
+    cause = f"{hosts} can't reach the hub or is offline by a setting, and the cache of its ranks lacks {what}"
     return cause, f"{line}; if a proxy leads to the hub: -x HTTPS_PROXY"
 
 
@@ -299,11 +302,11 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
         return None  # it tried that name until the timeout
     if _LOOPBACK.match(place) and len(context.hosts) > 1:
-        waited = "so each node looked for rank 0 on itself, and rank 0 waited for the other ranks"
+        waited = "so each node searched for rank 0 on itself, and rank 0 waited for the other ranks"
         return f"MASTER_ADDR is {place}, {waited}", own_address
     if (context.master.addr or place) != place:
-        changed = f"but it is at {context.master.addr}: MASTER_ADDR was changed"
-        return f"ranks looked for rank 0 at {place}, {changed}", own_address
+        changed = f"but rank 0 is at {context.master.addr}: MASTER_ADDR was changed"
+        return f"ranks searched for rank 0 at {place}, {changed}", own_address
     return (
         (
             f"rank 0 did not answer at {place}:{port} in time: it had not reached init_process_group, or a firewall "
@@ -327,8 +330,8 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     where = f"port {port}" if port else "a port the script listens on"
     return (
         (
-            f"{where} is already in use on {found.output.host}: the script uses a fixed port, and another run or "
-            "another rank of the node has it"
+            f"{where} is already in use on {found.output.host}: the script uses a fixed port that another run or "
+            "another rank on the node uses"
         ),
         (
             "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to see the "
@@ -352,4 +355,4 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "timed_out": _timed_out,
     "torch_library": _torch_library,
 }
-"""Value of `explain` → function."""
+"""The functions that `explain` can name."""

@@ -1,8 +1,8 @@
 """The version table: builds that belong together, and their requirements on hosts, from two files named rows.json.
 
-A row is data with its source; no rule about a version is anywhere else. `pythons`, `glibc` and `isa` of a stack are
-what all its parts run on. IPEX compares only major and minor of torch, so `works_with` lists the patches known to work.
-A user's file adds rows to the packaged ones or changes them (docs/versions.md).
+A row is data with its source; rules about versions are nowhere else. `pythons`, `glibc` and `isa` of a stack are what
+all its parts run on. IPEX compares only major and minor version of torch, so `works_with` lists the patches known to
+work. A user's file adds rows to the packaged ones or changes them (docs/versions.md).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class OnecclBuild:
     built_for: Version
     pythons: tuple[Numbers, ...]
     cpu_wheel: CpuWheel
-    """Whether a CPU wheel was ever published; `unverified`: only readmes of later versions list it."""
+    """Whether a CPU wheel was ever published; `unverified`: only readmes of later versions list one."""
     works_with: tuple[Version, ...]
     oneccl: Note | None = None
     mpi: Note | None = None
@@ -111,7 +111,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """A combination that fails or works badly; applies if all given versions are chosen."""
+    """A combination that fails or works badly; it applies if all of its versions are chosen."""
 
     what: Note
     symptom: Note
@@ -127,23 +127,23 @@ class KnownBad:
 class StackSpec:
     name: RowName
     torch: Torch
-    """The recommended patch."""
+    """The recommended patch version."""
     torch_patches: tuple[Version, ...]
     torch_pythons: tuple[Numbers, ...]
     torch_glibc: Glibc = "2.28"
     ipex_builds: tuple[IpexBuild, ...] = ()
     oneccl_builds: tuple[OnecclBuild, ...] = ()
-    """Preferred first."""
+    """Preferred build first."""
     mpi: tuple[tuple[str, str], ...] = ()
     requires: tuple[Requirement, ...] = ()
-    """Packages that its parts import without requiring them, and Intel's OpenMP."""
+    """Packages that the parts import without requiring them, and Intel's OpenMP."""
     constraints: tuple[Requirement, ...] = ()
     hugging_face: tuple[tuple[str, str], ...] = ()
     """(transformers or accelerate, last version that works with this torch and IPEX)."""
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
     setvars: Setvars | None = None
-    """Script with its variables, relative to the module's directory."""
+    """Script that sets the bindings' variables, relative to their module's directory; None without one."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
     note: Note = ""
@@ -161,7 +161,7 @@ class StackSpec:
 
     @property
     def title(self) -> str:
-        """For messages: `IPEX 2.8`, `torch 2.13`."""
+        """Title for messages: `IPEX 2.8`, `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
 
     @property
@@ -208,7 +208,7 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """Instructions that a CPU needs; None if any x86-64 will do."""
+        """Instruction set that a CPU needs; None if any x86-64 CPU will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
@@ -216,7 +216,7 @@ class StackSpec:
         return replace(self, oneccl_builds=())
 
     def stock(self) -> StackSpec:
-        """The row of its torch alone: `torch-2.7` of `ipex-2.7`."""
+        """The row with torch alone: `torch-2.7` for `ipex-2.7`."""
         if not self.ipex_builds:
             return self
         return replace(
@@ -241,7 +241,7 @@ def rows() -> tuple[StackSpec, ...]:
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """Rows of rows.json as JSON values; missing keys come from the row named by `like`."""
+    """Rows of rows.json as JSON values; missing keys come from the row that `like` names."""
     found = parse_json(Path(__file__).with_name("rows.json").read_text(encoding="utf-8"))
     by_name = {row["name"]: row for row in found}
     merged = ({**by_name.get(row.get("like"), {}), **row} for row in found)
@@ -249,14 +249,14 @@ def packaged() -> tuple[Mapping[str, Any], ...]:
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    """By torch; for one torch the user's rows come first, then rows with IPEX."""
+    """Sort by torch; for the same torch the user's rows come first, then rows with IPEX."""
     return tuple(
         sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
     )
 
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
-    """docs/versions.md has the defaults. Raises a ValueError for an invalid value."""
+    """docs/versions.md has the defaults. Raises ValueError for an invalid value."""
 
     def value(key: str, type_: str, default: Any = ()) -> Any:
         return default if data.get(key) is None else decoder_of(type_, __name__)(data[key], key)
@@ -289,7 +289,7 @@ _OBJECTS: Final = "tuple[Json, ...]"
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out missing values and empty lists, which have defaults."""
+    """Leave out missing values and empty lists, because these have defaults."""
     return {key: value for key, value in data.items() if value != []}
 
 
@@ -299,7 +299,7 @@ def minor(version: str) -> str:
 
 @lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
-    """Sort key: the numbers before a local version."""
+    """Sort key: the numbers before the local version."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
@@ -333,7 +333,7 @@ def _check_keys(row: Mapping[str, object], what: str) -> None:
         for key in found if isinstance(found, dict) else ():
             if key not in names:
                 fix = did_you_mean(key, names, f"there are: {', '.join(names)}")
-                raise _FormatError(f"no key of {place} is called {key!r}", fix)
+                raise _FormatError(f"{place} has no key {key!r}", fix)
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
@@ -345,7 +345,7 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
         return usual if usual.is_file() else None
     except PermissionError:
         raise UserError(
-            f"{usual}: this account may not look there",
+            f"{usual}: this account may not read it",
             fix="check the mode and owner of your home, or name another directory: XDG_CONFIG_HOME=DIR",
         ) from None
 
@@ -363,7 +363,7 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
         raise UserError(
-            f"{path}{by}: {why}", fix=f"unset {VARIABLE} to use the packaged table alone" if by else ""
+            f"{path}{by}: {why}", fix=f"unset {VARIABLE} to use only the packaged table" if by else ""
         ) from None
     try:
         text = data.decode("utf-8-sig")
@@ -378,7 +378,7 @@ def rows_digest(rows: Iterable[StackSpec]) -> str | None:
 
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
-    """Packaged rows with the rows of `text` added, or merged key by key into rows of the same name."""
+    """Packaged rows with the rows of `text` added, or merged key by key into the row of the same name."""
     try:
         own = _rows_of(parse_json(text), path)
     except JsonError as error:
@@ -414,7 +414,7 @@ def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
 
 def _row_of(name: str, own: Mapping[str, Any], path: str) -> StackSpec:
     if name in _KINDS:
-        raise _FormatError(f"{name!r} is the name of the newest row of that kind", "choose another name for the row")
+        raise _FormatError(f"{name!r} already means the newest row of that kind", "choose another name for the row")
     by_name = {str(row["name"]): row for row in packaged()}
     packaged_row = by_name.get(name, {})
     data: dict[str, Any] = {**packaged_row, **own, "requires": _requirements(packaged_row, own)}
@@ -448,7 +448,7 @@ def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> li
 
 
 def project_of(requirement: str) -> str:
-    """`impi-rt>=2021.14,<2021.19` → `impi-rt`."""
+    """Return `impi-rt` for `impi-rt>=2021.14,<2021.19`."""
     return normalize(re.split("[<>=!~ ]", requirement, maxsplit=1)[0])
 
 

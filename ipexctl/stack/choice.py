@@ -1,7 +1,7 @@
 """The stack that hosts have or would get, for doctor, versions and run. No index is queried.
 
 The installed environment decides, then the last answer of the indexes (`lock/indexes.py`), then the table alone. An
-install queries the indexes, with the same resolver (`lock/pipeline.py: lock_stack`).
+install queries the indexes and uses the same resolver (`lock/pipeline.py: lock_stack`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def choose_stack(
     env: str = DEFAULT_ENV,
     cache: IndexCache | None = None,
 ) -> StackPlan | Undecided | Refusal:
-    """By the installed environment, else the last answer of the indexes, else the table."""
+    """Choose by the installed environment, else by the last answer of the indexes, else by the table."""
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
     decided = _decide(request, hosts, rows, cache or IndexCache(os.environ))
@@ -67,7 +67,7 @@ def _decide(
 ) -> StackPlan | Undecided | Reason:
     by_table = resolve_by_table(request, hosts, rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
-        return by_table  # whatever the indexes have
+        return by_table  # the answer is the same whatever the indexes have
     answer = _last_answer(request, hosts, rows, cache)
     if answer is None:
         return by_table
@@ -81,9 +81,9 @@ def _decide(
 def installed_record(
     request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> EnvRecord | None:
-    """Without a stack in the request, use the environment of that name, else one made for an equal request.
+    """If the request names no stack, use the environment of that name, else one made for an equal request.
 
-    An environment from an older version table does not count.
+    An environment that an older version table made does not count.
     """
     table, digest = stacks(rows), rows_digest(rows)
 
@@ -128,7 +128,9 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
 def _last_answer(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> CachedAnswer | None:
-    """For the first host with an answer, else the control machine; an answer without any torch does not count."""
+    """The answer for the first host that has one, else for the control machine. An answer without any torch does not
+    count.
+    """
     wanted = projects(request, rows)
     found = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):
@@ -163,7 +165,7 @@ def versions_for(
     home: str | None = None,
     timeout: float | None = None,
 ) -> VersionsReport:
-    """Hosts without facts are reported and do not count."""
+    """Hosts without facts are reported and otherwise ignored."""
     began = time.monotonic()
     wrong = _wrong_call(request, rows)
     if wrong is not None:

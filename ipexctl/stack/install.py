@@ -1,7 +1,7 @@
 """`ipexctl install`: inspects hosts, resolves and locks a stack, distributes its wheels, builds and verifies.
 
-An environment made for an equal request is reused, and rebuilt from its own lock where it is damaged or missing. All
-hosts get one stack, because ranks with different versions don't work together. Until the first build a refusal changes
+An environment made for an equal request is reused, and rebuilt from its own lock if it is damaged or missing. All hosts
+get the same stack, because ranks with different versions don't work together. Until the first build a refusal changes
 no host; from then on hosts fail independently, and a second call completes the rest.
 """
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class IntactEnv(NamedTuple):
-    """An environment that matches its lock and was verified since the host's last boot."""
+    """An environment that matches its lock and was verified since the host last booted."""
 
     facts: Facts
     name: str
@@ -67,7 +67,7 @@ class IntactEnv(NamedTuple):
 
 
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
-    """Host → environment of the requested name; None unless it is intact on all hosts."""
+    """Host → environment of the requested name; None unless all hosts have it intact."""
     request = context.request
     command = environment_command(request.home, request.name, script_text("env.check"))
 
@@ -102,7 +102,7 @@ def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
 
 
 def _object(text: str | None) -> Mapping[str, Any]:
-    """Raises a ValueError unless the text is a JSON object."""
+    """Parse a JSON object. Raises ValueError for any other text."""
     return parse_object(text or "")
 
 
@@ -116,7 +116,7 @@ def install(
 ) -> InstallReport:
     """Install one stack on every host.
 
-    `probed`: facts gathered just before, when more is to do than `find_unchanged` checks.
+    `probed`: facts gathered just before, if more is to do than `find_unchanged` checks.
     """
     if not (request.upgrade or request.dry_run or probed):
         report = find_unchanged(hosts, request, pool, watch)
@@ -151,7 +151,7 @@ def install(
 
 
 def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
-    """If a host has no Python that runs, give doctor's fix for that."""
+    """If no Python on a host works, give doctor's fix for that."""
     for name in refusal.hosts:
         facts = context.facts.get(name)
         if facts is not None and facts.has_finished("programs") and not running_pythons(facts):
@@ -165,8 +165,9 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 
 
 def _find_known(context: InstallContext) -> Existing | None:
-    """The environment made for this request. A request without a stack, or with the present one's, adds packages to it:
-    a second project on the same hosts keeps the packages of the first."""
+    """The environment made for this request. A request without a stack, or with the present one's, adds packages to the
+    present environment: a second project on the same hosts keeps the first one's packages.
+    """
     request = context.request
     if request.upgrade:
         context.request = request.with_torch()
@@ -198,9 +199,9 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
 def find_unchanged(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
 ) -> InstallReport | None:
-    """The report if every host has the environment, intact, named and verified since its boot; else None.
+    """The report if the environment is intact, named and verified since boot on every host; else None.
 
-    One round trip. A verification of this boot means the same processor and libraries.
+    Takes one round trip. If it was verified since the host booted, processor and libraries have not changed.
     """
     context = InstallContext(hosts, request, pool, watch)
     found = find_intact(context)
@@ -251,7 +252,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     announce_stack(
         context,
         locked,
-        by=fetches if locked.by_node0 else "they pass through the control machine",
+        by=fetches if locked.by_node0 else "they are sent through the control machine",
         shared=in_common(unpacked, lacking),
     )
     if context.request.dry_run:
@@ -300,7 +301,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
 
 
 def _check_changes(context: InstallContext, env: str, row: str, packages: Mapping[str, str]) -> Refusal | None:
-    """Note what changes behind the requested name; refuse lower versions."""
+    """Note what changes behind the requested name; refuse lower versions and lost packages."""
     named = (
         record
         for facts in context.facts.values()
@@ -351,7 +352,8 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     """Keep an existing environment, and rebuild it from the same lock where it is damaged or missing.
 
-    None if it does not fit all hosts, its lock can't be read, or it failed its verification wherever it exists.
+    None if it does not fit all hosts, if its lock can't be read, or if it failed its verification on every host that
+    has it.
     """
     inspected = _inspect_existing(context, known)
     if inspected is None:
@@ -375,7 +377,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     for host, result in present:
         if host.name in broken:
             reason = result.problem or "its verification failed"
-            context.watch(Notice(f"{host.name}: building the environment again: {reason}"))
+            context.watch(Notice(f"{host.name}: rebuilding the environment: {reason}"))
     unverified = []
     for host in intact:
         proof = parse_result(found[host.name].verified.get(machine_token(context.facts[host.name], host)))
@@ -396,7 +398,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
 
 
 def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec, dict[str, CheckResult]] | None:
-    """Spec of an existing environment, and each host's check of it. The lock is read while the hosts check."""
+    """Spec of an existing environment, and each host's check of it. Reads the lock while the hosts check."""
     record = known.record
     if not _fits(context, record):
         return None
@@ -420,7 +422,7 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
 
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
-    """The uv that built the environment if its URL is known, else the control machine's."""
+    """The uv that built the environment if its URL is known, else the control machine's uv."""
     from ipexctl.stack.lock.make_lock import uv_for_node
 
     with contextlib.suppress(MalformedReply):

@@ -1,6 +1,6 @@
 """One call of install: its request, what is known and done so far, and its report.
 
-`InstallContext` is the one mutable object of this package, so a step can be read by what it adds here.
+`InstallContext` is the only mutable object of this package, so what a step adds to it shows what the step does.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Pac
 def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
-    """A lower version or a lost package needs `--downgrade`, because a working script would fail after the install.
+    """Refuse lower versions and lost packages, because a working script could fail after the install.
 
-    Packages that the call names with a version, or that come with the stack it chose, are no surprise; packages of
-    another stack count only if an earlier call asked for them.
+    Packages that the call pins and those of the stack it chose are exempt; packages of another stack are protected only
+    if an earlier call asked for them.
     """
     named = _names((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
@@ -95,12 +95,16 @@ def refuse_downgrade(
     if not lower:
         return None
     listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
-    fix = f"to keep it and have a second one: --env {name}-2; to change this one, add --downgrade"
-    return Refusal(f"packages of the environment {name} would be lower or lost: {listed}", fix, exit_code=2)
+    fix = f"to keep it and make a second environment: --env {name}-2; to change this one, add --downgrade"
+    return Refusal(
+        f"packages of the environment {name} would get lower versions or be lost: {listed}", fix, exit_code=2
+    )
 
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
-    """Packages of both. If both name one, the added line wins: an edited pin must not conflict with itself."""
+    """Packages of both requests. If both name a package, the added line wins, so that an edited pin does not conflict
+    with itself.
+    """
     named = _names((*added.extras, *added.constraints))
     extras = [line for line in present.extras if not _names([line]) & named]
     constraints = [line for line in present.constraints if not _names([line]) & named]
@@ -134,10 +138,10 @@ class InstallRequest:
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = field(default=(), repr=False)
     named_files: tuple[Path, ...] = field(default=(), repr=False)
-    """Requirements files that the call names, with extras."""
+    """Requirements files named on the command line, with their extras."""
     named: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
-    """Packages to build from source. Never from a host's record: a build runs code."""
+    """Packages to build from source. Never taken from a host's record, because a build runs code."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -152,7 +156,7 @@ class InstallRequest:
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
-        """As env.json records it. A changed version table of the user is another request."""
+        """The request as env.json records it. With a changed user's version table, the request is a different one."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
 
@@ -166,7 +170,7 @@ def install_request(
     environ: Mapping[str, str],
     builds: Sequence[str] = (),
 ) -> InstallRequest:
-    """Raises a UserError, before any host is contacted."""
+    """Raises a UserError for a wrong request, before any host is contacted."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
@@ -201,7 +205,7 @@ def _package_to_build(name: str) -> str:
 
 
 def _refuse_torch(stack: StackRequest, torch: str, rows: Sequence[StackSpec]) -> Refusal | None:
-    """Refuse a torch that no stack has, or that differs from the requested stack's."""
+    """Refuse a torch that no stack has, or that differs from the torch of the requested stack."""
     decided = resolve(replace(stack, torch=torch), {}, None, rows=rows)
     return decided.refusal() if isinstance(decided, Reason) else None
 
@@ -233,13 +237,13 @@ class InstallReport(Report[InstallResult]):
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
-    """The environment's directory on every host; with --download-only the control machine's."""
+    """The environment's directory on every host; with --download-only, the directory on the control machine."""
     dry_run: bool = False
     uplink: int = 0
     downloaded: int = 0
     """Bytes of wheels downloaded from indexes, on any machine."""
     changes: tuple[PackageChange, ...] = ()
-    """Compared with the environment that had the name; empty if there was none."""
+    """Changes from the environment that had the name before; empty if there was none."""
     next_step: str = ""
 
     @property
@@ -270,7 +274,7 @@ class InstallContext:
         self.hosts = tuple(hosts)
         self.request = request
         self.typed = request
-        """As typed; `request` may also get packages from a host's record."""
+        """The request as typed; packages from a host's record may be added to `request`."""
         self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None
@@ -280,7 +284,8 @@ class InstallContext:
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None
-        """Intel MPI of the built environments. A wheel from a URL names its MPI only once it is installed."""
+        """Intel MPI of the built environments. Only an installed wheel shows which MPI it has, if it came from a URL.
+        """
         self.uplink = 0
         self.downloaded = 0
         self._began = time.monotonic()
@@ -291,7 +296,7 @@ class InstallContext:
 
     @property
     def first(self) -> Host:
-        """The host that stores the wheels first: node0, or the next with room for them."""
+        """The host that stores the wheels first: node0, or the next host that has space for them."""
         answered = [host for host in self.hosts if host.name in self.facts]
         return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 
@@ -333,7 +338,7 @@ class InstallContext:
         if refusal is not None:
             for host in self.pending:
                 named = not refusal.hosts or host.name in refusal.hosts
-                reason = refusal.reason if named else "nothing was started: all hosts get the same stack"
+                reason = refusal.reason if named else "nothing was started, because all hosts get the same stack"
                 self.add_result(host, "failed", reason, refusal.fix if named else "")
         return InstallReport(
             hosts=tuple(self.done[host.name] for host in self.hosts if host.name in self.done),
@@ -358,7 +363,7 @@ class InstallContext:
             return run
         if self.pool.connector.options.starter.no_logins:
             return run
-        return f"ipexctl trust; it lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
+        return f"ipexctl trust; which lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:

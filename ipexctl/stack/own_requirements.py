@@ -1,7 +1,7 @@
-"""Finds the file where a project names its packages, for `run --install` and for hints.
+"""Finds the file in which a project names its packages, for `run --install` and for hints.
 
-With two candidates none is taken, because they may disagree. Only names are read, without the slow imports for
-versions, because each start of a run does it; `lock/project_files.py` reads the file for an install.
+If there are two, none is used, because they may disagree. Only names are read, without the slow imports for versions,
+because this runs at each start of a run; `lock/project_files.py` reads the file for an install.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class OwnRequirements(NamedTuple):
     path: Path
     words: frozenset[str]
-    """Every word in it that may be a package name, normalised."""
+    """Every word of the file that may be a package name, normalized."""
 
     @property
     def read_files(self) -> tuple[Path, ...]:
@@ -33,7 +33,7 @@ class OwnRequirements(NamedTuple):
 
 
 def find_own_requirements(root: Path) -> OwnRequirements | None:
-    """None if there is none, or more than one."""
+    """None if there is no such file, or more than one."""
     pyproject, lock = _text(root / _PYPROJECT), root / _UV_LOCK
     found = {
         root / "requirements.txt": _text(root / "requirements.txt"),

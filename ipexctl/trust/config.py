@@ -1,7 +1,8 @@
 """Renders and parses node0's ssh config and known_hosts for runs. Pure.
 
-node0's ssh gets them with -F, so the account's own config is neither read nor changed. Nodes of earlier calls are kept
-because other runs may use them. A path that no config can hold safely (quotes, control characters, `${`) is refused.
+node0's ssh gets these files with -F, so the account's own config is neither read nor changed. Nodes of earlier calls
+are kept, because other runs may use them. A path that a config can't hold safely (quotes, control characters, `${`) is
+refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.control_machine import is_loopback
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
-# Older clients stop at an unknown keyword.
+# Older ssh clients stop at an unknown keyword.
 _TAIL: Final = """\
 Host *
   IgnoreUnknown IdentityAgent,UpdateHostKeys,CanonicalizeHostname,EnableEscapeCommandline
@@ -54,7 +55,7 @@ class SshConfigNode:
     port: int
     user: str
     keys: tuple[str, ...]
-    """`ssh-ed25519 AAAA…`, without names and comment."""
+    """Host keys such as `ssh-ed25519 AAAA…`, without names and comment."""
 
     @property
     def alias(self) -> str:
@@ -68,13 +69,13 @@ class Files:
 
 
 def path_problem(directory: str) -> str:
-    return "it has characters that an ssh config can't hold" if _UNSAFE.search(directory) else ""
+    return "it contains characters that an ssh config can't hold" if _UNSAFE.search(directory) else ""
 
 
 def render(
     nodes: Sequence[SshConfigNode], directory: str, *, before: Files | None = None, quick: bool = False
 ) -> Files:
-    """Keep nodes of earlier calls, after the current ones.
+    """Keep the nodes of earlier calls, after the current ones.
 
     `quick` prefers a cheap key exchange and cipher; node0's ssh must support that syntax.
     """
@@ -95,7 +96,7 @@ def names_in(config: str) -> tuple[str, ...]:
 
 
 def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
-    """What node0 passes to ssh for each node. `localhost` would be node0 itself."""
+    """The name that node0 passes to ssh for each node. `localhost` would be node0 itself."""
     return {
         host.name: internal[host.name] if is_loopback(host.name.lower()) else host.name
         for host in hosts
@@ -140,5 +141,5 @@ def _parse_known_hosts(known_hosts: str) -> dict[str, str]:
 
 
 def config_in(home: str, text: str, names: Iterable[str]) -> str | None:
-    """Path of node0's config if that text has all of these hosts."""
+    """Path of node0's config if `text` has all of these hosts, else None."""
     return f"{home}/ssh/config" if set(names) <= set(names_in(text)) else None

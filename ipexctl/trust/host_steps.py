@@ -1,9 +1,10 @@
-"""The steps of trust on one host (probe, edit authorized_keys, write files, log in), and its answer to the probe.
+"""The steps of trust on one host (probe, edit authorized_keys, write files, log in), and the host's answer to the
+probe.
 
-Each step is a script of `trust/scripts/` and one round trip; sh, so trust needs no Python. An edit holds a lock and
-happens only if the file still has the text that was planned for; otherwise the step answers "moved" and the caller
+Each step is a script in `trust/scripts/` and one round trip; the scripts are for sh, so trust needs no Python. An edit
+holds a lock and happens only if the file still has the expected text; otherwise the step returns "moved" and the caller
 plans again. The private key is made on node0 and never leaves it. The answer is untrusted: the account's name is
-checked, and over ssh the verified host key counts, not the keys that the host lists.
+checked, and over ssh only the verified host key counts, not the keys that the host lists.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _FLAGS = (NEWLINE, FILE, DIRECTORY)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Identifies lines of ipexctl by the tag in the comment, or by the key in case the hostfile changed."""
+    """Recognizes ipexctl's lines by the tag in their comment, or by the key if node0's address in the hostfile has
+    changed since.
+    """
 
     tag: str
     key: str = ""
@@ -67,14 +70,14 @@ class TrustLine:
 
 @dataclass(frozen=True, slots=True)
 class KeysEdit:
-    """The text the file must still have, and the new text. None means no file."""
+    """The text that the file must still have, and the new text; None means no file."""
 
     old: bytes | None
     new: bytes | None
     remove_directory: bool = False
-    """ipexctl created ~/.ssh; remove it too if it is empty."""
+    """True if ipexctl created ~/.ssh, which is then removed if it is empty."""
     tidy: bool = False
-    """Only remove files left by an interrupted call."""
+    """True to only remove files left by an interrupted call."""
 
     @property
     def summary(self) -> str:
@@ -86,12 +89,12 @@ class KeysEdit:
         if lines[1] > lines[0]:
             return "a line added to ~/.ssh/authorized_keys"
         if lines[1] < lines[0]:
-            return "the line of ipexctl removed from ~/.ssh/authorized_keys"
-        return "the line of ipexctl in ~/.ssh/authorized_keys updated"
+            return "ipexctl's line removed from ~/.ssh/authorized_keys"
+        return "ipexctl's line in ~/.ssh/authorized_keys updated"
 
 
 def tag_of(address: str, home: str) -> str:
-    """node0 as in the hostfile, and the home with its key. ASCII without blanks."""
+    """Tag with node0's address as in the hostfile and the home that has the key. ASCII without spaces."""
     return PREFIX + quote(f"{address}:{home}", safe="/~:@.,+-_=")
 
 
@@ -110,8 +113,8 @@ def is_public_key(text: str) -> bool:
 def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = True) -> bytes:
     """authorized_keys with exactly one current line of ipexctl. `content` is None if there is no file yet.
 
-    Other lines never change. The line's comment records what removal must undo: whether the final newline, the file or
-    the directory was missing before.
+    Other lines never change. The line's comment records what a removal must undo: whether the final newline, the file
+    or the directory was missing before.
     """
     lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if line.owner.owns(text)]
@@ -130,7 +133,7 @@ def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = Tr
 
 
 def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:
-    """None without such lines. If nothing was added since, the original file comes back exactly."""
+    """None if there are no such lines. If nothing else was added, the original file is restored exactly."""
     lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
     if not indexes:
@@ -148,7 +151,7 @@ def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:
 
 def _parse_line(line: bytes) -> tuple[str, str, str, list[str]] | None:
     """Tag, key type, key and flags of a line that ipexctl may have written, else None."""
-    # ipexctl writes options without blanks, in ASCII.
+    # ipexctl writes its options in ASCII, without spaces.
     try:
         fields = line.removesuffix(b"\r").decode("ascii").split(" ")
     except UnicodeDecodeError:
@@ -164,7 +167,7 @@ def _flags_of(line: bytes) -> list[str]:
 
 
 _FILES: Final = frozenset({b"keys", b"config", b"known_hosts", b"hostkey", b"fib_trie", b"routes"})
-"""Values in hex because a file may have NUL bytes."""
+"""Records whose values are in hex, because a file may have NUL bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ class Permissions:
 
     @property
     def open_to_others(self) -> bool:
-        """True if group or others can write to it; sshd rejects that."""
+        """True if group or others can write to it; sshd then rejects it."""
         return len(self.mode) > 8 and (self.mode[5] == "w" or self.mode[8] == "w")
 
 
@@ -185,14 +188,14 @@ class HostState:
     home: str
     ipexctl_home: str
     identity: tuple[str, ...]
-    """Identifies machine and account; a login from node0 must report the same."""
+    """Machine and account; a login from node0 must report the same."""
     store: str
     nics: tuple[InterfaceAddress, ...]
     reached: str | None
     port: int
     host_keys: tuple[str, ...]
     keys: bytes | None
-    """Content of authorized_keys; None without the file."""
+    """Content of authorized_keys; None if there is no file."""
     keys_problem: str
     has_ssh_dir: bool
     home_mode: Permissions | None = None
@@ -205,10 +208,10 @@ class HostState:
     home_problem: str = ""
     """Key of `node/common/home.py: REFUSALS` if the `--home` directory can't be a home."""
     home_detail: str = ""
-    """The directory above it that causes the refusal."""
+    """The directory above `--home` that causes the refusal."""
     has_trust_dir: bool = False
     key: str | None = None
-    """ipexctl's public key on node0; empty if the file has no valid key."""
+    """ipexctl's public key on node0; empty if the file has no valid key, None if there is no file."""
     config: str = ""
     known_hosts: str = ""
 
@@ -218,9 +221,10 @@ class HostState:
 
 
 def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -> HostState:
-    """`port` is the control machine's, for a host that doesn't know its own.
+    """`port` is the port that the control machine used, for a host that doesn't know its own.
 
-    The keys that the host lists count only without ssh (`server_key` is None): it could list another host's key.
+    The keys that the host lists count only without ssh (`server_key` is None), because it could list another host's
+    key.
     """
     values: dict[str, bytes] = {}
     host_keys = [] if server_key is None else [server_key]
@@ -242,13 +246,13 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
     def text(name: str) -> str:
         return values.get(name, b"").decode(errors="surrogateescape")
 
-    # A newline in it could become a command in node0's ssh config.
+    # A newline in the name could become a command in node0's ssh config.
     try:
         check_user(text("user"))
     except UserError as error:
         raise MalformedReply(f"invalid account name: {error.message}", text("user")) from None
     connection = text("came").split()
-    # Without ssh, this is the caller's own login to the control machine.
+    # Without ssh, the connection is the caller's own login to the control machine.
     is_ssh = server_key is not None and len(connection) == 4
     return HostState(
         user=text("user"),
@@ -313,8 +317,8 @@ def login_command(
 ) -> Command:
     """Log in from node0 to every node, with that config or the account's own ssh; `read_logins` parses the output.
 
-    A login ends with code 124 after `seconds`, of which `connect` are for its connection. With `last_decides`, try the
-    others only if the login to the last node succeeds.
+    A login ends with code 124 after `seconds`, of which `connect` are for its connection. With `last_decides`, the
+    other nodes are only tried if the login to the last one succeeds.
     """
     limits = [str(connect), str(seconds), str(at_once), "last" if last_decides else ""]
     arguments = [config or "", IDENTITY_COMMAND, *limits, *ssh_names.values()]
@@ -336,7 +340,7 @@ class HostSteps:
         return read_host_state(reply, server_key=server_key, port=self.host.port)
 
     def edit_keys(self, home: str, edit: KeysEdit) -> str:
-        """ "done", "same", or "moved" if the file no longer has the old text."""
+        """Returns "done", "same", or "moved" if the file no longer has the old text."""
         digests = ["none" if text is None else hashlib.sha256(text).hexdigest() for text in (edit.old, edit.new)]
         args = [home, *digests, "rmdir" if edit.remove_directory else ""]
         reply = self._run(("lock", "keys"), args, "edit authorized_keys", edit.new or b"")
@@ -360,7 +364,7 @@ class HostSteps:
     def log_in(self, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
         """Log in from this host to every node.
 
-        Without a config the question is whether all nodes are reachable already, so the first failure decides.
+        Without a config, the question is whether all nodes can be reached already, so the first failure decides.
         """
         connect = 10 if config else 5
         command = login_command(
@@ -391,7 +395,7 @@ def trust_script(names: Sequence[str], arguments: Sequence[str], label: str) -> 
 
 
 def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -> dict[str, LoginAttempt]:
-    """Lines `NUMBER CODE HEX` or `NUMBER CODE =TEXT`; others are skipped."""
+    """Parse lines `NUMBER CODE HEX` or `NUMBER CODE =TEXT`; other lines are skipped."""
     logins = dict.fromkeys(names, unanswered)
     for line in output.decode("ascii", "replace").splitlines():
         match = _LOGIN.fullmatch(line)
@@ -410,14 +414,14 @@ def _fix_for(lines: Sequence[str]) -> str:
             "read-only file system",
             "if dmesg there shows no errors of the disk, remount it for writing",
         ),
-        ("is read-only", "if nobody made it read-only on purpose, chmod u+w it there, then run it again"),
+        ("is read-only", "if it is not read-only on purpose, chmod u+w it there, then run it again"),
         ("permission denied", "ask the owner of that directory for write permission"),
-        ("operation not permitted", "is it immutable? lsattr shows it there"),
+        ("operation not permitted", "to see whether it is immutable: lsattr there"),
         (
             "can't be kept",
-            "ls -l there shows its owner; if that is a mistake, root can chown it",
+            "to see its owner: ls -l there; if the owner is wrong, root can chown it",
         ),
-        ("belongs to another account", "name a directory of the account that logs in: --home DIR"),
+        ("belongs to another account", "use a directory of the account that logs in: --home DIR"),
         (
             "no key that can be read",
             "while ipexctl doctor shows no live run: ipexctl trust --revoke; then: ipexctl trust",

@@ -1,7 +1,8 @@
 """Explains failed logins from node0, with a fix, from ssh's output. Pure.
 
-A login prints whom it reached, so one that reached another machine under the same address counts as failed. sshd gives
-no reason for a rejected key; the likely one comes from the probe: modes and owners, another file that sshd reads, root.
+A login prints which machine it reached; if that is another machine under the same address, the login counts as failed.
+sshd gives no reason for a rejected key, so the likely reason comes from the probe: modes and owners, another file that
+sshd reads, root.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ IDENTITY_COMMAND = (
     " read -r boot </proc/sys/kernel/random/boot_id;"
     " echo ipexctl-is ${LOGNAME:-$(id -un)} $name $boot $(readlink /proc/self/ns/net)'"
 )
-"""Prints machine and account that node0's ssh reached. Works in every login shell."""
+"""Prints the machine and account that node0's ssh reached. Works in every login shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class LoginAttempt:
         return tuple(match[1].split()) if match else ()
 
     def is_from(self, identity: str) -> bool:
-        """True if it reached that machine and account; False if unknown."""
+        """True if the login reached that machine and account; False also if unknown."""
         return self.code == 0 and bool(identity) and self.identity == tuple(identity.split())
 
     def reached(self, node: HostState) -> bool:
@@ -54,9 +55,9 @@ def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mappi
     other_network = _other_network(address, addresses)
     if re.search("REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed", output, re.IGNORECASE):
         return HostError(
-            f"node0 gets another host key from {address} than the control machine got",
-            "check that the address is this host, with its key: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only "
-            "if it is, and its key has changed: ipexctl trust",
+            f"node0 gets a different host key from {address} than the control machine",
+            "check that the address belongs to this host, by its key: ssh-keygen -lf "
+            "/etc/ssh/ssh_host_ed25519_key.pub; only if it does, and its key has changed: ipexctl trust",
         )
     if re.search("Permission denied|Too many authentication failures", output, re.IGNORECASE):
         return _rejected_key(node, address)
@@ -69,13 +70,14 @@ def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mappi
         (
             "Connection refused",
             f"{endpoint} refuses connections from node0",
-            other_network or f"does sshd listen on {address}? (ss -ltn there; ListenAddress in sshd_config)",
+            other_network
+            or f"check there whether sshd listens on {address}: ss -ltn, and ListenAddress in sshd_config",
         ),
         (
             "timed out|No route to host|Network is unreachable|Operation timed out|timeout",
             f"node0 can't reach {endpoint}",
             other_network
-            or f"allow node0 in the firewall of that host, or name another network: --iface CIDR, internal="
+            or f"allow node0 in the firewall of that host, or choose another network: --iface CIDR, internal="
             f" (tried {address})",
         ),
         (
@@ -86,7 +88,7 @@ def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mappi
         (
             "nologin|System is booting up|not available|account (has )?expired|password (has )?expired",
             f"the account {node.user} may not log in",
-            "log in there by hand and read the message",
+            "log in there yourself and read the message",
         ),
     ):
         if re.search(pattern, output, re.IGNORECASE):
@@ -94,7 +96,7 @@ def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mappi
     if login.code == 124:
         return HostError(
             f"a login from node0 takes longer than {TRUST_LOGIN} s ({endpoint})",
-            "log in by hand to see what takes so long; check the login shell's start-up files",
+            "log in yourself to see what takes so long; check the login shell's startup files",
         )
     if login.code == 127 and "ssh" in output:
         return HostError("node0 has no ssh client", "install openssh-client (openssh-clients) on node0")
@@ -117,12 +119,12 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> HostError
     has_its_name = machine == (*node.identity, "?", "?")[1]
     if has_its_name and user != node.user:
         return HostError(
-            f"at {address}, node0 logs in to the account {printable(user)} instead of {node.user}",
-            f"look on {address}: getent passwd shows whether two accounts have one uid; or that is another machine",
+            f"at {address}, node0 gets the account {printable(user)} instead of {node.user}",
+            f"run getent passwd on {address} to see whether two accounts have the same uid; or it is another machine",
         )
     return HostError(
         f"{address} leads node0 to another machine{' of the same name' * has_its_name}, {printable(machine)}",
-        "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
+        "correct internal= in the hostfile, or choose the hosts' network: --iface CIDR",
     )
 
 
@@ -143,13 +145,14 @@ def _rejected_key(node: HostState, address: str) -> HostError:
     if foreign_owned:
         return HostError(
             f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd rejects (StrictModes)",
-            f"find out why (ls -ld {' '.join(foreign_owned)}): its owner can let anybody log in as {node.user}; if "
+            f"find out why (ls -ld {' '.join(foreign_owned)}): its owner can let anyone log in as {node.user}; if "
             f"that is a mistake, as root: chown {node.user} {' '.join(foreign_owned)}",
         )
     if node.keys is None:
         return HostError(
             f"{reason}: ipexctl created that file, so sshd probably reads another one",
-            "ask root there for AuthorizedKeysFile, PubkeyAuthentication and AuthenticationMethods (sshd -T)",
+            "ask root there for the values of AuthorizedKeysFile, PubkeyAuthentication and AuthenticationMethods "
+            "(sshd -T)",
         )
     if node.user == "root":
         return HostError(
@@ -170,5 +173,5 @@ def _other_network(address: str, addresses: Mapping[str, HostAddresses]) -> str:
         if not any(
             nic.address == address and nic.network == network for host in addresses.values() for nic in host.nics
         ):
-            return f"the hosts share {network} too: --iface {network}"
+            return f"the hosts also share {network}: --iface {network}"
     return ""

@@ -1,8 +1,8 @@
 """`ipexctl trust` and `trust --revoke`: ssh from node0 to every node, which mpirun needs.
 
-If node0 can log in everywhere already, nothing changes. Otherwise trust makes a key and a config in node0's HOME, and
-one line of authorized_keys per home, limited to node0's addresses. `--revoke` removes exactly that; a file that did
-not exist before is gone again.
+If node0 can already log in everywhere, nothing changes. Otherwise trust makes a key and a config in node0's HOME, and
+one line of authorized_keys per home, limited to node0's addresses. `--revoke` removes exactly these, including files
+that did not exist before.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _tidy(state: HostState) -> KeysEdit | None:
 
 
 def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
-    """Addresses that node0 may connect from, the internal one first."""
+    """Addresses from which node0 may connect, the internal one first."""
     addresses = [nic.address for nic in node0.nics if nic.joins_hosts]
     if any(nic.address == internal for nic in node0.nics):
         addresses.insert(0, internal)
@@ -59,7 +59,7 @@ def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
 def nodes_for(
     hosts: Iterable[Host], states: Mapping[str, HostState], internal: Mapping[str, str]
 ) -> tuple[SshConfigNode, ...]:
-    """Each node with its name and, if it is unique, its internal address."""
+    """Each node with its name and, if no other node has it, its internal address."""
     addresses = list(internal.values())
     nodes = []
     for host in hosts:
@@ -138,7 +138,7 @@ class _TrustContext:
         return self.hosts[0]
 
     def each(self, hosts: Sequence[Host], work: Callable[[HostSteps], T]) -> dict[str, T]:
-        """Run one step on many hosts at once; return the results of those that did not fail."""
+        """Run one step on many hosts at once; return the results of hosts that did not fail."""
 
         def run_step(host: Host, session: Session) -> T:
             return work(HostSteps(host, session, self.options.timeout, self._pool.cancel))
@@ -167,7 +167,7 @@ class _TrustContext:
 
     def stop_at_node0(self) -> TrustReport:
         for host in self.reachable:
-            self.fail(host.name, HostError(f"not done, as node0 ({self.node0.name}) failed"))
+            self.fail(host.name, HostError(f"skipped, because node0 ({self.node0.name}) failed"))
         return self.report()
 
     def report(self, *, by: By = "nothing", config: str | None = None) -> TrustReport:
@@ -186,7 +186,7 @@ class _TrustContext:
 
 
 def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> TrustReport:
-    """Enable ssh from node0, the first host, to every node. Changes nothing for a starter that needs no logins."""
+    """Enable ssh from node0, the first host, to every node. Changes nothing if the starter needs no logins."""
     if note := pool.connector.options.starter.no_logins:
         return TrustReport(tuple(TrustResult(host, "ok") for host in hosts), 0.0, notes=(note,))
     context = _TrustContext(hosts, pool, options, revoke=False)
@@ -230,7 +230,7 @@ def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> Tr
 
 
 def revoke(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> TrustReport:
-    """Remove ipexctl's line from every store, and its files from node0."""
+    """Remove ipexctl's line from every home, and its files from node0."""
     context = _TrustContext(hosts, pool, options, revoke=True)
     node0 = context.node0
     node0_state = context.states.get(node0.name)
@@ -242,7 +242,7 @@ def revoke(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> T
     given = {host.name for host in hosts}
     if elsewhere := [name for name in names_in(node0_state.config) if name not in given]:
         context.notes.append(
-            f"{', '.join(elsewhere)}: not among the hosts of this call, so the line in authorized_keys there stays; "
+            f"{', '.join(elsewhere)}: not among the hosts of this call, so the line in authorized_keys stays there; "
             "its private key is removed. To remove the line: ipexctl trust --revoke with all hosts"
         )
     if options.dry_run:
@@ -299,7 +299,7 @@ def _write_files(context: _TrustContext, node0_state: HostState, nodes: tuple[Ss
 
 
 def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
-    """Edit each home once, through its first host; the hosts that share it check the result."""
+    """Edit each home once, through its first host; the other hosts of the home check the result."""
     states = context.states
     leader_of = find_leaders(
         [host.name for host in context.reachable], lambda name: (states[name].store, states[name].home)
@@ -326,7 +326,7 @@ def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
 
 
 def _edit(context: _TrustContext, steps: HostSteps, edit: KeysEdit | None, plan: Planner) -> bool:
-    """Return True if the file changed. If another program changed it meanwhile, probe and plan again."""
+    """Return True if the file changed. If another program changed it in the meantime, probe and plan again."""
     state = context.states[steps.host.name]
     for _ in range(_TRIES):
         if edit is None:

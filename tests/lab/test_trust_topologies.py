@@ -106,7 +106,7 @@ def test_trust_uses_the_internal_network(make_lab: Callable[[LabSpec], Lab], tmp
     done = trust(hosts)
     assert done.ran.rc == 1
     network = f"10.78.{lab.block}.0/{PREFIX}"
-    assert done.host("node2")["fix"] == f"the hosts share {network} too: --iface {network}", done.document
+    assert done.host("node2")["fix"] == f"the hosts also share {network}: --iface {network}", done.document
     assert trust(hosts, "--iface", network).ran.rc == 0
     assert node0_logins(lab) == expected_logins(lab)
     assert trust(hosts, "--iface", "eth1").statuses == {"ok"}

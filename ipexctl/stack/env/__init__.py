@@ -1,1 +1,1 @@
-"""An environment on the hosts: delivered, built, verified, listed, removed."""
+"""Environments on the hosts: delivers, builds, verifies, lists and removes them."""

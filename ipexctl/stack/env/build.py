@@ -1,8 +1,8 @@
 """Installs an environment on hosts: wheels to each store, one build per store, verification on every host.
 
-All wheels go to one host (`staging.py`), from there to the others. Hosts that share a home are verified separately: CPU
-and libraries may differ. A failure ends its host alone, unless that host passes the wheels on or nobody has a wheel.
-The requested name points at an environment only after it passed its verification.
+All wheels go to one host (`staging.py`), and from there to the others. Hosts that share a home are verified separately,
+because CPU and libraries may differ. A failure ends only its own host, unless that host passes the wheels on or nobody
+has a wheel. The requested name points at an environment only after the environment passed its verification.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class EnvInstaller:
                     is_new = self._build(host, session)
                 built.add(host.name)
                 if not is_new:
-                    # the next call with this request needs no index
+                    # so that the next call with this request needs no index
                     self._client(host, session).add_request(self.spec.name, context.request.to_json())
                 self._verify(host, session, changed=is_new)
 
@@ -128,12 +128,12 @@ class EnvInstaller:
         return None
 
     def _drop_wheels(self, hosts: Sequence[Host]) -> None:
-        """Remove the wheels, except from the first host, which keeps them for the next install."""
+        """Remove the wheels, except on the first host, which keeps them for the next install."""
         for done in self.context.pool.each(hosts, lambda host, session: self._build(host, session, drop=True)):
             if done.error is not None:
                 self.context.notes.append(
-                    f"{done.host.name} still has the wheels ({done.error.reason}); while no run or install is alive "
-                    "(ipexctl doctor), ipexctl envs --prune removes them, and environments without a name"
+                    f"{done.host.name} still has the wheels ({done.error.reason}); to remove them and environments "
+                    "without a name, while no run or install is alive (ipexctl doctor): ipexctl envs --prune"
                 )
 
     def remove_superseded(self, name: str) -> None:
@@ -156,7 +156,9 @@ class EnvInstaller:
                 context.notes.append(f"{removed.host.name} still has {name}: {removed.error.reason}")
         if used:
             where = fold(host.name for host in hosts if host.name in used)
-            context.notes.append(f"{name} stays on {where}, where it is used; later: ipexctl envs --prune")
+            context.notes.append(
+                f"{name} stays on {where}, where it is in use; to remove it later: ipexctl envs --prune"
+            )
 
     def _verify_followers(self, leader_of: Mapping[Host, Host], built: Collection[str]) -> None:
         followers = []
@@ -186,7 +188,7 @@ class EnvInstaller:
             if done.error is not None:
                 context.end(done.host, done.error, self.spec.name)
             elif (before := context.done[done.host.name]).status == "ok":
-                reason = f"is named {name} now"
+                reason = f"is now named {name}"
                 context.done[done.host.name] = replace(before, status="changed", reason=reason)
 
     def _check_room(self, host: Host) -> bool:
@@ -238,7 +240,7 @@ class EnvInstaller:
         return check_by_digest(self.context, self.spec.name, self.spec.lock.digest, python, session)
 
     def _verify(self, host: Host, session: Session, *, changed: bool, shares_home: bool = False) -> None:
-        """Verify on this host and record its result; only a good environment gets the name."""
+        """Verify on this host and record the result; only a good environment gets the name."""
         context, name = self.context, self.spec.name
         began = time.monotonic()
         context.watch(Stepped(host.name, "verifying"))
@@ -271,7 +273,7 @@ class EnvInstaller:
 def find_unpacked(
     context: InstallContext, hosts: Sequence[Host], lock: Lock, interpreters: Mapping[str, str]
 ) -> dict[str, frozenset[str]]:
-    """Host → hashes of wheels unpacked in its home. One host per home is asked."""
+    """Host → hashes of wheels unpacked in its home. One host of each home is asked."""
     facts, wheels = context.facts, [wheel.to_json() for wheel in lock.wheels]
     leader_of = find_leaders(hosts, lambda host: facts[host.name].store_of(host.name))
     leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
@@ -305,7 +307,7 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
 def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
-    """Check the environment against the lock with that digest."""
+    """Check the environment against the lock that has this digest."""
     host = session.host
     client = EnvClient(session, context.python(host, interpreter), context.home, context.pool.cancel)
     with context.timed(host.name, "checked the environment"):

@@ -1,6 +1,6 @@
 """Calls of the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
 
-An environment is built under another name and renamed, so it is complete or absent. Verifications are recorded per
+An environment is built under another name and then renamed, so it is complete or absent. Verifications are recorded per
 machine (`machine_token`), because hosts that share a home share the environment but may differ in CPU and libraries.
 """
 
@@ -55,17 +55,17 @@ class EnvSpec:
     name: str
     lock: Lock
     installer: Wheel | None
-    """uv; None if nothing is built."""
+    """The uv to use; None if nothing is built."""
     record: EnvRecord = field(hash=False)
     interpreters: Mapping[str, str] = field(hash=False)
     index_answer: IndexAnswer | None = field(default=None, repr=False)
-    """None for an older lock that was read from a host."""
+    """None for an older lock, which was read from a host."""
     by_node0: bool = True
-    """True if the first host downloads the wheels; their URLs come from a host then."""
+    """True if the first host downloads the wheels; then their URLs come from a host."""
     unpacked: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    """Host → hashes of wheels unpacked in its home; they need not be sent."""
+    """Host → hashes of wheels unpacked in its home, which need not be sent."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
-    """Host → build token of a damaged or failed environment to replace."""
+    """Host → build token of a damaged or failed environment, which is replaced."""
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
         return self.lock.without(in_common(self.unpacked, hosts))
@@ -136,14 +136,14 @@ class EnvClient:
     def check(
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = ENV_CHECK
     ) -> CheckResult:
-        """Compare an environment, given by directory or name, with its lock."""
+        """Compare an environment, named by its directory or its name, with its lock."""
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
 
     def verify(
         self, name: str, record: EnvRecord, *, machine: str, packages: Sequence[str] = (), timeout: float | None = None
     ) -> VerifyResult:
-        """The result is recorded under `machine`."""
+        """Verify the environment; the host records the result under `machine`."""
         path = f"{self.home}/envs/{name}"
         return verify(
             self.session,
@@ -163,9 +163,9 @@ class EnvClient:
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)
 
     def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
-        """Remove environments by directory or name; one in use stays, which is an error.
+        """Remove environments by directory or name; one that is in use stays, which is an error.
 
-        `used`: environment in use on other hosts of the home → where.
+        `used`: environment that other hosts of the home use → where.
         """
         request: RemoveRequest = {"home": self.home, "names": names, "used": used}
         return self._remove("remove", request)
@@ -227,8 +227,8 @@ def verify(
 ) -> VerifyResult:
     """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks.
 
-    With a record, what it lists must exist; of `packages`, the listed ones are imported. `keep` is a file on the host
-    for the result.
+    With a record, everything it lists must exist, and the listed ones of `packages` are imported. `keep`: a file on the
+    host for the result.
     """
     request: VerifyRequest = {
         "python": python,
@@ -261,7 +261,7 @@ _ONLY_IN_RUNS: Final = (
     *("script.", "hf.", "wandb.", "net.", "file.not_there", "ddp."),
     *("gloo.", "meet.", "peer.", "mpi.node0_name", "mpi.firewall", "mpi.rank_killed", "process.aborted"),
 )
-"""Ids, or their beginnings, of rows for scripts and for several nodes; they don't fit a verification."""
+"""Ids, or the beginnings of ids, of rows for scripts and for several nodes, which don't fit a verification."""
 _NO_MODULE: Final = "stack.no_module"
 _STEPS: Final = {
     "torch": "torch",
@@ -274,8 +274,8 @@ _STEPS: Final = {
 def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) -> tuple[str, str] | None:
     """Reason and fix of the first failed step; None if the environment works.
 
-    For an unknown text, quote its last line and suggest another stack, or another version of the package that can't be
-    imported. `env` is the name, or the path of a user's own Python, which has no record.
+    For an unknown text, the reason quotes its last line, and the fix is another stack, or another version of the
+    package that can't be imported. `env` is the name, or the path of a user's own Python, which has no record.
     """
     phase = verify.failed
     if phase is None:
@@ -289,7 +289,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     if phase.timed_out and (cause is None or not cause.is_good):
         return _timed_out(phase, step)
     number = output.ended_by
-    how = f"was ended by {signal_name(number)}" if number else "failed"
+    how = f"was killed by {signal_name(number)}" if number else "failed"
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"
@@ -315,7 +315,7 @@ def _other_stack(record: EnvRecord) -> str:
         return (
             "choose another stack, such as PyTorch without IPEX: ipexctl install --stack torch; all: ipexctl versions"
         )
-    return f"choose another stack, such as the one before: ipexctl install --stack {older[0]}; all: ipexctl versions"
+    return f"choose another stack, such as the previous one: ipexctl install --stack {older[0]}; all: ipexctl versions"
 
 
 def _missing_package(phase: VerifyPhase) -> str:
@@ -325,7 +325,7 @@ def _missing_package(phase: VerifyPhase) -> str:
 
 
 def _output(phase: VerifyPhase) -> RankOutput:
-    """Leave out warnings, which don't end a step, and the exit code of a step that ipexctl stopped."""
+    """Leave out warnings, which don't stop a step, and the exit code of a step that ipexctl stopped."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
     details = (phase.detail,) if phase.detail is not None else ()
@@ -339,15 +339,15 @@ def _known_errors() -> tuple[KnownError, ...]:
 
 
 def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
-    reason = f"{step} did not end in {phase.seconds:.0f} s"
+    reason = f"{step} did not finish within {phase.seconds:.0f} s"
     if phase.name == "allreduce":
         return (
-            f"{reason}: the two ranks do not reach each other",
+            f"{reason}: the two ranks can't reach each other",
             "look for a firewall on lo and for FI_* or CCL_* variables in the file of --setup; then ipexctl doctor",
         )
     return (
         reason,
-        "measure the disk of its home, which may be slow: ipexctl doctor --smoke; another one: --home DIR",
+        "measure the disk of its home, which may be slow: ipexctl doctor --smoke; to use another disk: --home DIR",
     )
 
 
@@ -358,7 +358,7 @@ def _last_line(phase: VerifyPhase) -> str:
 
 
 def _no_oneccl_inside(reason: str, record: EnvRecord) -> tuple[str, str]:
-    """The bindings' wheel has neither oneCCL nor Intel MPI inside; a row of the version table adds both."""
+    """The bindings' wheel has neither oneCCL nor Intel MPI inside; the fix adds both to the version table's row."""
     bindings = record.packages.get("oneccl-bind-pt", "")
     if not bindings or set(record.packages) >= PACKAGES:
         return reason, _other_stack(record)

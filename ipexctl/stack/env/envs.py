@@ -1,7 +1,7 @@
 """`ipexctl envs`: lists, removes, prunes and verifies environments, and verifies a user's own Python.
 
-Removal happens once per home, on its first host, after the home's other hosts were asked what their processes use: an
-environment in use anywhere stays.
+Environments are removed once per home, on its first host, after the home's other hosts were asked what their processes
+use: an environment that is in use anywhere stays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Target:
     home: str
     python: str
     used: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Environment in use on other hosts of its home → where."""
+    """Environment that other hosts of the home use → where."""
 
     @property
     def store(self) -> str:
@@ -109,7 +109,7 @@ def verify_envs(
 ) -> EnvsReport:
     """Verify on every host; the next install reads the recorded result.
 
-    `python` is the user's own, verified instead; `setup` is a file to source before it.
+    `python` is the user's own, which is then verified instead; `setup` is a file to source before it.
     """
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
@@ -142,9 +142,9 @@ def _on_hosts(
     verb: str,
     removed: Callable[[_Target], Sequence[Env]] | None = None,
 ) -> EnvsReport:
-    """Do the work on every host, or with `removed` on the first host of each home, and report its result for all.
+    """Do the work on every host, or with `removed` on the first host of each home, and report its result for all hosts.
 
-    `removed` names the environments that the work removes; the home's other hosts are asked who uses them.
+    `removed` returns the environments that the work removes; the home's other hosts are asked what they use.
     """
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
@@ -180,7 +180,7 @@ def _ask_others(
     leader_of: Mapping[Host, Host],
     removed: Callable[[_Target], Sequence[Env]],
 ) -> list[EnvsResult]:
-    """Note in each leader what its home's other hosts use; return results of hosts that did not answer."""
+    """Note in each leader what its home's other hosts use; return results for hosts that did not answer."""
     failed = []
     others = [host for host, leader in leader_of.items() if leader != host and removed(targets[host.name])]
 

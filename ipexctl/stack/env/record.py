@@ -1,8 +1,8 @@
 """Reads the record of an environment (env.json), checks names, and finds an environment for a request. Pure.
 
 A record from a host is untrusted: one malformed value makes it count as missing, because its requirements become lines
-of a requirements file, where other text may be an option. A name becomes a path and part of messages, so it has a fixed
-alphabet. Names like `ipex-2.8-1a2b3c4d` are directories; users can't choose them.
+of a requirements file, where other text may be an option. A name becomes a path and part of messages, so its alphabet
+is fixed. Names like `ipex-2.8-1a2b3c4d` are directories, and users can't choose them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def env_directory(row: str, digest: str) -> str:
 
 
 def check_env_name(name: str) -> str:
-    """Return a name or directory of an environment. Raises a UserError for any other text.
+    """Return the name or directory of an environment. Raises a UserError for any other text.
 
-    Every command calls this before a host is contacted: the name becomes a path there.
+    Every command calls this before it contacts a host, because the name becomes a path there.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -72,13 +72,13 @@ def read_record(text: str) -> EnvRecord | None:
         return None
     if record.schema != SCHEMA or not all(map(is_variable_name, record.variables)):
         return None
-    # Requirements files take them line by line; other text could be an option or a second line.
+    # Requirements files have one per line: other text could be an option or a second line.
     are_lines = all(map(_PACKAGE.fullmatch, record.packages)) and all(map(_VERSION.fullmatch, record.packages.values()))
     return record if are_lines else None
 
 
 def _is_request(value: object) -> bool:
-    """True if `EnvRequest.from_json` can read it, and its requirements are safe in a requirements file."""
+    """True if `EnvRequest.from_json` can read it and its requirements are safe in a requirements file."""
     if not isinstance(value, dict):
         return False
     lists = [value.get(name) or [] for name in ("extras", "constraints")]
@@ -113,7 +113,7 @@ def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
 
 
 def find_existing(hosts: Mapping[str, Facts], name: str, answers: Callable[[Env, EnvRecord], bool]) -> Existing | None:
-    """Prefer the environment with the name on most hosts, then the one on most hosts."""
+    """Prefer the environment that has this name on most hosts, else one that most hosts have."""
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
     named: Counter[str] = Counter()

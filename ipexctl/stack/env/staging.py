@@ -1,8 +1,9 @@
-"""Brings the wheels of an environment to the first host's store; the others get them from there.
+"""Brings the wheels of an environment to the first host's store; the other hosts get them from there.
 
-The host downloads what it can reach; the rest is sent from the control machine, wheel by wheel, while later ones still
-download. Large files cross the control machine's uplink at most once. A URL or proxy named by a host is never used on
-the control machine: the host could reach any server of its network. A repeated call continues from what arrived.
+The host downloads what it can reach; the control machine sends the rest, wheel by wheel, while later wheels still
+download. Large files cross the control machine's uplink at most once. The control machine never uses a URL or proxy
+named by a host, because the host could then reach any server of its network. A repeated call continues with what is
+missing.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def download_wheels(
     timeout: float | None = None,
     cancel: Cancel,
 ) -> dict[str, str]:
-    """Download on the machine `name` into its store; return hash → reason for each failed wheel."""
+    """Download into the store of the machine `name`; return hash → reason for each failed wheel."""
     total = _total(wheels)
     result = store_client.fetch(
         session,
@@ -98,7 +99,7 @@ class Staging:
         self._reasons: dict[str, str] = {}
 
     def stage(self, wheels: Sequence[Wheel]) -> None:
-        """Bring the wheels into the host's store; what arrived stays there for the next call.
+        """Bring the wheels into the host's store; wheels that arrived stay there for the next call.
 
         Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
         """
@@ -145,7 +146,7 @@ class Staging:
         if unknown:
             names = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
             raise NotInStore(
-                f"this machine finds {names} in no index and no directory, and {name}'s store lacks it",
+                f"this machine finds {names} in no index or directory, and {name}'s store does not have it",
                 "name the directory that has it: --wheelhouse DIR; or the URL it was installed from: "
                 "--with 'NAME @ URL'; or choose versions again: --upgrade",
             )
@@ -170,7 +171,7 @@ class Staging:
     def _downloading(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer | None
     ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
-        """Download to the control machine in the background; yields an iterator of the wheels that arrived."""
+        """Download to the control machine in the background; yields an iterator over the wheels that arrived."""
         files = [wheel.stored_file for wheel in wheels]
         stop = Cancel()
         arriving = ArrivingFiles(self._context.control.location.store, stop)
@@ -203,7 +204,7 @@ class Staging:
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
     ) -> None:
         here = self._context.control
-        # A failed earlier call may have left some of them.
+        # An earlier call that failed may have left some wheels.
         files = [wheel.stored_file for wheel in wheels]
         missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
         for file in set(files) - set(missing):
@@ -220,7 +221,7 @@ class Staging:
             raise NotInStore(
                 f"{name}{more} can't be downloaded: {reason}{on_host}",
                 "check the network there: ipexctl doctor; or get the wheels on another machine with ipexctl install "
-                "--download-only DIR, then add --wheelhouse DIR here; wheels that have arrived are kept",
+                "--download-only DIR, then add --wheelhouse DIR here; wheels that arrived are kept",
             )
         self._context.watch(HostFinished("", "downloaded", ok=True))
 
@@ -234,10 +235,10 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
 
 
 def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
-    """Replace the wheels' URLs by those of this machine's own indexes, or None.
+    """Replace the wheels' URLs by URLs of this machine's own indexes, or None.
 
     A URL or proxy named by a host is not used here, unless the call's own requirements have it (`pkg @ URL`): the host
-    could reach any server of this machine's network.
+    could then reach any server of this machine's network.
     """
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
@@ -250,7 +251,7 @@ def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tup
 
 @contextmanager
 def _transit(store: Path, *, clears: bool) -> Iterator[None]:
-    """Share the control machine's store with running calls; the last one that succeeds removes it."""
+    """Share the control machine's store with other running calls; the last one that succeeds removes it."""
     lock = None
     with contextlib.suppress(OSError):  # without the lock, other calls may have to download again
         make_private_directory(store.parent)
@@ -319,7 +320,7 @@ def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watc
     if hosts or stack.python is not None:
         return request
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    watch(Notice(f"for Python {own}, as on the control machine; choose another for the nodes: --python V"))
+    watch(Notice(f"for Python {own}, as on the control machine; for another one on the nodes: --python V"))
     return replace(request, env=replace(request.env, stack=replace(stack, python=own)))
 
 
@@ -340,7 +341,7 @@ def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> Non
 
 
 def _copy(source: Path | str, target: Path) -> None:
-    """Write a new file under that name: an existing one may be a link, set by another account."""
+    """Write a new file and rename it: the existing one may be a link that another account made."""
     temporary = target.with_name(f".{target.name}.{os.getpid():06x}{os.urandom(1).hex()}.new")
     try:
         with open(source, "rb") as old, open(temporary, "xb") as new:  # noqa: PTH123

@@ -1,1 +1,1 @@
-"""Locks: the exact wheels of a stack, with their sources and hashes."""
+"""Locks: the exact wheels of a stack, with sources and hashes."""

@@ -1,8 +1,8 @@
 """Sources of wheels: the indexes and directories of a call and of pip's settings, queried from one machine.
 
-Order matters because uv, too, takes a project from the first index that has it: the call's sources, PyPI or its mirror,
-then PyTorch's and Intel's indexes. `--index-url` replaces all but directories; `--offline` leaves only directories.
-Logins travel on stdin and are never part of a URL that is logged or shown.
+The order matters, because uv also takes a project from the first index that has it: the call's sources, PyPI or its
+mirror, then PyTorch's and Intel's indexes. `--index-url` replaces all of them but directories; `--offline` leaves only
+directories. Logins travel on stdin and are never part of a URL that is logged or shown.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, IN
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An index, or a directory or page of links."""
+    """An index, a directory, or a page of links."""
 
     kind: Literal["index", "links"]
     url: str = field(repr=False)
-    """May hold credentials; only sent to the agent on stdin."""
+    """May hold credentials; goes to the agent only on stdin."""
     label: str
-    """Shown to users; without credentials."""
+    """Shown to users, without credentials."""
 
     def to_json(self) -> SourceRequest:
         return {"kind": self.kind, "url": self.url, "label": self.label}
@@ -71,7 +71,7 @@ STACK_SOURCES: Final = (
     Source("index", INTEL_CPU, "Intel's index"),
     Source("links", INTEL_LINKS, "Intel's older wheels"),
 )
-"""Queried besides PyPI or its mirror, unless --index-url is given."""
+"""Sources queried in addition to PyPI or its mirror, unless --index-url is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None)
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """Sources to query with these pip settings: the call's first, PyPI last. `here` is True for the control machine."""
+    """Sources to query with these pip settings, in order: the call's first, PyPI last. `here`: they are the control
+    machine's.
+    """
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]
@@ -118,7 +120,7 @@ def call_labels(sources: Sources) -> frozenset[str]:
 def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
     """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. Pure.
 
-    PyTorch's and Intel's indexes are not needed for it.
+    PyTorch's and Intel's indexes don't count, because they are not needed for an MPI.
     """
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
     silent = next((failure for failure in availability.failures if failure.source not in of_stacks), None)
@@ -126,15 +128,15 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
     lacking = next((fields for fields in notes if not fields["every_host_has_mpi"]), None)
     if silent is None or lacking is None:
         return None
-    reason = f"{silent.source} gives no answer ({silent.reason}), the others have no {lacking['requirement']}"
-    fix = "the same command asks again; to go without it: --offline with --find-links DIR, then ipexctl run --mpi PATH"
-    return f"{reason}, and without it no host has an mpirun", fix
+    reason = f"{silent.source} gave no answer ({silent.reason}), and the other indexes have no {lacking['requirement']}"
+    fix = "run the same command again; to do without it: --offline with --find-links DIR, then ipexctl run --mpi PATH"
+    return f"{reason}, which the hosts need for an mpirun", fix
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
     """Sources for uv, which takes a project from the first index that has it.
 
-    For an index of stacks, only the pages of the queried projects: uv adds those to the project's first index.
+    For a stack's index, only the pages of the queried projects: uv adds those to the project's first index.
     """
     found: list[Source] = []
     for source in answer.sources:
@@ -159,7 +161,7 @@ def query_indexes(
     cancel: Cancel | None = None,
     sdists: bool = False,
 ) -> IndexAnswer:
-    """Query for these projects, with `sdists` for source archives too. Raises a HostError."""
+    """Query the sources for these projects, with `sdists` also for source archives. Raises a HostError."""
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
@@ -179,7 +181,7 @@ def query_indexes(
 
 
 def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
-    """For an older lock: query no index, but use this call's logins."""
+    """For an older lock: query no index, but use the logins of this call."""
     logins = {}
     for source in sources_for(sources, settings, here=False):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
@@ -197,7 +199,7 @@ def directory_of(location: str) -> str | None:
 def _from_first_index_with_version(
     found: tuple[AvailableWheel, ...], sources: Iterable[Source]
 ) -> tuple[AvailableWheel, ...]:
-    """Drop a version's candidates from later indexes, so that the plan has what uv finds. Pure."""
+    """Drop a version's candidates from later indexes, because uv would not find them. Pure."""
     own = [source.label for source in sources if source.kind == "index" and not source.is_of_stacks]
     first: dict[str, str] = {}
     for label in own:
@@ -225,7 +227,7 @@ def _links(location: str) -> Source:
 
 
 def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """Drop duplicates and make labels unique: an answer is matched by its label."""
+    """Drop duplicates and make labels unique, because answers are matched by label."""
     found: dict[str, Source] = {}
     for source in sources:
         if any(source.url.rstrip("/") == other.url.rstrip("/") for other in found.values()):
@@ -249,10 +251,10 @@ def index_order_note(
     target: Target,
     deciding: frozenset[str],
 ) -> str:
-    """Empty if pip, which takes the newest version of all indexes, would choose the same.
+    """Note for a package that pip would take from another index, because it takes the newest version of all; or empty.
 
-    `deciding`: labels of the indexes that the call names. Only the newest version of its index counts: an older one was
-    locked because of other packages.
+    `deciding`: labels of the indexes that the call names. Only the newest version in its index counts, because other
+    packages may have caused an older one.
     """
     found = []
     for line in map(Requirement, requirements):
@@ -287,14 +289,14 @@ class CachedAnswer:
 
 
 class IndexCache:
-    """One file per machine that queried indexes and per pip setting in the environment."""
+    """One file for each machine that queried indexes and each set of pip settings in the environment."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self._directory = directory or cache_directory() / "indexes"
         self._settings = sorted((name, value) for name, value in environ.items() if name.startswith("PIP_"))
 
     def save(self, machine: str, availability: Availability) -> None:
-        """Keep an answer next to those about other projects. A cache that cannot be written is left alone."""
+        """Keep an answer beside earlier answers about other projects. Failures to write the cache are ignored."""
         if not availability.answered:
             return
         now = time.time()
@@ -316,7 +318,7 @@ class IndexCache:
             write_json_atomically(self._path(machine), document, durable=False)
 
     def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
-        """None unless each of these projects has an answer from the last day."""
+        """None unless there is an answer for each of these projects from the last day."""
         try:
             document = self._document_of(machine)
             found = {project: document["projects"][project] for project in projects}
@@ -339,6 +341,6 @@ class IndexCache:
 
 
 def _wheels(project: str, rows: Iterable[Any]) -> Iterator[AvailableWheel]:
-    """Raises a ValueError or TypeError if `rows` is not a list of wheels."""
+    """Read the wheels; raises ValueError or TypeError if `rows` is not a list of wheels."""
     for values in rows:
         yield decode(AvailableWheel, dict(zip(_FIELDS, values, strict=True)), "a wheel", {"project": project})

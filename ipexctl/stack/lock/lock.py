@@ -1,4 +1,4 @@
-"""A lock: the exact wheels of an environment, with their hashes, and what they need of a host's home. Pure."""
+"""A lock: the exact wheels of an environment, with their hashes, and what they need in a host's home. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""
 _FILES: Final = 30_000
 _LEAST: Final = 200_000_000
-"""Free bytes for the host that stores the wheels first; the smallest stack needs more."""
+"""Free bytes for the host that stores the wheels first; even the smallest stack needs more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
     name: str
-    """Normalised: `intel-extension-for-pytorch`."""
+    """Normalized: `intel-extension-for-pytorch`."""
     version: str
     filename: str
     sha256: str
     size: int | None = None
-    """Bytes; None if the index does not give it."""
+    """Bytes; None if the index does not say."""
     url: str | None = None
-    """http URL, without credentials."""
+    """http URL without credentials, or None."""
     path: str | None = None
 
     @property
@@ -39,7 +39,7 @@ class Wheel:
         return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> LockedWheel:
-        """Without the path, which belongs to one machine."""
+        """Leaves out the path, which is valid only on one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -51,7 +51,7 @@ class Wheel:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:
-        """Ignores a path in a host's record. Raises a MalformedReply if it is not a wheel."""
+        """Ignore a path in a host's record. Raises a MalformedReply if this is not a wheel."""
         wheel = Reply(data).decode(cls, path=None)
         if "/" in wheel.filename:
             raise MalformedReply("a wheel's name is not a file name", wheel.filename)
@@ -101,7 +101,7 @@ def takes_wheels(facts: Facts) -> bool:
 
 
 def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | None:
-    """Problem and fix, or None; `held` bytes of its wheels are in the store already."""
+    """Problem and fix, or None. `held`: bytes of the wheels that are already in the store."""
     home = facts.home
     disk = home.disk if home else None
     if home is None or disk is None:
@@ -116,13 +116,13 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
         return (
             (
                 f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}, "
-                f"and {readable(disk.free)} are free"
+                f"but {readable(disk.free)} are free"
             ),
             f"make room there (ipexctl envs lists environments), or {elsewhere}",
         )
     if disk.inodes_free is not None and disk.inodes_free < _FILES:
         return (
-            f"{home.path} has room for {disk.inodes_free} more files, and an environment has about {_FILES}",
+            f"{home.path} has space for {disk.inodes_free} more files, but an environment has about {_FILES}",
             elsewhere,
         )
     return None

@@ -1,7 +1,7 @@
 """Makes a lock with uv on one machine, from a plan and the sources that answered there.
 
-Every wheel has a sha256, because hosts check every byte by it, and fits all hosts. Of several files of a package the
-one with the best tag counts. If uv fails, common causes get a sentence with a fix; for the rest, uv's lines are quoted.
+Every wheel fits all hosts and has a sha256, by which hosts check what they receive. Of several files of a package, the
+one with the best tag is taken. If uv fails, common causes get a sentence with a fix; otherwise uv's lines are quoted.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, T
 from ipexctl.stack.resolve.model import Sources, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
-"""Older versions leave out hashes that an index does not give."""
+"""Older versions leave out hashes that the index does not give."""
 _PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
-"""Minor versions of glibc with a platform name in uv."""
+"""Minor versions of glibc that have a platform name in uv."""
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
-# Matches start at a word: otherwise a long word takes quadratic time.
+# Matches start at a word boundary, because a long word would otherwise take quadratic time.
 _NO_WHEEL: Final = re.compile(
     r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)?) has no (?:wheels with a matching|usable wheels)"
 )
@@ -66,10 +66,10 @@ class LockMaker:
     python: str
     home: str
     uv: str | Wheel
-    """A path there, or a file of its store."""
+    """A path on that machine, or a file in its store."""
     name: str = "the control machine"
     interpreter: str = ""
-    """The environments' Python there, for builds; empty if unknown."""
+    """The Python of the environments on that machine, for builds; empty if unknown."""
     cancel: Cancel | None = None
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
@@ -77,7 +77,7 @@ class LockMaker:
 
 
 def uv_here() -> str | None:
-    """The uv installed with ipexctl; None if it has no binary for this machine."""
+    """Path of the uv that is installed with ipexctl; None if it has no binary for this machine."""
     try:
         import uv
 
@@ -87,14 +87,15 @@ def uv_here() -> str | None:
 
 
 def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
-    """uv for a node: the newest in its indexes, else the control machine's if it runs there, else the newest in
-    directories that the call names. Raises a HostError without one."""
+    """uv for a node: the newest one in its indexes, else the control machine's if it runs on the node, else the newest
+    one in directories that the call names. Raises a HostError if there is none.
+    """
     # uv's wheels fit every Python, so only the platform matters.
     found = [
         (version, candidate)
         for candidate, version in (availability or NOT_QUERIED).runnable("uv", Target("3.8", glibc))
         if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
-        # Not a file on one machine's disk.
+        # Only http URLs, because a file would be on one machine's disk.
         if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")
     ]
     if found:
@@ -136,9 +137,9 @@ def make_lock(
     origins: Mapping[str, str] | None = None,
     builds: Sequence[str] = (),
 ) -> Lock:
-    """The plan's exact wheels from the sources that answered there. Raises a HostError.
+    """The plan's exact wheels from the sources that answered on that machine. Raises a HostError.
 
-    `origins`: requirement → where the user wrote it, for messages. Packages of `builds` are built there.
+    `origins`: requirement → where the user wrote it, for messages. Packages of `builds` are built on that machine.
     """
     wanted = tuple(extras)
     timeout = ENV_BUILD if builds else LOCK_SOLVE
@@ -168,9 +169,9 @@ def make_lock(
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedReply(f"pylock.toml: {error}", reply.pylock) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
-        raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index: --index-url URL")
+        raise HostError(f"the index has no sha256 for {', '.join(unknown)}", "use another index: --index-url URL")
     if not isinstance(maker.session, LocalSession):
-        # A path on another host is a URL for that host: this machine must not read a file that a host names.
+        # A path on another host becomes a URL, because this machine must not read a file that a host names.
         wheels = tuple(replace(w, path=None, url=f"file://{quote(w.path)}") if w.path else w for w in wheels)
     return Lock(plan.python, sized(maker, wheels, index_answer))
 
@@ -198,7 +199,7 @@ class NoWheel(Exception):
 
 
 class LacksWheel(HostError):
-    """The indexes have no wheel for the hosts of a package outside the stack."""
+    """The indexes have no wheel of a package outside the stack that fits the hosts."""
 
     def __init__(self, package: str, reason: str) -> None:
         super().__init__(reason, f"use another version, or build it from its source: --build {package}")
@@ -212,9 +213,9 @@ def platform_for(glibc: str) -> str:
 
 
 def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
-    """One wheel a package; an empty sha256 if the lock has none. Raises NoWheel.
+    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel.
 
-    `local`: wheels that are files on the machine that made the lock, by URL; built ones by their source's URL.
+    `local`: wheels that are files on the machine that made the lock, by URL; built wheels by the URL of their source.
     """
     ranks = tag_ranks(python, glibc)
     made = []
@@ -290,7 +291,7 @@ def explain_refusal(
         )
         if "certificate" in text:
             fix = (
-                "if your site has its own certificate authority, get its file from your administrator, and "
+                "if your site has its own certificate authority, get its certificate from your administrator and "
                 f"name it on {machine}, with pip config set global.cert"
             )
         elif re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text):
@@ -335,14 +336,14 @@ def explain_refusal(
         )
     fix = "use another version, or another stack: ipexctl versions"
     if user_lines:
-        return UserError(f"{', '.join(user_lines)} cannot be installed with {plan.row.name}{quote}", fix=fix)
-    return HostError(f"the packages of {plan.row.name} exclude one another in these indexes{quote}", fix)
+        return UserError(f"{', '.join(user_lines)} can't be installed with {plan.row.name}{quote}", fix=fix)
+    return HostError(f"the packages of {plan.row.name} exclude each other in these indexes{quote}", fix)
 
 
 def _no_index_error(index_answer: IndexAnswer) -> HostError:
     failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
     return HostError(
-        f"no package index can be reached ({failures})" if failures else "no index and no directory of wheels is named",
+        f"no package index can be reached ({failures})" if failures else "no index or directory of wheels is given",
         "install from a directory: --wheelhouse DIR, made elsewhere by `ipexctl install --download-only DIR`",
     )
 

@@ -1,8 +1,8 @@
 """From a request to a lock: queries the indexes, resolves the stack, and locks it on one machine.
 
 Directories of the call (`--wheelhouse`) come first. Otherwise node0 and the control machine query the indexes at the
-same time; node0's answer is preferred because node0 downloads. A named index that does not answer ends the call: others
-may have different packages under the same names.
+same time; node0's answer is preferred because node0 downloads. If an index that the call names does not answer, the
+call fails, because others may have different packages under the same names.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def refuse_outdated(
     maker: LockMaker,
     make: Callable[[str], object],
 ) -> None:
-    """Raises a HostError. `make` tries a lock with one more constraint."""
+    """Raises a HostError if wheels allow only an older version. `make` tries a lock with one more constraint."""
     held = (*plan.requirements, *plan.constraints, *typed.env.constraints)
     projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(typed.builds)})
     sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
@@ -76,7 +76,7 @@ def refuse_outdated(
     try:
         answer = query_indexes(maker.session, maker.python, sources, projects, settings, cancel=cancel, sdists=True)
     except HostError:
-        return  # the lock is fine without it
+        return  # the older version is what the user gets without it
     for project, allowed in projects.items():
         newest, locked = answer.availability.newest(project, allowed, plan.python), lock.packages[project]
         if newest is None or newest <= Version(locked):
@@ -84,7 +84,7 @@ def refuse_outdated(
         try:
             make(f"{project}=={newest}")
         except LacksWheel as error:
-            if error.package in typed.builds:  # built for the lock, not for this attempt
+            if error.package in typed.builds:  # built for the lock, but not for this attempt
                 continue
             raise HostError(
                 f"the newest {project} is {newest}, and from wheels only {locked} can be installed: "
@@ -93,7 +93,7 @@ def refuse_outdated(
                 f"{install_line(typed, packages=[f'{project}=={locked}'])}",
             ) from None
         except (HostError, UserError):
-            continue  # other packages exclude it
+            continue  # other packages exclude the newest version
 
 
 def open_projects(
@@ -137,9 +137,9 @@ def build_fix(typed: InstallRequest, packages: Sequence[str], machine: str) -> s
 
 
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
-"""In PyTorch's index as builds for its CPU torch; other packages require them."""
+"""PyTorch's index has builds of these for its CPU torch; other packages require them."""
 _LARGE: Final = 2_000_000_000
-"""Bytes; a larger download is announced with a smaller stack."""
+"""Bytes; for a larger download, a smaller stack is suggested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +155,14 @@ class LockedStack:
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
     """Resolve and lock one stack for all hosts. Raises a HostError for the machine that makes the lock.
 
-    With `node0_may`, node0 queries the indexes too, and makes the lock if it reaches one.
+    With `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one.
     """
     request = context.request.env.stack
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
     by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
     if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
-        return by_table.refusal()  # a build that is not published may still be in a wheelhouse
+        return by_table.refusal()  # a build that was not published may still be in a wheelhouse
     projects = resolver.projects(request, context.request.rows)
     if context.request.env.extras:
         projects += TORCH_LIBRARIES
@@ -210,7 +210,9 @@ class _Locking:
         index_answer, by_node0 = self._ask(here_only=here_only)
         plan = self._plan(index_answer)
         if not isinstance(plan, Refusal) and lacks_answer_about_mpi(plan, index_answer.availability):
-            index_answer, by_node0 = self._ask(here_only=here_only)  # an index that is slow once answers the next time
+            index_answer, by_node0 = self._ask(
+                here_only=here_only
+            )  # an index that was slow once may answer the next time
             plan = self._plan(index_answer)
         self._report_failures(index_answer.availability, by_node0=by_node0)
         if context.facts:
@@ -315,9 +317,9 @@ class _Locking:
         context, request = self.context, self.context.request
         if failures := self._unanswered(index_answer):
             raise HostError(
-                f"{failures[0].source} gives no answer ({failures[0].reason}), and other indexes may have other "
+                f"{failures[0].source} gave no answer ({failures[0].reason}), and other indexes may have other "
                 "packages under the same names",
-                "a command without this index installs from the others",
+                "leave this index out to install from the others",
             )
         if problem := lacks_answer_about_mpi(plan, index_answer.availability):
             raise HostError(*problem)
@@ -327,7 +329,7 @@ class _Locking:
             raise HostError(*problem)
         if request.builds and request.dry_run:
             raise HostError(
-                f"--dry-run does not build {join_names(request.builds, 3)}, whose code would run for it",
+                f"--dry-run does not build {join_names(request.builds, 3)}, because that would run their code",
                 "leave --dry-run out",
             )
         uv = uv_for_node(index_answer.availability, plan.glibc, context.request.sources)
@@ -335,7 +337,7 @@ class _Locking:
         context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
         if request.builds:
             names = join_names(request.builds, 3)
-            context.watch(Notice(f"{maker.name} builds {names} from source; that runs the code of the package there"))
+            context.watch(Notice(f"{maker.name} builds {names} from source, which runs the package's code there"))
         with context.timed("", "made the lock"):
             lock = self._make(plan, index_answer, maker)
         if request.sources.extra_index_urls:
@@ -366,7 +368,9 @@ class _Locking:
             raise HostError(error.reason, build_fix(typed, [error.package], maker.name)) from None
         if absent := [name for name in request.builds if name not in lock.packages]:
             line = install_line(typed, packages=absent)
-            raise HostError(f"nothing requires {join_names(absent, 3)}, so it was not built", f"name it, too: {line}")
+            raise HostError(
+                f"nothing requires {join_names(absent, 3)}, so it was not built", f"also require it: {line}"
+            )
         held = request.env.constraints
         refuse_outdated(typed, plan, lock, index_answer, maker, lambda more: attempt(constraints=(*held, more)))
         return lock
@@ -399,9 +403,9 @@ class _Locking:
 def announce_stack(
     context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
 ) -> None:
-    """Announce the stack, its reason, and size and route of its download; for a large one also a smaller stack.
+    """Announce the stack, the reason for it, and size and route of its download; for a large one also a smaller stack.
 
-    Wheels with `shared` hashes are on the hosts already.
+    Hosts already have the wheels with `shared` hashes.
     """
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
@@ -436,4 +440,4 @@ def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
         size = f", about {readable(other.torch_wheel.size)}" if other.torch_wheel.size else ""
         if other.row.name != locked.plan.row.name:
             return f"smaller: --stack {other.row.name}, a build for CPUs{size}"
-    return f"the builds for CPUs, about 200 MB, are at {TORCH_CPU}"
+    return f"builds for CPUs, about 200 MB, are at {TORCH_CPU}"

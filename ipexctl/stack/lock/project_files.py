@@ -1,8 +1,8 @@
 """Requirements in a project's own files: pyproject.toml, uv.lock and environment.yml.
 
-The extras or groups of `-r FILE[NAME]` are read too. Lines come out as in a requirements file, and `requirements.py`
-checks them. uv reads its own lock (`uv export`, offline), so versions match `uv sync`, without packages of a CUDA
-build. What pip can't install is refused by name: a conda package, a source that hosts cannot reach.
+The extras or groups of `-r FILE[NAME]` are also read. Lines are returned as in a requirements file, and
+`requirements.py` checks them. uv reads its own lock (`uv export`, offline), so that versions match `uv sync`, without
+packages of a CUDA build. Conda packages and sources that hosts cannot reach are refused by name.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class ProjectLines:
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
-    """Lines of a lock that only other packages require."""
+    """Lines of a lock for packages that only other packages require."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """`pyproject.toml[train,docs]` → file and names."""
+    """Split `pyproject.toml[train,docs]` into file and names."""
     found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
     if found is None or path.exists():
         return path, ()
@@ -76,7 +76,7 @@ def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
 def read_project_file(path: Path, text: str, names: Sequence[str]) -> ProjectLines | None:
     """None for a requirements file. Raises a UserError."""
     if path.name in _OTHER_LOCKS:
-        raise UserError(f"{path} is not read", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
+        raise UserError(f"{path} can't be read by ipexctl", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
     if path.name == UV_LOCK:
         return _of_uv_lock(path, text, names)
     if path.suffix == ".toml":
@@ -108,7 +108,7 @@ class _Pyproject:
         self.project, self.extras, self.groups = _tables(path, text)
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
         self._read: set[str] = set()
-        """Extras and groups already listed: included twice, they are not listed again."""
+        """Extras and groups already listed, so that one that is included twice is listed once."""
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         dynamic = self.project.get("dynamic")
@@ -165,13 +165,13 @@ class _Pyproject:
                 yield from self._named(extra, above)
             return
         source: Any = next((value for key, value in self.sources.items() if canonicalize_name(key) == name), None)
-        sources = source if isinstance(source, list) else [source]  # a list has one for each platform
+        sources = source if isinstance(source, list) else [source]  # a list has one source for each platform
         for kind in _NO_SOURCES:
             if any(isinstance(entry, dict) and kind in entry for entry in sources):
                 raise line.error(
                     f"{requirement.name} comes from a {kind} ([tool.uv.sources]), which hosts do not have",
                     text,
-                    "build a wheel (`pip wheel --no-deps DIR`), and leave the source out: --find-links DIR has it then",
+                    "build a wheel (`pip wheel --no-deps DIR`), leave the source out, and add --find-links DIR",
                 )
         yield line
 
@@ -193,7 +193,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
         project = decoded(read_regular(pyproject, REQUIREMENTS))
     except (OSError, UnicodeDecodeError):
         raise UserError(
-            f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock of the project"
+            f"{path} has no {PYPROJECT} next to it", fix="uv needs both: name the lock in the project"
         ) from None
     _, extras, groups = _tables(pyproject, project)
     options = []
@@ -234,12 +234,12 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
     """Packages of a lock, as uv writes them for pip. Runs nothing of the project and queries no index.
 
-    uv gets copies of both files in a separate directory: below a pyproject.toml with the project in its workspace, it
-    would use the lock there, which in a directory such as /tmp may belong to another account.
+    uv gets copies of both files in a separate directory. Otherwise it would use the lock of a pyproject.toml above that
+    has the project in its workspace, which in a directory such as /tmp may belong to another account.
     """
     uv = uv_here()
     if uv is None:
-        raise UserError(f"there is no uv on the control machine to read {path}", fix="pip install uv")
+        raise UserError(f"reading {path} needs uv on the control machine", fix="pip install uv")
     argv = [uv, "export", "--frozen", "--offline", "--no-config", "--no-python-downloads", "--no-default-groups"]
     argv += ["--no-emit-project", "--no-hashes", "--no-header", "--no-annotate", "--color", "never"]
     argv += ["--format", "requirements.txt", *options]
@@ -252,16 +252,16 @@ def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str
                 argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROJECT_LOCK, check=False
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{path}: uv does not read it: {error}", fix="try it yourself: uv export --frozen") from None
+        raise UserError(f"{path}: uv could not read it: {error}", fix="try it yourself: uv export --frozen") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = " ".join(lines).replace(directory, str(path.parent))
-        raise UserError(f"{path}: {reason[:500]}", fix="uv lock writes it again")
+        raise UserError(f"{path}: {reason[:500]}", fix="to write it again: uv lock")
     return done.stdout
 
 
 def _with_workspace(project: str) -> str:
-    """A pyproject.toml that uv takes for its workspace's root, whatever is above it."""
+    """A pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
     uv = _table(_table(parse_toml(project), "tool"), "uv")
     return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 
@@ -282,9 +282,9 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
         package = tree.text(node)
         if re.split(r"[^\w.-]", package, maxsplit=1)[0] not in _FOR_CONDA:
             raise FileLine(path, number, package, lines[number - 1]).error(
-                f"{package} is a package of conda, and hosts get wheels of pip",
+                f"{package} is a conda package, but hosts get pip's wheels",
                 package,
-                "move it below `- pip:` if PyPI has it; --python of ipexctl run takes a conda environment of the hosts",
+                "move it below `- pip:` if PyPI has it; ipexctl run --python can use a conda environment on the hosts",
             )
 
 

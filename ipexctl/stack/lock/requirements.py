@@ -1,8 +1,8 @@
 """Packages and sources of a call: --with, options and requirements files. Queries no index.
 
-What a node can't install (an editable project, a repository, a local path, a second MPI, an unknown option) is refused
-by line number before a host is contacted, because nodes compile nothing. `contradiction` refuses a requirement that
-excludes the chosen torch, IPEX or bindings before uv is asked for a lock.
+Whatever a node can't install (an editable project, a repository, a local path, a second MPI, an unknown option) is
+refused by line number before a host is contacted, because nodes compile nothing. `contradiction` refuses a requirement
+that excludes the chosen torch, IPEX or bindings before uv makes a lock.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class PackageRequest:
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
-    """From --index-url, --extra-index-url and --find-links lines."""
+    """Sources from --index-url, --extra-index-url and --find-links lines."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Line → `requirements.txt:3`."""
     notes: tuple[str, ...] = ()
-    """What was left out of the files."""
+    """Says what was left out of the files."""
     files: tuple[Path, ...] = ()
-    """All files that were read, with included ones."""
+    """All files that were read, including included ones."""
     indirect: frozenset[str] = frozenset()
 
     @property
@@ -77,7 +77,7 @@ def read_requirements(path: Path | str) -> PackageRequest:
 
 
 def requirement(text: str) -> str:
-    """Normalise a requirement of --with. Raises a UserError."""
+    """Normalize a requirement of --with. Raises a UserError."""
     line = text.strip()
     if refusal := _refusal(line) or _second_mpi(line):
         raise UserError(f"--with {text!r}: {refusal[0]}", fix=refusal[1])
@@ -93,7 +93,7 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
     """The error for a requirement that excludes the plan's torch, IPEX or bindings, or None."""
-    # Other markers are the control machine's, which is also CPython.
+    # The other markers come from the control machine, which also runs CPython.
     target = {**_TARGET, "python_version": plan.python, "python_full_version": f"{plan.python}.0"}
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
@@ -104,26 +104,25 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
         version = held[project]
         if version is None:
             return UserError(
-                f"{written}: {plan.row.name} has no {requirement.name}, and one built for another torch fails at "
-                "import",
+                f"{written}: {plan.row.name} has no {requirement.name}, and a build for another torch fails at import",
                 fix=f"remove it, or choose a stack that has it: {_stack_with(project, requirement)}",
             )
         if requirement.marker and not requirement.marker.evaluate(target):
             continue
         versions = (version, Version(version).public)
         if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in versions):
-            fix = "remove its versions: the stack decides them"
+            fix = "remove its version: the stack decides it"
             if project == "torch" and len(requirement.specifier) == 1:
-                fix += f"; or choose that torch: --torch {next(iter(requirement.specifier)).version}"
+                fix += f"; or choose this torch: --torch {next(iter(requirement.specifier)).version}"
             return UserError(f"{written} excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix)
     return None
 
 
 def _stack_with(project: str, requirement: Requirement) -> str:
-    """The option for the stack with that version: guides write `pip install NAME==VERSION`."""
+    """The option for the stack with that version, because guides write `pip install NAME==VERSION`."""
     exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
-        return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]}, in its place"
+        return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]}instead"
     return "ipexctl versions; such as --stack ipex-2.8"
 
 
@@ -192,7 +191,7 @@ def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> P
     name, value = _split(line.text)
     if name in _FILES:
         if "://" in value:
-            raise line.error("a requirements file cannot be a URL", value, "download it next to this file")
+            raise line.error("a requirements file can't be a URL", value, "download it next to this file")
         second = line.path.parent / expanded(value)
         return _read_requirements_file(
             *split_extras(second), above, constraining=constraining or name in ("-c", "--constraint")
@@ -207,12 +206,12 @@ def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> P
         links = value if "://" in value else str((line.path.parent / expanded(value)).resolve())
         return PackageRequest(sources=Sources(find_links=(links,)))
     if name in ("-e", "--editable"):
-        raise line.error("an editable project cannot be installed on hosts", line.text, _MAKE_WHEEL)
+        raise line.error("an editable project can't be installed on hosts", line.text, _MAKE_WHEEL)
     if name == "--no-binary":
         raise line.error("nothing is compiled on hosts", line.text, "remove this line, or build a wheel: `pip wheel`")
     if name == "--no-index":
         raise line.error(
-            "--no-index is an option of the call", line.text, "remove this line, and install with --offline"
+            "--no-index belongs on the command line", line.text, "remove this line and install with --offline"
         )
     if name in _IGNORED:
         return PackageRequest()
@@ -236,7 +235,7 @@ def _unquoted(value: str) -> str:
 
 
 def _second_mpi(text: str) -> tuple[str, str] | None:
-    """Refuse a second MPI: it would overwrite bin/mpirun of Intel MPI, which every stack has."""
+    """Refuse a second MPI, which would overwrite bin/mpirun of Intel MPI; every stack has Intel MPI."""
     found = _NAME.match(text)
     mpi = _MPIS.get(canonicalize_name(found[0])) if found else None
     if mpi is None:
@@ -296,12 +295,12 @@ def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> Pack
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:
-    """Sources of the options, then of requirements files; directories become absolute."""
+    """Sources of the options, then those of requirements files; directories become absolute."""
     for url in (*([given.index_url] if given.index_url else []), *given.extra_index_urls):
         if "://" not in url:
             raise UserError(
                 f"{quoted(url)} is not the URL of an index",
-                fix="such as https://host/simple; for a directory: --find-links DIR",
+                fix="use a URL such as https://host/simple; for a directory: --find-links DIR",
             )
     absolute = replace(
         given,

@@ -1,9 +1,10 @@
 """The available wheels that run on a target: Python, glibc, processor and build. Pure.
 
-The choice is pip's, but CPU builds are preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A torch wheel
-without a label counts as CUDA from 350 MB on, like PyPI's. With `NOT_QUERIED`, every published wheel is available. A
-oneccl_bind_pt wheel built with USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are installed too; a wheel
-on disk is inspected before a lock is made, one from an index shows it only in the verification.
+The choice is pip's, except that CPU builds are preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A
+torch wheel without a label counts as CUDA from 350 MB on, like PyPI's. With `NOT_QUERIED`, every published wheel is
+available. A oneccl_bind_pt wheel built with USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are also
+installed; a wheel on disk is inspected for this before a lock is made, one from an index fails only in the
+verification.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ PACKAGES: Final = frozenset({"oneccl", "impi-rt"})
 _OLDEST_ON_PYPI: Final = "2021.14"
 """Oldest versions of oneccl and impi-rt that belong together on PyPI (November 2026)."""
 _NEWEST: Final = "2021.15"
-"""oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
+"""Version of oneCCL for bindings that are not in the version table: torch-ccl 2.8 is built with 2021.15.2."""
 
 
 def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availability) -> tuple[str, str] | None:
-    """Problem and fix if the plan's bindings have no oneCCL inside and its packages are missing from the plan."""
+    """Problem and fix if the plan's bindings have no oneCCL inside and the plan lacks its packages."""
     if plan.oneccl is None:
         return None
     wheel = availability.build(BINDINGS, Version(plan.oneccl).public, Target(plan.python, plan.glibc))
@@ -59,12 +60,12 @@ def add_oneccl(stack: str, bindings: str) -> str:
 
 
 OLDEST_GLIBC: Final = 17
-"""Minor version assumed for a host with unknown glibc."""
+"""Minor version of glibc, assumed if a host's is unknown."""
 _LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _SMALLEST_CUDA: Final = 350_000_000
 """Bytes. PyPI's CUDA builds of torch have 600 MB and more, CPU builds about 200 MB."""
 _LOCALS: Final = ("cpu", None)
-"""Local versions of CPU builds, preferred first."""
+"""Local versions of CPU builds, preferred one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Availability:
         return self.candidates.get(project, ())
 
     def build(self, project: str, version: str, target: Target) -> AvailableWheel | None:
-        """CPU wheel of that version: `+cpu` first, not yanked first."""
+        """The CPU wheel of that version; `+cpu` and wheels that are not yanked are preferred."""
         wanted = _version(version)
         found = [
             (candidate, known)
@@ -162,7 +163,7 @@ def _version(text: str) -> Version | None:
 
 @lru_cache(maxsize=64)
 def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
-    """Tags that CPython on Linux x86_64 with that glibc can install, by rank: 0 is best."""
+    """Rank of each tag that CPython on Linux x86_64 with that glibc can install; 0 is best."""
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     platforms = []

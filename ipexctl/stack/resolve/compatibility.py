@@ -1,7 +1,7 @@
-"""Matches a row with hosts: whether it runs there, and with which Python. Pure.
+"""Matches a row with hosts: whether the row runs there, and with which Python. Pure.
 
-Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work, and one
-that does not work fails its verification.
+Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work, and an
+install that does not work fails its verification.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HostProfile:
     libc: str | None
     glibc: str | None
     pythons: frozenset[str] | None
-    """Usable minor versions; None if the probe did not look for them or was cut short."""
+    """Usable minor versions; None if the probe did not look for Pythons or was cut short."""
     others: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ def profile(facts: Facts) -> HostProfile:
 
 
 def usable_pythons(facts: Facts) -> tuple[Python, ...]:
-    """Interpreters that run the agent and take wheels for glibc and x86-64."""
+    """Interpreters that can run the agent and use wheels for glibc and x86-64."""
     return tuple(
         python
         for python in facts.software.pythons
@@ -73,7 +73,7 @@ def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
 
 
 def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
-    """glibc that wheels for all of these hosts must run on; None if unknown."""
+    """The glibc that wheels for all of these hosts must run on; None if unknown."""
     known = [version for facts in hosts.values() if (version := profile(facts).glibc)]
     return min(known, key=version_key, default=None)
 
@@ -91,7 +91,7 @@ def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
     if host.libc == "musl":
         return because(reasons.musl_instead_of_glibc)
     if row.isa and not has_isa(host.tier, row.isa):
-        # One version of 1.12 needs more than the others.
+        # One version of IPEX 1.12 needs more than the others.
         alone = row.isa == "avx512" and len(row.ipex_builds) == 1
         return because(reasons.missing_instructions, isa=row.isa, part=f"IPEX {row.ipex}" if alone else row.title)
     if host.glibc and version_key(host.glibc) < version_key(row.glibc):
@@ -118,7 +118,7 @@ def _supported(pythons: Sequence[str]) -> list[str]:
 
 
 def has_isa(tier: Tier | None, isa: Isa) -> bool:
-    """An unknown CPU counts as the best."""
+    """True also for an unknown CPU, which counts as the best."""
     return tier is None or TIERS.index(tier) >= TIERS.index(isa)
 
 
@@ -127,7 +127,7 @@ def common_pythons(
 ) -> tuple[str, ...] | Reason:
     """Pythons that run this row on all hosts, newest first, or why there are none.
 
-    `part` is the part of the row built for these Pythons alone.
+    `part` is the part of the row that is built only for these Pythons.
     """
     best = _best_to_add(host_groups, pythons)
     problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()})
@@ -156,7 +156,7 @@ def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None
 
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
-    """The Python that most hosts have; the newest of equals."""
+    """The Python that most hosts have; if several, the newest."""
 
     def having(python: str) -> int:
         return sum(max(1, len(names)) for kind, names in host_groups.items() if kind.pythons and python in kind.pythons)
@@ -197,9 +197,10 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
-    """Host → path of that Python, the same on hosts that share a home if possible.
+    """Host → path of that Python, the same path on hosts that share a home if possible.
 
-    A host with unknown Pythons gets the name, to be found on its PATH; a host without that Python is left out.
+    For a host with unknown Pythons the path is just the name, to be found on its PATH; a host without that Python is
+    left out.
     """
     ranked = {name: _ranked(python, facts) for name, facts in hosts.items()}
     chosen = {name: paths[0] for name, paths in ranked.items() if paths}

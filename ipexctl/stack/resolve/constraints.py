@@ -27,7 +27,7 @@ STACK_KINDS: Final = ("ipex", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Candidate rows, best first, and their limits; a row without its bindings is for gloo."""
+    """Candidate rows, best first, and their limits; a row without its bindings runs over gloo."""
 
     rows: tuple[StackSpec, ...]
     kind: StackKind
@@ -49,7 +49,7 @@ def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Const
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
-    """All stack names: the rows, and the torch of each IPEX row alone."""
+    """All stack names: the rows, and the torch-only stack of each IPEX row."""
     rows = tuple(table)
     named = {row.name: row for row in rows}
     for row in rows:
@@ -217,7 +217,7 @@ class _ConstraintReader:
 
 
 def is_range(torch: str) -> bool:
-    """True for a range, as in requirements files: `>=2.9`."""
+    """True for a range as in requirements files: `>=2.9`."""
     return torch.startswith(("<", ">", "=", "!", "~"))
 
 
@@ -236,9 +236,9 @@ def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpe
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
-    """The row with these bindings only, and the torch patches that work with them, or None.
+    """The row with only these bindings and the torch patches that work with them, or None.
 
-    A row without IPEX never counts: the resolver takes oneCCL only together with IPEX.
+    A row without IPEX never counts, because the resolver uses oneCCL only together with IPEX.
     """
     builds = tuple(build for build in row.oneccl_builds if _is(oneccl, build.version) and _works(build, row))
     if not builds or not row.ipex:
@@ -279,7 +279,7 @@ def _unknown(part: str, requested: str, known: tuple[str, ...], near: tuple[str,
 
 
 def _is(requested: str, version: str) -> bool:
-    """`2.7` matches every 2.7."""
+    """True for a matching version; `2.7` matches every 2.7."""
     wanted = _public(requested)
     return wanted == version or (wanted.count(".") == 1 and minor(version) == wanted)
 
@@ -293,7 +293,7 @@ def _oldest_first(versions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The nearest version; for other texts those with a similar spelling."""
+    """The nearest version; for other texts, names with a similar spelling."""
     ordered = sorted(known, key=version_key, reverse=True)
     if re.fullmatch(r"\d+(\.\d+)+", requested) and ordered:
         wanted = _weight(requested)
@@ -302,6 +302,6 @@ def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def _weight(version: str) -> int:
-    """A number to compare distances between versions."""
+    """A number for comparing the distance between versions."""
     major, second, third, *_ = (*version_key(version), 0, 0, 0)
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)

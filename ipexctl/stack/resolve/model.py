@@ -1,7 +1,7 @@
 """What goes in and out of the resolver: a request, and the one stack for all hosts.
 
 env.json records an `EnvRequest`, so that an equal request finds its environment again; records of older versions lack
-fields. A plan carries its reasons as values, which become sentences where they are printed or recorded.
+fields. A plan has its reasons as values, which become sentences when they are printed or recorded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
-"""torch can do without these; IPEX imports numpy."""
+"""torch works without these; IPEX imports numpy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """Without any field, the newest that fits."""
+    """What the user asked for; without any field, the newest stack that fits."""
 
     torch: str | None = None
     """`2.8` or `2.8.0`."""
@@ -41,7 +41,7 @@ class StackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The call's sources of wheels; pip's settings are read on the downloading machine."""
+    """The call's sources of wheels; pip's settings are read on the machine that downloads."""
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Sources:
     offline: bool = False
 
     def with_more(self, other: Sources) -> Sources:
-        """Add the sources of a requirements file; the own index wins."""
+        """Add the sources of a requirements file; this object's own index wins."""
         return replace(
             self,
             index_url=self.index_url or other.index_url,
@@ -62,7 +62,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
-    """An existing environment made for an equal request is reused."""
+    """An existing environment is reused if it was made for an equal request."""
 
     stack: StackRequest
     extras: tuple[str, ...] = ()
@@ -94,10 +94,10 @@ class StackPlan:
     constraints: tuple[str, ...]
     backend: Backend
     glibc: str
-    """Oldest of the hosts, else the row's minimum; wheels must run on it."""
+    """Oldest glibc of the hosts, else the row's minimum; wheels must run on it."""
     reason: Reason
     bundled_mpi: str | None = None
-    """Version of the Intel MPI inside the bindings, which starts the ranks; None without one."""
+    """Version of the Intel MPI inside the bindings, which starts the ranks; None if there is none inside."""
     torch_wheel: AvailableWheel | None = None
     """None if no index was queried."""
     notes: tuple[Reason, ...] = ()
@@ -105,14 +105,14 @@ class StackPlan:
 
     @property
     def mpi(self) -> str | None:
-        """The Intel MPI inside the bindings (`2021.14`), else the requirement; None for the hosts' own MPI."""
+        """The Intel MPI inside the bindings (`2021.14`), else the requirement; None if the hosts' own MPI is used."""
         return self.bundled_mpi or next((line for line in self.requirements if line.startswith("impi-rt")), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Stacks that run on the hosts; the indexes, not queried yet, decide among them."""
+    """Stacks that run on the hosts, if it depends on the indexes, not queried yet, which one is chosen."""
 
     candidates: tuple[StackPlan, ...]
-    """Best first; the last one needs the least of the indexes."""
+    """Best one first; the last one needs least from the indexes."""
     reason: Reason

@@ -1,9 +1,9 @@
 """Reasons of a choice, in one table: why a row does not run, why a stack was chosen, what the user does not get.
 
-Each function below is a kind of reason: its parameters are the fields, which mypy checks in
-`because(old_glibc, glibc="2.17", ...)`. The sentence is made when `text`, `fix` or `refusal` is read. Programs compare
-`kind` and read `fields`, so rewording changes no behaviour. `part` names a row for users, `IPEX 2.8`; `hosts` are at
-fault; `install` is the Python to add, `3.11`. The parts of a fix are alternatives.
+Each function is a kind of reason, and its parameters are the fields, which mypy checks in `because(old_glibc,
+glibc="2.17", ...)`. The sentence is made when `text`, `fix` or `refusal` is read. Programs compare `kind` and read
+`fields`, so rewording changes no behaviour. Common parameters: `part` is a row's name for users, `IPEX 2.8`; `hosts`
+have the problem; `install` is the Python to add, `3.11`. The parts of a fix are alternatives.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Names = tuple[str, ...]
 Absent = tuple[tuple[str, str | None], ...]
 """Project, with a version if the indexes have others."""
 Builds = tuple[tuple[str, str, Names], ...]
-"""Project, version, and the Pythons with wheels of it."""
+"""Project, version, and the Pythons for which there are wheels."""
 Rejected = tuple[str, "Reason"]
-"""Name of a better row, and why it was not taken."""
+"""Name of a better row, and why it was rejected."""
 Gloo = Literal["no", "maybe", "yes"]
 Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
@@ -40,7 +40,7 @@ _NAMES: Final = {
 }
 _WITHOUT: Final = {"intel-openmp": ", often a little slower", "numpy": ", but tensors cannot become arrays"}
 _MANY: Final = 3
-"""Most hosts that a fix names one by one, and most reasons and indexes in a sentence."""
+"""Limit on hosts that a fix names, and on reasons and indexes in a sentence."""
 _PLURAL: Final = {"has": "have", "is": "are", "runs": "run"}
 
 
@@ -82,7 +82,7 @@ class Reason:
 
     @property
     def is_wrong_call(self) -> bool:
-        """True if the request names something that does not exist, whatever the hosts have."""
+        """True if the request names something that does not exist, so that the hosts don't matter."""
         return self.kind in (unknown_stack, unknown_version, unknown_patch, python_with_patch)
 
     def refusal(self) -> Refusal:
@@ -113,9 +113,11 @@ def old_glibc(*, glibc: str, needed: str, part: str) -> Text:
 
 
 def unusable_pythons(*, pythons: Names, too_old_for: str | None, install: str) -> Text:
-    """These Pythons do not run the agent, or take no wheels."""
-    rule = f"; ipexctl needs {too_old_for} or newer on a node" if too_old_for else ", and not for x86_64 with glibc"
-    has = f"has only Python {' and '.join(pythons)}{rule}" if pythons else "has no Python 3 that runs"
+    """These Pythons can't run the agent, or there are no wheels for them."""
+    rule = (
+        f"; ipexctl needs {too_old_for} or newer on a node" if too_old_for else ", which is not for x86_64 with glibc"
+    )
+    has = f"has only Python {' and '.join(pythons)}{rule}" if pythons else "has no working Python 3"
     return has, f"install Python {install} there"
 
 
@@ -132,7 +134,9 @@ def host_problems(*, groups: tuple[tuple[Reason, Names], ...]) -> Text:
 def no_common_python(
     *, part: str, built_for: Names, found: tuple[tuple[Names, Names], ...], install: str, hosts: Names
 ) -> Text:
-    """Each host could run the row. `found`: hosts with their Pythons; `hosts` lack the one to install."""
+    """Each host could run the row, but not with the same Python. `found`: hosts with their Pythons; `hosts` lack
+    `install`.
+    """
     has = "; ".join(_of_hosts(names, f"has {_only(pythons)}") for names, pythons in found)
     text = f"no Python that {part} is built for ({span(built_for)}) is on all hosts: {has}"
     return text, f"install Python {install} on {join_names(hosts)}"
@@ -166,7 +170,7 @@ def missing_requirement(*, row: str, requirement: str, indexes: QueriedIndexes) 
 def missing_wheels(
     *, title: str, absent: Absent, others: Builds, pythons: Names, glibc: str, line: str | None, indexes: QueriedIndexes
 ) -> Text:
-    """`line`: a torch with bindings that were never published for CPUs."""
+    """`line`: a torch whose bindings were never published for CPUs."""
     clauses: list[str] = []
     if absent:
         clauses.append(
@@ -176,9 +180,9 @@ def missing_wheels(
         available = " and ".join(f"{_NAMES[project]} {version}" for project, version, _ in others)
         available += f" {'is' if len(others) == 1 else 'are'} available, but not as a CPU wheel for Python"
         has = others[0][2]
-        hint = f" (there are those of Python {', '.join(has)})" if has else ""
+        hint = f" (there are wheels for Python {', '.join(has)})" if has else ""
         if has and set(pythons) <= set(has):
-            hint = f" (its wheels of Python {', '.join(has)} need a newer glibc, or are builds with CUDA)"
+            hint = f" (its wheels for Python {', '.join(has)} need a newer glibc or are CUDA builds)"
         clauses.append(f"{available} {join_names(pythons)} and glibc {glibc}{hint}")
     if line:
         clauses.append(bindings_never_published(line=line)[0])
@@ -190,8 +194,9 @@ def missing_wheels(
 def chosen(
     *, newest: Newest | None, title: str, any_hosts: bool, newer: Rejected | None, gloo: Gloo, missed: Rejected | None
 ) -> Text:
-    """`newest`: in which sense it is the best; None if it was requested. `newer`: the first newer row. `missed`: the
-    newest row with oneCCL, if a row without it is better than one with IPEX over gloo."""
+    """`newest`: the sense in which the stack is the newest; None if it was requested. `newer`: the first newer row.
+    `missed`: the newest row with oneCCL, if a row without it is better than IPEX over gloo.
+    """
     text = f"the newest {newest}{' that fits every host' if any_hosts else ''}" if newest else f"{title} was requested"
     text += f" ({newer[0]}: {newer[1].text})" if newer else ""
     if missed:
@@ -202,7 +207,7 @@ def chosen(
 
 
 def chosen_earlier(*, reason: Reason, at: str) -> Text:
-    return f"{reason.text} (the indexes were queried at {at})", ""
+    return f"{reason.text} (from the answer of the indexes at {at})", ""
 
 
 def undecided(*, first: str, last: str, needs_cpu_build: bool) -> Text:
@@ -212,18 +217,18 @@ def undecided(*, first: str, last: str, needs_cpu_build: bool) -> Text:
 
 
 def installed(*, on: str, env: str) -> Text:
-    """`on`: the hosts, folded: `node[1-4]`."""
+    """`on`: the hosts, folded as in `node[1-4]`."""
     return f"installed on {on} as {env}", ""
 
 
 def recorded(*, text: str) -> Text:
-    """The stack is kept; the record has the sentence from its own install."""
+    """The stack is kept; `text` is the sentence that its own install recorded."""
     return text, ""
 
 
 # Notes on a chosen stack.
 def gloo_instead_of_oneccl(*, row: str | None, problem: Reason | None, indexes: QueriedIndexes) -> Text:
-    """`row`: the row with oneCCL that has the problem; without a problem, no queried index has any bindings."""
+    """`row`: the row with oneCCL that has the problem. Without a problem, no queried index has bindings."""
     if problem is None:
         why = f"{indexes.without('oneccl_bind_pt')}; the newest stack with it is {row}"
     else:
@@ -232,7 +237,7 @@ def gloo_instead_of_oneccl(*, row: str | None, problem: Reason | None, indexes: 
 
 
 def ipex_is_retired(*, maintained: str | None, problem: Reason | None) -> Text:
-    """The newest maintained row that runs on the hosts, else the problem of the newest."""
+    """`maintained`: the newest maintained row that runs on the hosts. `problem`: the newest one's, if none runs."""
     other = f"no maintained stack fits: {problem.text}" if problem else ""
     other = f"`--stack torch` installs the maintained {maintained}" if maintained else other
     return f"IPEX is retired since March 2026 (no more fixes, known security issues); {other}", ""
@@ -254,7 +259,7 @@ def known_problem(*, bad: KnownBad) -> Text:
 
 
 def no_intel_mpi(*, requirement: str, indexes: QueriedIndexes, every_host_has_mpi: bool) -> Text:
-    instead = "add the wheel of impi_rt to the others, or use an MPI of the cluster with --setup FILE or --mpi PATH"
+    instead = "add the wheel of impi_rt to the others, or use the cluster's MPI with --setup FILE or --mpi PATH"
     instead = "the mpirun of the hosts is used" if every_host_has_mpi else instead
     return f"without Intel MPI: {indexes.without(f'a wheel of {requirement}')}; {instead}", ""
 
@@ -268,7 +273,7 @@ def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
 # The request names something that the version table lacks; `near` are the nearest entries.
 def unknown_stack(*, requested: str, near: Names, oldest: str, newest: str) -> Text:
     there_are = f"`ipexctl versions` lists them: {oldest} to {newest}, ipex, torch"
-    return f"there is no stack called {quoted(requested)}", _guess(near, there_are)
+    return f"there is no stack {quoted(requested)}", _guess(near, there_are)
 
 
 def unknown_version(*, part: str, requested: str, near: Names, known: Names) -> Text:
@@ -329,10 +334,10 @@ def missing_python(*, python: str, hosts: Names, example: Names, example_pythons
 def nothing_fits(
     *, problem: Reason, total_hosts: int, fits: StackSpec | None, required: str, gloo: str | None, stock: str | None
 ) -> Text:
-    """No candidate is possible; `problem` is the easiest to solve. `required`: the option that requires oneCCL.
+    """No candidate is possible; `problem` is the easiest one to solve. `required`: the option that requires oneCCL.
 
-    Possible instead: `fits`, the newest row of the same kind; `gloo`, one over gloo where oneCCL is required; `stock`,
-    one without IPEX.
+    Possible instead: `fits`, the newest row of the same kind; `gloo`, a row over gloo if oneCCL was required; `stock`,
+    a row without IPEX.
     """
     text, fixes, hosts = problem.text, [problem.fix], problem.hosts
     if fits is not None:

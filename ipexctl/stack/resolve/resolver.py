@@ -1,8 +1,9 @@
 """The resolver: chooses one stack for all hosts. Pure.
 
 `constraints.py` orders the candidate rows; the first one that runs on every host (`compatibility.py`) and has its
-wheels (`lock/wheels.py`) wins. One stack for all hosts because ranks with different torch or MPI don't work together.
-Without an answer of indexes every published wheel counts as available, so the install may still choose another plan.
+wheels (`lock/wheels.py`) wins. All hosts get the same stack, because ranks with different torch or MPI don't work
+together. If no index has answered, every published wheel counts as available, so the install may still choose another
+plan.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Tried = Sequence[tuple[StackSpec, Reason]]
 
 
 def choice_reason(row: StackSpec, tried: Tried, constraints: Constraints, *, any_hosts: bool, or_gloo: bool) -> Reason:
-    """`or_gloo`: it runs over gloo if no index has its bindings."""
+    """`or_gloo`: the row runs over gloo if no index has its bindings."""
     is_substitute = constraints.is_default and not row.ipex
     newest_with_oneccl = next(((other.name, problem) for other, problem in tried if other.oneccl), None)
     return because(
@@ -91,7 +92,7 @@ def retirement_notes(row: StackSpec, maintained: StackSpec | None, problem: Reas
 
 def builds_notes(row: StackSpec, pick: Pick) -> Iterator[Reason]:
     for project, candidate in pick.wheels.items():
-        if candidate.yanked:  # an exact version still installs it
+        if candidate.yanked:  # an exact version still installs a yanked wheel
             version, source = candidate.version, candidate.source
             yield because(reasons.yanked_wheel, project=project, version=version, source=source)
     if not pick.wheels and pick.ipex and pick.ipex.pypi == "yanked":
@@ -138,7 +139,7 @@ class Pick:
 
     @property
     def bundled_mpi(self) -> str | None:
-        """Intel MPI inside the bindings, by the wheel itself or else by the table."""
+        """Intel MPI inside the bindings, according to the wheel or else to the table."""
         wheel = self.wheels.get(ONECCL)
         by_table = self.oneccl.mpi if self.oneccl else None
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
@@ -155,7 +156,7 @@ def resolve(
     *,
     rows: Sequence[StackSpec] | None = None,
 ) -> StackPlan | Reason:
-    """Without `availability` the table alone decides."""
+    """Choose a stack; without `availability` the table alone decides."""
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
     if isinstance(constraints, Reason):
@@ -169,8 +170,7 @@ def resolve(
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> StackPlan | Undecided | Reason:
-    """Choose without an answer of indexes, or return the stacks between which they decide: with oneCCL bindings and
-    without."""
+    """Choose without the indexes, or return the stacks between which they decide: with and without oneCCL bindings."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
     if isinstance(plan, Reason) or isinstance(constraints, Reason) or plan.oneccl is None:
@@ -186,7 +186,7 @@ def resolve_by_table(
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
-    """Projects to query, with `uv`, which builds environments."""
+    """Projects to query, including `uv`, which builds environments."""
     candidates = _candidates(request, rows)
     if not candidates:
         return ()
@@ -202,7 +202,7 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
-    """Indexes of the candidate rows, the best row's first and PyPI last."""
+    """Indexes of the candidate rows: the best row's first, PyPI last."""
     found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
     return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
 
@@ -233,7 +233,7 @@ class _Search:
 
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Reason:
         pythons = row.pythons
-        # Bindings exist for fewer Pythons than the rest, so name them if they are the limit.
+        # Bindings exist for fewer Pythons than the other parts, so name them if they are the limit.
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
         part = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
         if constraints.python is not None:
@@ -247,7 +247,7 @@ class _Search:
         # All hosts get the same wheels, which must run on the oldest glibc.
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
         bad = {problem.python for problem in row.known_bad}
-        targets = [Target(python, glibc) for python in sorted(common, key=bad.__contains__)]  # bad ones last
+        targets = [Target(python, glibc) for python in sorted(common, key=bad.__contains__)]  # known bad Pythons last
         picks = [pick for target in targets if (pick := next(self._picks(row, constraints, target), None))]
         if not picks:
             return missing_wheels(row, targets, self.wheels)
@@ -266,7 +266,7 @@ class _Search:
         return pick
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
-        """A maintained CPU torch instead of a newer one with gigabytes of CUDA, if no torch was named."""
+        """A maintained CPU torch instead of a newer one with gigabytes of CUDA, unless a torch was named."""
         if constraints.named or found.row.ipex or found.is_for_cpus or not self.wheels.queried:
             return None
         maintained = {row.name for row in self.table if not (row.ipex or row.retired)}
@@ -295,7 +295,7 @@ class _Search:
         )
 
     def _oneccl_runs(self, build: OnecclBuild, torch: str, target: Target, constraints: Constraints) -> bool:
-        """True if the bindings fit. A build never published for CPUs counts if an index has it."""
+        """True if the bindings fit. A build that was never published for CPUs counts if an index has it."""
         is_published = build.cpu_wheel == "published" or (constraints.oneccl is not None and build.cpu_wheel != "none")
         fits = torch in build.works_with and target.python in build.pythons
         return fits and (self.wheels.queried or is_published)
@@ -327,7 +327,7 @@ class _Search:
         has = queried_indexes(wheels)
         notes += [because(reasons.left_out, requirement=each, title=row.title, indexes=has) for each in missing]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
-        # The indexes, not queried yet, may lack the requested stack's bindings.
+        # The indexes, which were not queried yet, may lack the requested stack's bindings.
         or_gloo = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
         return StackPlan(
             row=row,
@@ -375,7 +375,7 @@ class _Search:
         def first_fitting(rows: Iterable[StackSpec]) -> StackSpec | None:
             return next((other for other in rows if isinstance(self._fit(other, constraints), Pick)), None)
 
-        # Try alternatives like candidates, so that a fix never names a stack these hosts can't have.
+        # Try alternatives like candidates, because a fix must not name a stack that these hosts can't have.
         fits, stock, gloo = None, None, None
         if constraints.named or constraints.kind == "ipex":
             kindred = [other if row.ipex else other.stock() for other in self.table]

@@ -15,7 +15,7 @@ ssh=$1/ssh
 check_ssh "$ssh" || refuse_home
 lock "$ssh/.lock"
 output=$(cat 2>&1 >all) || fail "$ssh: ${output##*: }"
-[ "$(wc -c <all)" -eq $(($2 + $3)) ] || fail "the connection was cut while the files came"
+[ "$(wc -c <all)" -eq $(($2 + $3)) ] || fail "the connection was cut while the files arrived"
 head -c "$2" all >part && : >known_hosts || fail "$ssh can't be written to"
 written part known_hosts
 tail -c +$(($2 + 1)) all >part && : >config || fail "$ssh can't be written to"

@@ -23,11 +23,11 @@ key=$ipexctl_home/ssh/id_ed25519
 if [ ! -e "$key" ]; then
     output=$(ssh-keygen -q -t ed25519 -N '' -C "ipexctl $(id -un)@$(uname -n)" -f key 2>&1 </dev/null) ||
         fail "ssh-keygen: $output"
-    ssh-keygen -y -P '' -f key >/dev/null 2>&1 </dev/null || fail "$ipexctl_home/ssh: the key could not be written whole"
+    ssh-keygen -y -P '' -f key >/dev/null 2>&1 </dev/null || fail "$ipexctl_home/ssh: the key could not be written completely"
     sync key 2>/dev/null
     mv key.pub "$key.pub" && mv key "$key" || fail "$ipexctl_home/ssh can't be written to"
 fi
-public=$(ssh-keygen -y -P '' -f "$key" 2>&1 </dev/null) || fail "$key is no key that can be read: $public"
+public=$(ssh-keygen -y -P '' -f "$key" 2>&1 </dev/null) || fail "$key can't be read as a key: $public"
 [ -s "$key.pub" ] || printf '%s\n' "$public" >"$key.pub"
 chmod 600 "$key"
 printf '%s\n' "$public"

@@ -1,7 +1,7 @@
 # Replaces authorized_keys by a new text if it still has the old text.
 # $1 the account's home   $2, $3 the SHA-256 of the old text and of the new one, or none
 # $4 rmdir: remove ~/.ssh too if it is empty
-# Stdin: the new text. Prints: done, same, moved (it no longer has the old text). It starts few programs, as probe.sh.
+# Stdin: the new text. Prints done, same, or moved (the file no longer has the old text). Starts few programs, like probe.sh.
 LC_ALL=C
 export LC_ALL
 umask 077
@@ -10,7 +10,7 @@ keys=$home/.ssh/authorized_keys
 real=$keys
 [ ! -h "$keys" ] || real=$(readlink -f "$keys" 2>/dev/null)
 if [ -d "$home/.ssh" ]; then
-    [ -n "$real" ] || fail "$keys is a link that leads nowhere"
+    [ -n "$real" ] || fail "$keys is a broken link"
     place=${real%/*} fresh=
 else
     real=$keys place=$home fresh=yes
@@ -22,7 +22,7 @@ lock "$place/.ipexctl-trust"
 # A stale lock of an interrupted call from before ~/.ssh existed.
 [ "$place" = "$home" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
 
-command -v sha256sum >/dev/null || fail "there is no sha256sum, which comes with coreutils"
+command -v sha256sum >/dev/null || fail "there is no sha256sum, which is in coreutils"
 newline='
 '
 
@@ -31,7 +31,7 @@ sum_of() { # file: sets $sum
     sum=${sum%% *}
 }
 receive() { # file that keeps its mode and owner: the new text, which arrives on stdin
-    reason="the connection was cut while the text came"
+    reason="the connection was cut while the text arrived"
     if ! output=$(dd of="$1" bs=65536 conv=fsync 2>&1); then
         reason=${output%%"$newline"*}
         reason="$place: ${reason##*: }"
@@ -40,7 +40,7 @@ receive() { # file that keeps its mode and owner: the new text, which arrives on
     [ "$sum" != "$new" ] || return 0
     case $output in
     *fsync*) # An old dd doesn't know it, and has read nothing.
-        reason="the connection was cut while the text came"
+        reason="the connection was cut while the text arrived"
         output=$(cat 2>&1 >"$1") || reason="$place: ${output##*: }"
         sum_of "$1"
         ;;

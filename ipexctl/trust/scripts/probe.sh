@@ -50,7 +50,7 @@ store() { # inode
 
 lines() { # size
     if [ ! -f "$keys" ]; then
-        tell keys.bad "$keys is no file"
+        tell keys.bad "$keys is not a file"
     elif [ ! -r "$keys" ]; then
         tell keys.bad "$keys can't be read"
     elif [ "$1" -gt 1048576 ]; then
@@ -77,7 +77,7 @@ else
     file routes /proc/net/route
 fi
 
-[ ! -e "$home/.ssh" ] || [ -d "$home/.ssh" ] || tell keys.bad "$home/.ssh is no directory"
+[ ! -e "$home/.ssh" ] || [ -d "$home/.ssh" ] || tell keys.bad "$home/.ssh is not a directory"
 real=$keys
 [ ! -h "$keys" ] || real=$(readlink -f "$keys" 2>/dev/null)
 for litter in "$home"/.ipexctl-trust* "${real%/*}"/.ipexctl-trust*; do

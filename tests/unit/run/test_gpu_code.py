@@ -83,7 +83,7 @@ def test_lines_that_need_a_gpu_are_found(code: str, lines: dict[int, bool]) -> N
 @pytest.mark.parametrize(
     ("line", "suggestion"),
     [
-        ("torch.cuda.set_device(rank)", "leave that line out"),
+        ("torch.cuda.set_device(rank)", "leave this line out"),
         ("device = torch.device('cuda')", 'device = torch.device("cpu")'),
         ("device = f'cuda:{rank}'", 'device = "cpu"'),
         ("self.model = DDP(model, device_ids=[rank])", "DDP(model), without device_ids and output_device"),
@@ -115,7 +115,7 @@ def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
     try:
         check_gpu_code(spec, packages)
     except StartError as error:
-        fix = 'line 2, torch.cuda.set_device(int(os.environ["LOCAL_RANK"])): leave that line out; '
+        fix = 'line 2, torch.cuda.set_device(int(os.environ["LOCAL_RANK"])): leave this line out; '
         assert (is_refused, error.failure.exit_code, error.failure.fix.startswith(fix)) == (True, 2, True)
     else:
         assert not is_refused
