@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypedDict
 
+    from ipexctl.launch.request import MpiImport
     from ipexctl.run.start.preflight.imports import ScriptFile
 
 CommandKind = Literal["script", "module", "command"]
@@ -361,10 +362,13 @@ class ProjectLocation:
     """How to make the current directory the project, if it holds the script, and the project has no mark."""
 
     @property
+    def mpi_import(self) -> MpiImport | None:
+        return self.script.mpi_import if self.script is not None else None
+
+    @property
     def needs_mpirun(self) -> bool:
         """True if the script fails, or computes something else, without an mpirun."""
-        mpi = self.script.mpi_import if self.script is not None else None
-        return mpi is not None and mpi.is_certain
+        return self.mpi_import is not None and self.mpi_import.is_certain
 
 
 _NO_PROJECT: Final = ProjectLocation(Path(), ".", ())

@@ -16,7 +16,7 @@ from typing import Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
-from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import (
     ALLREDUCE,
     AS_THEY_ARE,
@@ -37,12 +37,12 @@ BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
 """Relative to fp32."""
 
 
-def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
+def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
     """Shared memory, or the backend's own all-reduce with the first reason for it."""
-    choice = request.spec.allreduce
+    choice = gathered.spec.allreduce
     if choice == "backend":
         return Choice("backend", "asked")
-    against, hosts = _obstacle(request, nodes, backend)
+    against, hosts = _obstacle(gathered, nodes, backend)
     if against is not None:
         return Choice("backend", against, hosts)
     if choice == "shared":
@@ -53,24 +53,24 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
     return Choice("shared", "possible")
 
 
-def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
+def choose_wire(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
     """The user's choice; or fp32, with the first reason why no other format is possible, or `default` if one is."""
-    wanted = request.spec.wire
+    wanted = gathered.spec.wire
     if len(nodes) == 1:
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "one-host")
-    if request.spec.allreduce == "backend":
+    if gathered.spec.allreduce == "backend":
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "backend-asked")
     against = None if allreduce.mode == "shared" else allreduce.reason
     hosts = allreduce.hosts
     if against == "one-rank-a-host":
-        against, hosts = _obstacle(request, nodes, backend, fewest=1)
+        against, hosts = _obstacle(gathered, nodes, backend, fewest=1)
     if against is not None:
         return Choice("fp32", against, hosts)
     return AS_THEY_ARE if wanted == "fp32" else Choice(wanted, "asked")
 
 
 def _obstacle(
-    request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
+    gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
     """Why shared memory can't add up gradients, and on which hosts; some host must have at least `fewest` ranks."""
     if backend == "none":
@@ -81,9 +81,9 @@ def _obstacle(
         return "one-rank-a-host", ()
     if len({node.count for node in nodes}) > 1:
         return "unequal-hosts", ()
-    if requested_variables(request).get(SHIM) == "off":
+    if requested_variables(gathered).get(SHIM) == "off":
         return "hooks-off", ()
-    version = torch_version(request)
+    version = torch_version(gathered)
     if version is None:
         return "torch-unknown", ()
     if version < OLDEST_TORCH:
@@ -92,8 +92,8 @@ def _obstacle(
     return ("other-processor", others) if others else (None, ())
 
 
-def torch_version(request: LaunchRequest) -> tuple[int, int] | None:
-    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", request.found.env.packages.get("torch", ""))
+def torch_version(gathered: Gathered) -> tuple[int, int] | None:
+    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", gathered.env.packages.get("torch", ""))
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -136,7 +136,7 @@ def wire_text(context: LaunchContext) -> str | None:
 
 def notes(context: LaunchContext) -> Iterator[str]:
     """Say why --allreduce shared or --wire has no effect, and what to type."""
-    options = context.request.spec
+    options = context.gathered.spec
     if options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
         yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"
     if options.wire != context.wire.mode:
@@ -150,7 +150,7 @@ def _reason_text(context: LaunchContext) -> str:
 
 
 def _text_of(context: LaunchContext, reason: ChoiceReason, at_fault: Sequence[str], way: str) -> str:
-    request, hosts, needed = context.request, fold(at_fault), "{}.{}".format(*OLDEST_TORCH)
+    gathered, hosts, needed = context.gathered, fold(at_fault), "{}.{}".format(*OLDEST_TORCH)
     texts: dict[ChoiceReason, str] = {
         "one-host": "all ranks are on one host",
         "backend-asked": "--allreduce backend leaves gradients to gloo",
@@ -161,7 +161,7 @@ def _text_of(context: LaunchContext, reason: ChoiceReason, at_fault: Sequence[st
         "unequal-hosts": "the hosts have different numbers of ranks",
         "hooks-off": f"{SHIM}=off keeps the hooks of ipexctl out of the ranks",
         "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
-        "torch-too-old": f"torch is {request.found.env.packages.get('torch')}, and {way} needs {needed} or newer",
+        "torch-too-old": f"torch is {gathered.env.packages.get('torch')}, and {way} needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared uses it anyway",
         "other-processor": f"{way} needs x86-64, and {hosts} has another processor",
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ipexctl.facts.facts import Facts
 from ipexctl.launch.binding import Binding
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import Cores
 from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, Backend, Choice, Setting
 from ipexctl.starters import LaunchFlavor
@@ -35,7 +35,8 @@ ChosenValue = tuple[str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    request: LaunchRequest
+    gathered: Gathered
+    run: str
     nodes: tuple[NodeLayout, ...]
     backend: Backend
     backend_reason: str
@@ -50,12 +51,16 @@ class LaunchContext:
     fp32_math: Choice = AS_THEY_ARE
 
     @property
+    def rundir(self) -> str:
+        return f"{self.gathered.home}/runs/{self.run}"
+
+    @property
     def alone(self) -> bool:
         return len(self.nodes) == 1
 
     @property
     def omp(self) -> int | None:
-        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.request.spec.omp
+        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.gathered.spec.omp
 
     @property
     def counts(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.allreduce import SHIM, torch_version
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.overrides import requested_variables
-from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.request import Gathered
 from ipexctl.launch.threads import IPEX
 from ipexctl.node.common.plan import AS_THEY_ARE, FP32_MATH, Choice, Setting
 
@@ -21,13 +21,13 @@ OLDEST_TORCH: Final = (2, 3)
 """As in `node/run/rank_hooks.py`. Before, only IPEX has it."""
 
 
-def choose(request: LaunchRequest, nodes: Sequence[NodeLayout]) -> Choice:
-    if request.spec.fp32_math == "fp32":
+def choose(gathered: Gathered, nodes: Sequence[NodeLayout]) -> Choice:
+    if gathered.spec.fp32_math == "fp32":
         return AS_THEY_ARE
-    if requested_variables(request).get(SHIM) == "off":
+    if requested_variables(gathered).get(SHIM) == "off":
         return Choice("fp32", "hooks-off")
-    version = torch_version(request)
-    if version is not None and version < OLDEST_TORCH and IPEX not in request.found.env.packages:
+    version = torch_version(gathered)
+    if version is not None and version < OLDEST_TORCH and IPEX not in gathered.env.packages:
         return Choice("fp32", "torch-too-old")
     without = tuple(node.name for node in nodes if node.facts.cpu.tier != "amx")
     return Choice("bf16", "no-amx" if without else "asked", without)
@@ -39,7 +39,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    found, torch = context.fp32_math, context.request.found.env.packages.get("torch")
+    found, torch = context.fp32_math, context.gathered.env.packages.get("torch")
     if found.reason == "hooks-off":
         yield f"--fp32-math bf16 has no effect: {SHIM}=off keeps ipexctl's hooks out of the ranks; leave {SHIM} out"
     elif found.reason == "torch-too-old":

@@ -22,7 +22,7 @@ from ipexctl.text import join_words
 
 if TYPE_CHECKING:
     from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-    from ipexctl.launch.request import LaunchRequest
+    from ipexctl.launch.request import Gathered
 
 CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 OFFLINE: Final = "HF_HUB_OFFLINE"
@@ -65,82 +65,82 @@ NO_HUB: Final = Hub()
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    request = context.request
-    if _reads_home(request):
-        own, hub = frozenset(CACHES), request.found.hub
+    gathered = context.gathered
+    if _reads_home(gathered):
+        own, hub = frozenset(CACHES), gathered.hub
 
         def choose(node: NodeLayout) -> ChosenValue | None:
-            if _names(request, node.name, own):
+            if _names(gathered, node.name, own):
                 return None
             return hub.home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
 
         yield from context.per_node("HF_HOME", choose)
-        yield from context.per_node("HF_TOKEN_PATH", lambda node: choose(node) and _token(request, node.name))
-    if _decided(request) is not None:
+        yield from context.per_node("HF_TOKEN_PATH", lambda node: choose(node) and _token(gathered, node.name))
+    if _decided(gathered) is not None:
         return
-    reasons = _offline(request, [node.name for node in context.nodes])
+    reasons = _offline(gathered, [node.name for node in context.nodes])
     for name in OFFLINE_NAMES:
         yield from context.per_node(
             name,
-            lambda node, name=name: _offline_choice(request, node.name, name, reasons.get(node.name)),  # type: ignore[misc]
+            lambda node, name=name: _offline_choice(gathered, node.name, name, reasons.get(node.name)),  # type: ignore[misc]
         )
 
 
-def _token(request: LaunchRequest, host: str) -> ChosenValue | None:
-    variables = request.found.facts[host].environment.variables
+def _token(gathered: Gathered, host: str) -> ChosenValue | None:
+    variables = gathered.facts[host].environment.variables
     if "HF_TOKEN_PATH" in variables:
         return None
     cache = variables.get("XDG_CACHE_HOME") or "~/.cache"
     return f"{cache}/huggingface/token", "HF_HOME would move it: a token of `hf auth login` stays where it is"
 
 
-def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
+def _names(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
     """True if the command line, a login or the setup file sets one of these variables on the host."""
-    found = request.found.hub.hosts.get(host)
+    found = gathered.hub.hosts.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
-    exported = {export.name for export in request.spec.exports}
-    return is_set_up or not names.isdisjoint({*exported, *request.found.facts[host].environment.variables})
+    exported = {export.name for export in gathered.spec.exports}
+    return is_set_up or not names.isdisjoint({*exported, *gathered.facts[host].environment.variables})
 
 
-def _reads_home(request: LaunchRequest) -> bool:
+def _reads_home(gathered: Gathered) -> bool:
     """True if ranks read the home's cache on hosts where nothing else chooses a cache."""
-    if not any(facts.home is not None and facts.home.has_hub for facts in request.found.facts.values()):
+    if not any(facts.home is not None and facts.home.has_hub for facts in gathered.facts.values()):
         return False
-    named = frozenset(entry.repo for entry in request.found.hub.use.repos)
-    hosts = request.found.hub.hosts.values()
+    named = frozenset(entry.repo for entry in gathered.hub.use.repos)
+    hosts = gathered.hub.hosts.values()
     is_in_own = bool(named) and all(named <= found.in_own for found in hosts)
     return not (hosts and is_in_own and any(not named <= found.in_home for found in hosts))
 
 
-def _has(request: LaunchRequest, host: str) -> frozenset[HubRepo]:
+def _has(gathered: Gathered, host: str) -> frozenset[HubRepo]:
     """The named repositories in the cache that the host's ranks read."""
-    found = request.found.hub.hosts.get(host, HostHub())
-    return found.in_home if _is_home_read(request, host) else found.in_own
+    found = gathered.hub.hosts.get(host, HostHub())
+    return found.in_home if _is_home_read(gathered, host) else found.in_own
 
 
-def _is_home_read(request: LaunchRequest, host: str) -> bool:
-    return _reads_home(request) and not _names(request, host, frozenset(CACHES))
+def _is_home_read(gathered: Gathered, host: str) -> bool:
+    return _reads_home(gathered) and not _names(gathered, host, frozenset(CACHES))
 
 
-def _is_prepared(request: LaunchRequest, host: str, repo: HubRepo) -> bool:
-    found = request.found.hub.hosts.get(host)
-    return found is None or repo in (found.prepared_in_home if _is_home_read(request, host) else found.prepared_in_own)
+def _is_prepared(gathered: Gathered, host: str, repo: HubRepo) -> bool:
+    found = gathered.hub.hosts.get(host)
+    return found is None or repo in (found.prepared_in_home if _is_home_read(gathered, host) else found.prepared_in_own)
 
 
-def _offline(request: LaunchRequest, hosts: Sequence[str]) -> dict[str, str]:
-    if request.spec.offline_hub:
+def _offline(gathered: Gathered, hosts: Sequence[str]) -> dict[str, str]:
+    if gathered.spec.offline_hub:
         return dict.fromkeys(hosts, "--offline-hub")
-    problems = {host: found.problem for host in hosts if (found := request.found.hub.hosts.get(host)) and found.problem}
+    problems = {host: found.problem for host in hosts if (found := gathered.hub.hosts.get(host)) and found.problem}
     reasons = {host: f"it does not reach the hub: {problem}" for host, problem in problems.items()}
-    named = frozenset(entry.repo for entry in request.found.hub.use.repos)
-    if problems and named and all(named <= _has(request, host) for host in hosts):
+    named = frozenset(entry.repo for entry in gathered.hub.use.repos)
+    if problems and named and all(named <= _has(gathered, host) for host in hosts):
         reason = f"all hosts have what the script names, and {fold(problems)} cannot look for a newer revision"
         return {**dict.fromkeys(hosts, reason), **reasons}
     return reasons
 
 
-def _offline_choice(request: LaunchRequest, host: str, name: str, reason: str | None) -> ChosenValue | None:
-    if reason is None or _names(request, host, frozenset({name, OFFLINE})):
+def _offline_choice(gathered: Gathered, host: str, name: str, reason: str | None) -> ChosenValue | None:
+    if reason is None or _names(gathered, host, frozenset({name, OFFLINE})):
         return None
     return "1", reason if name == OFFLINE else _BROTHERS[name]
 
@@ -149,12 +149,12 @@ def _offline_choice(request: LaunchRequest, host: str, name: str, reason: str | 
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    request, hosts = context.request, [node.name for node in context.nodes]
-    yield from _lacking_notes(request, hosts)
-    yield from _loading_notes(request, hosts)
-    hub = request.found.hub
+    gathered, hosts = context.gathered, [node.name for node in context.nodes]
+    yield from _lacking_notes(gathered, hosts)
+    yield from _loading_notes(gathered, hosts)
+    hub = gathered.hub
     others = max((hub.hosts[host].others for host in hosts if host in hub.hosts), default=0)
-    if others and not hub.use.repos and _reads_home(request) and not hub.hosts[hosts[0]].has_own_cache:
+    if others and not hub.use.repos and _reads_home(gathered) and not hub.hosts[hosts[0]].has_own_cache:
         yield (
             f"HF_HOME is the cache of ipexctl push, which lacks {others} of the models and data in "
             "~/.cache/huggingface; to read that one: -x HF_HOME=~/.cache/huggingface"
@@ -163,52 +163,52 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 def refusal(context: LaunchContext) -> Refusal | None:
     """Refuse a run whose ranks would certainly fail: no host has what they need, and none can get it."""
-    request, hosts = context.request, [node.name for node in context.nodes]
-    cut_off = _cut_off(request, hosts)
+    gathered, hosts = context.gathered, [node.name for node in context.nodes]
+    cut_off = _cut_off(gathered, hosts)
     lost = [
         entry
-        for entry, lacking in _lacking(request, hosts)
+        for entry, lacking in _lacking(gathered, hosts)
         if entry.is_certain and len(lacking) == len(hosts) == len(cut_off)
     ]
     if not lost:
         return None
     it = "it" if len(lost) == 1 else "them"
     push = push_line(entry.repo for entry in lost)
-    if request.spec.offline_hub or _decided(request):
-        option = "--offline-hub" if request.spec.offline_hub else f"{OFFLINE}=1"
+    if gathered.spec.offline_hub or _decided(gathered):
+        option = "--offline-hub" if gathered.spec.offline_hub else f"{OFFLINE}=1"
         return Refusal(
             f"{_named(lost)}: no host has {it}, and {option} keeps the ranks from the hub", push, tuple(hosts)
         )
-    problem = request.found.hub.hosts[hosts[0]].problem
+    problem = gathered.hub.hosts[hosts[0]].problem
     reason = f"{_named(lost)}: no host has {it}, and none reaches the hub ({problem})"
     return Refusal(reason, f"{push}; to start anyway: -x {OFFLINE}=0", tuple(hosts))
 
 
-def _decided(request: LaunchRequest) -> bool | None:
+def _decided(gathered: Gathered) -> bool | None:
     """True if a variable on the command line keeps the ranks from the hub; None if there is no such variable."""
-    values = [export.value for export in request.spec.exports if export.name == OFFLINE]
+    values = [export.value for export in gathered.spec.exports if export.name == OFFLINE]
     return values[-1].strip().upper() in _TRUE if values else None
 
 
-def _lacking(request: LaunchRequest, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:
-    if not all(host in request.found.hub.hosts for host in hosts):
+def _lacking(gathered: Gathered, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:
+    if not all(host in gathered.hub.hosts for host in hosts):
         return []
-    has = {host: _has(request, host) for host in hosts}
-    found = [(entry, [host for host in hosts if entry.repo not in has[host]]) for entry in request.found.hub.use.repos]
+    has = {host: _has(gathered, host) for host in hosts}
+    found = [(entry, [host for host in hosts if entry.repo not in has[host]]) for entry in gathered.hub.use.repos]
     return [(entry, lacking) for entry, lacking in found if lacking]
 
 
-def _cut_off(request: LaunchRequest, hosts: Sequence[str]) -> list[str]:
+def _cut_off(gathered: Gathered, hosts: Sequence[str]) -> list[str]:
     """Hosts that are set offline, unless the user decides that."""
-    decided = _decided(request)
+    decided = _decided(gathered)
     if decided is not None:
         return list(hosts) if decided else []
-    return list(_offline(request, hosts))
+    return list(_offline(gathered, hosts))
 
 
-def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
-    lacking = _lacking(request, hosts)
-    cut_off = frozenset(_cut_off(request, hosts))
+def _lacking_notes(gathered: Gathered, hosts: Sequence[str]) -> Iterator[str]:
+    lacking = _lacking(gathered, hosts)
+    cut_off = frozenset(_cut_off(gathered, hosts))
     for on_hosts in dict.fromkeys(tuple(names) for _, names in lacking):
         entries = [entry for entry, names in lacking if tuple(names) == on_hosts]
         where = "no host has" if len(on_hosts) == len(hosts) else f"{fold(on_hosts)} {_verb(on_hosts)}"
@@ -223,11 +223,11 @@ def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str
         yield f"{where} {_named(entries)}; {then}; to bring it once to all: {push}"
 
 
-def _loading_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
+def _loading_notes(gathered: Gathered, hosts: Sequence[str]) -> Iterator[str]:
     """Notes on datasets in the cache that the script's call can't load."""
-    cut_off = _cut_off(request, hosts)
-    for entry in request.found.hub.use.repos:
-        failing = [host for host in cut_off if entry.is_loaded and not _is_prepared(request, host, entry.repo)]
+    cut_off = _cut_off(gathered, hosts)
+    for entry in gathered.hub.use.repos:
+        failing = [host for host in cut_off if entry.is_loaded and not _is_prepared(gathered, host, entry.repo)]
         if failing:
             yield (
                 f'load_dataset("{entry.repo.repo_id}") ({entry.place}) fails on {fold(failing)} without the hub, also '

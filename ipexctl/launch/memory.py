@@ -33,7 +33,7 @@ class EarlierMemory:
 
 def refusal(context: LaunchContext) -> Refusal | None:
     """Why the ranks can't fit, for the first host where they can't."""
-    earlier, spec = context.request.found.earlier_memory, context.request.spec
+    earlier, spec = context.gathered.earlier_memory, context.gathered.spec
     for node in context.nodes:
         free = _free(node.facts.memory)
         if free is None or node.count == 1 or spec.oversubscribe:
@@ -55,7 +55,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 def notes(context: LaunchContext) -> Iterator[str]:
     """One line for all hosts with the same problem."""
-    earlier, hosts = context.request.found.earlier_memory, defaultdict[str, list[str]](list)
+    earlier, hosts = context.gathered.earlier_memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
         free = _free(node.facts.memory)
         if free is None:

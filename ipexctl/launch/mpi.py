@@ -15,7 +15,7 @@ from typing import Final, Literal
 from ipexctl.errors import Refusal
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.request import LaunchRequest, MpiImport
+from ipexctl.launch.request import Gathered, MpiImport
 from ipexctl.node.common.plan import Backend
 from ipexctl.starters import DIRECT, LaunchFlavor, RankStarter, rank_starter_of
 
@@ -51,59 +51,60 @@ def started_by(flavor: str) -> str:
     return f"started by {title_of(flavor)}" if starter is None else starter.started
 
 
-def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
+def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
     """Choose the launcher. `counts`: host → number of ranks.
 
     `auto` takes an mpirun, unless there is a single rank or the starter needs none. If no mpirun works, and neither
     --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks directly.
     """
-    wanted, node0 = request.spec.launcher, request.node0.name
+    wanted, node0 = gathered.spec.launcher, gathered.hosts[0].name
     is_single = DIRECT.is_single(counts, node0)
-    needing = None if is_single else request.mpi_import
+    needing = None if is_single else gathered.spec.project.mpi_import
     if wanted == "mpirun":
-        return _find_mpirun(request, counts)
+        return _find_mpirun(gathered, counts)
     # On node0 alone, no other host is needed.
-    candidate = DIRECT if list(counts) == [node0] else request.found.starter.ranks
+    candidate = DIRECT if list(counts) == [node0] else gathered.starter.ranks
     starter = candidate if candidate.may_start(counts, node0, backend) else None
     if wanted == "direct":
-        return _direct(request, starter, counts, backend, needing)
-    if starter is None or request.spec.mpi != "auto":
-        return _find_mpirun(request, counts)
+        return _direct(gathered, starter, counts, backend, needing)
+    if starter is None or gathered.spec.mpi != "auto":
+        return _find_mpirun(gathered, counts)
     if is_single or (starter.is_preferred and needing is None):
-        return _started_by(starter, request, counts, starter.why)
-    found = _find_mpirun(request, counts)
-    reason = found.reason if isinstance(found, Refusal) else request.found.node0.no_logins
+        return _started_by(starter, gathered, counts, starter.why)
+    found = _find_mpirun(gathered, counts)
+    reason = found.reason if isinstance(found, Refusal) else gathered.node0.no_logins
     if reason and needing is not None and needing.is_certain:
         fix, hosts = (found.fix, found.hosts) if isinstance(found, Refusal) else ("ipexctl trust", ())
         return Refusal(f"{_needs_mpirun(needing)}, and {reason}", fix, hosts, 2)
-    return _started_by(starter, request, counts, reason) if reason else found
+    return _started_by(starter, gathered, counts, reason) if reason else found
 
 
 def _needs_mpirun(needing: MpiImport) -> str:
     return f"the script imports {needing.module} ({needing.place}): it takes rank numbers from mpirun"
 
 
-def lone_ranks_note(request: LaunchRequest, launcher: Launcher, world_size: int) -> str:
+def lone_ranks_note(gathered: Gathered, launcher: Launcher, world_size: int) -> str:
     """Note that each rank may take itself for the only one; empty if mpirun starts them, or no module needs mpirun."""
-    if request.mpi_import is None or launcher.mode == "mpirun" or world_size == 1:
+    needing = gathered.spec.project.mpi_import
+    if needing is None or launcher.mode == "mpirun" or world_size == 1:
         return ""
-    return f"{_needs_mpirun(request.mpi_import)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
+    return f"{_needs_mpirun(needing)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
 
 
-def _started_by(starter: RankStarter, request: LaunchRequest, counts: Mapping[str, int], why: str) -> Launcher:
-    program = next(iter(starter.words(counts, "", is_crowded=False)), request.found.env.python)
+def _started_by(starter: RankStarter, gathered: Gathered, counts: Mapping[str, int], why: str) -> Launcher:
+    program = next(iter(starter.words(counts, "", is_crowded=False)), gathered.env.python)
     return Launcher(starter.flavor, program, True, why)
 
 
 def _direct(
-    request: LaunchRequest,
+    gathered: Gathered,
     starter: RankStarter | None,
     counts: Mapping[str, int],
     backend: Backend,
     needing: MpiImport | None,
 ) -> Launcher | Refusal:
-    if request.spec.mpi != "auto":
-        reason = f"--launcher direct starts ranks without an MPI, and --mpi {request.spec.mpi} names one"
+    if gathered.spec.mpi != "auto":
+        reason = f"--launcher direct starts ranks without an MPI, and --mpi {gathered.spec.mpi} names one"
         return Refusal(reason, "leave one of them out")
     if starter is None:
         return Refusal(
@@ -112,44 +113,44 @@ def _direct(
         )
     if needing is not None and needing.is_certain:
         return Refusal(f"--launcher direct: {_needs_mpirun(needing)}", "--launcher mpirun", exit_code=2)
-    return _started_by(starter, request, counts, "--launcher asks for it")
+    return _started_by(starter, gathered, counts, "--launcher asks for it")
 
 
-def _find_mpirun(request: LaunchRequest, counts: Mapping[str, int]) -> Launcher | Refusal:
+def _find_mpirun(gathered: Gathered, counts: Mapping[str, int]) -> Launcher | Refusal:
     """Find an mpirun that has the same path on all hosts."""
-    choice, names = request.spec.mpi, list(counts)
+    choice, names = gathered.spec.mpi, list(counts)
     if "/" in choice:
-        return _named(request, choice)
-    for launcher in (*_of_env(request), *_of_hosts(request, names)):
+        return _named(gathered, choice)
+    for launcher in (*_of_env(gathered), *_of_hosts(gathered, names)):
         if choice in ("auto", launcher.flavor):
             return launcher
-    if choice in request.found.env.packages:
+    if choice in gathered.env.packages:
         return Refusal(
             f"the environment has {choice} and another MPI, and such wheels overwrite each other's mpirun",
             f"use {choice} from an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
     wanted = next((name for flavor, name in NAMES.items() if flavor == choice), "mpirun")
-    mpis = {name: request.found.facts[name].software.mpis for name in names}
+    mpis = {name: gathered.facts[name].software.mpis for name in names}
     present = sorted({mpi.flavor for mpi in mpis[names[0]] if mpi.flavor in NAMES})
     without = [name for name in names if not any(mpi.flavor == choice for mpi in mpis[name])]
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
     place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
     fix = "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts"
-    installed = _of_installed(request, names) if choice in ("auto", "intel") else None
+    installed = _of_installed(gathered, names) if choice in ("auto", "intel") else None
     if installed is not None:
         fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"
     return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
 
 
-def _of_installed(request: LaunchRequest, names: Sequence[str]) -> Env | None:
+def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
     """An environment with Intel MPI that ipexctl installed, with the same path on all these hosts."""
-    first, *others = ({env.path: env for env in request.found.facts[name].software.envs if env.mpi} for name in names)
+    first, *others = ({env.path: env for env in gathered.facts[name].software.envs if env.mpi} for name in names)
     return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 
 
-def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
-    env = request.found.env
+def _of_env(gathered: Gathered) -> Iterator[Launcher]:
+    env = gathered.env
     why = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
         why = f"the environment {env.name} will have it"
@@ -165,30 +166,30 @@ def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
         yield Launcher("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["mpich"])
 
 
-def _of_hosts(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launcher]:
+def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[Launcher]:
     first, *others = names
     for flavor in NAMES:
-        for mpi in request.found.facts[first].software.mpis:
+        for mpi in gathered.facts[first].software.mpis:
             if mpi.flavor == flavor and all(
                 any(
                     _directory(mpi) == _directory(other) and other.flavor == flavor
-                    for other in request.found.facts[name].software.mpis
+                    for other in gathered.facts[name].software.mpis
                 )
                 for name in others
             ):
                 yield Launcher(flavor, _program(flavor, mpi.path), False, "it is installed on the hosts", mpi.version)
 
 
-def _named(request: LaunchRequest, path: str) -> Launcher | Refusal:
-    mpis = request.found.facts[request.node0.name].software.mpis
-    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or request.found.mpi
+def _named(gathered: Gathered, path: str) -> Launcher | Refusal:
+    mpis = gathered.facts[gathered.hosts[0].name].software.mpis
+    known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or gathered.mpi
     if known is None:
         known = next((mpi for mpi in mpis if str(PurePosixPath(path).parent) == _directory(mpi)), None)
     if known is None or known.flavor not in NAMES:
         return Refusal(
-            f"--mpi {path} is not Intel MPI, Open MPI or MPICH, or does not run on {request.node0.name}",
+            f"--mpi {path} is not Intel MPI, Open MPI or MPICH, or does not run on {gathered.hosts[0].name}",
             f"the path of an mpirun that prints its version: {path} --version",
-            (request.node0.name,),
+            (gathered.hosts[0].name,),
         )
     flavor = known.flavor
     return Launcher(flavor, _program(flavor, known.path), False, "set by --mpi", known.version)

@@ -28,8 +28,8 @@ exec {command} "$@"
 
 
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
-    request = context.request
-    rank = (request.found.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
+    gathered = context.gathered
+    rank = (gathered.env.python, "-IS", f"{context.rundir}/agent.zip", "run.rank", f"{context.rundir}/job.json")
     starter = rank_starter_of(launcher.flavor)
     if starter is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)
@@ -74,7 +74,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
-    if context.request.found.starter.remote_shell:
+    if context.gathered.starter.remote_shell:
         # The batch system's own plm, and hydra's, number the nodes as the batch system does: ranks would start on the
         # wrong nodes if the plan has another order, or only some nodes of the job.
         parameters |= {f"{plm}_agent": _ssh(context)}
@@ -129,12 +129,12 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
 
 
 def files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[LaunchFile, ...]:
-    starter, shell = rank_starter_of(context.flavor), context.request.found.starter.remote_shell
-    reaches_others = context.request.spec.has_pool and not context.alone
+    starter, shell = rank_starter_of(context.flavor), context.gathered.starter.remote_shell
+    reaches_others = context.gathered.spec.has_pool and not context.alone
     text = hostfile_text(context.flavor, hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
     if starter is not None:
-        if starter.has_starters and context.request.found.ssh_config and not context.request.found.node0.no_logins:
+        if starter.has_starters and context.gathered.ssh_config and not context.gathered.node0.no_logins:
             shell, reaches_others = _ssh_script(context), not context.alone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
     if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
@@ -150,13 +150,13 @@ def _ssh_script(context: LaunchContext) -> str:
 
 def _ssh_argv(context: LaunchContext) -> tuple[str, ...]:
     ssh = context.nodes[0].facts.environment.tools.get("ssh", "ssh")
-    config = context.request.found.ssh_config
+    config = context.gathered.ssh_config
     return (ssh, "-F", config) if config else (ssh, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
 def _hostfile(context: LaunchContext) -> str:
-    return f"{context.request.rundir}/hostfile"
+    return f"{context.rundir}/hostfile"
 
 
 def _ssh(context: LaunchContext) -> str:
-    return f"{context.request.rundir}/ssh.sh"
+    return f"{context.rundir}/ssh.sh"

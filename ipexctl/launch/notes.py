@@ -31,7 +31,7 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
         choices.append(text)
     if (text := allreduce.wire_text(context)) is not None:
         choices.append(text)
-    torch = context.request.found.env.packages.get("torch")
+    torch = context.gathered.env.packages.get("torch")
     if torch and context.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
         choices.append(
             f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until torch "
@@ -47,14 +47,14 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
 
 
 def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
-    request = context.request
-    no_workers = has_no_workers(request)
-    stated = stated_note(request, context.backend, world_size=context.world_size, no_workers=no_workers)
-    lone = lone_ranks_note(request, launcher, context.world_size)
+    gathered = context.gathered
+    no_workers = has_no_workers(gathered)
+    stated = stated_note(gathered, context.backend, world_size=context.world_size, no_workers=no_workers)
+    lone = lone_ranks_note(gathered, launcher, context.world_size)
     notes = [*filter(None, (stated, lone)), *distribution.notes]
     if not launcher.of_env:
         notes.append(f"{started_by(launcher.flavor)} ({launcher.path}): {launcher.why}")
-    if context.backend == "mpi" and not context.backend_reason and context.request.found.env.mpi_backend is None:
+    if context.backend == "mpi" and not context.backend_reason and context.gathered.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
@@ -89,7 +89,7 @@ def _straddling(context: LaunchContext) -> Iterator[str]:
     """Notes on ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
-        if node.binding.crowded or context.request.spec.bind not in ("auto", "cores"):
+        if node.binding.crowded or context.gathered.spec.bind not in ("auto", "cores"):
             continue
         place = {core.cpu: (core.socket, core.node) for core in node.cores.cores}
         areas = [{place[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in place} for slot in node.binding.slots]
@@ -114,7 +114,7 @@ def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> b
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
     """One line for all hosts with the same problem."""
-    bind, omp = context.request.spec.bind, context.omp
+    bind, omp = context.gathered.spec.bind, context.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         cores, binding = node.cores, node.binding

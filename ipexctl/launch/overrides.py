@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ipexctl.errors import Refusal
-from ipexctl.launch.request import LaunchRequest
-from ipexctl.launch.stated_backend import no_ccl_in_packages
+from ipexctl.launch.request import Gathered
+from ipexctl.launch.stated_backend import no_ccl_in_packages, stated_by
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, Backend, Setting
 from ipexctl.option_declaration import declared
@@ -84,14 +84,14 @@ def check_limits(options: Any) -> Refusal | None:
     return None
 
 
-def check_addresses(request: LaunchRequest) -> Refusal | None:
+def check_addresses(gathered: Gathered) -> Refusal | None:
     """Refuse a machine that is named twice: with `internal=` or --iface, two hosts may have the same address."""
     owners: dict[str, str] = {}
-    for host in request.hosts if len(request.hosts) > 1 else ():
-        other = owners.setdefault(request.found.addresses[host.name], host.name)
+    for host in gathered.first_hosts if len(gathered.first_hosts) > 1 else ():
+        other = owners.setdefault(gathered.addresses[host.name], host.name)
         if other != host.name:
             return Refusal(
-                f"{other} and {host.name} are one machine: both have the address {request.found.addresses[host.name]}",
+                f"{other} and {host.name} are one machine: both have the address {gathered.addresses[host.name]}",
                 f"name it once, with as many slots as it may have ranks: {other}:2",
                 (other, host.name),
             )
@@ -99,15 +99,15 @@ def check_addresses(request: LaunchRequest) -> Refusal | None:
 
 
 def choose_backend(
-    request: LaunchRequest, hosts: int, world_size: int, cores_per_rank: int
+    gathered: Gathered, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
     """The backend and, under `auto`, the reason. `hosts`: number of hosts with ranks; `cores_per_rank`: the fewest of
     any rank."""
-    choice, env, stated = request.spec.backend, request.found.env, request.stated
-    no_workers = has_no_workers(request)
+    choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)
+    no_workers = has_no_workers(gathered)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
-        return "none", request.spec.sources.get("backend", "")
+        return "none", gathered.spec.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
         return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
@@ -115,7 +115,7 @@ def choose_backend(
     if choice == "auto" and env.ccl:
         if stated is not None and stated.backend == "gloo":
             return "gloo", f"{stated.source} asks for it"
-        if reason := no_ccl_in_packages(request)[0]:
+        if reason := no_ccl_in_packages(gathered)[0]:
             return "gloo", reason
         if stated is not None and stated.backend == "ccl" and world_size > 1:
             return "ccl", f"{stated.source} asks for it, and the environment has oneCCL bindings"
@@ -134,17 +134,27 @@ def choose_backend(
     return choice, ""
 
 
-def has_no_workers(request: LaunchRequest) -> bool:
+def has_no_workers(gathered: Gathered) -> bool:
     """True if the user sets CCL_WORKER_COUNT to 0. accelerate then takes gloo, and oneCCL refuses the value."""
-    return requested_variables(request).get("CCL_WORKER_COUNT") == "0"
+    return requested_variables(gathered).get("CCL_WORKER_COUNT") == "0"
 
 
-def requested_variables(request: LaunchRequest) -> dict[str, str]:
+def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
+    """Of an accelerate config, for the environment's version of accelerate. Exports override them."""
+    config = gathered.spec.accelerate
+    if config is None:
+        return ()
+    from ipexctl.launch.accelerate_env import variables_of  # slow to import, and seldom needed
+
+    keeps_workers = gathered.spec.ccl_workers is not None
+    variables = variables_of(config, gathered.env.packages)
+    return tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
+
+
+def requested_variables(gathered: Gathered) -> dict[str, str]:
     """Variables that the user sets for all ranks: accelerate's config, overridden by exports."""
-    values = {
-        setting.name: setting.value for setting in request.given if setting.value is not None and setting.host is None
-    }
-    return {**values, **{export.name: export.value for export in request.spec.exports}}
+    values = {setting.name: setting.value for setting in given_settings(gathered) if setting.value is not None}
+    return {**values, **{export.name: export.value for export in gathered.spec.exports}}
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
@@ -152,15 +162,17 @@ def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16 else None
 
 
-def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
+def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
     """oneCCL's workers per rank; 0 if the user, or a login on every host, turns them off."""
-    if backend != "ccl" or world_size == 1 or request.spec.ccl_workers == 0:
+    if backend != "ccl" or world_size == 1 or gathered.spec.ccl_workers == 0:
         return 0
-    logins = {request.found.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in request.hosts}
+    logins = {
+        gathered.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in gathered.first_hosts
+    }
     of_logins = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0
-    return requested_number(wanted, "CCL_WORKER_COUNT") or request.spec.ccl_workers or CCL_WORKERS
+    return requested_number(wanted, "CCL_WORKER_COUNT") or gathered.spec.ccl_workers or CCL_WORKERS
 
 
 def is_bound_by_mpi(spec: RunSpec, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:

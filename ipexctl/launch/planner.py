@@ -23,44 +23,46 @@ from ipexctl.launch.overrides import (
     apply_overrides,
     check_addresses,
     choose_backend,
+    given_settings,
     is_bound_by_mpi,
     requested_number,
     requested_variables,
     worker_count,
 )
 from ipexctl.launch.rank_distribution import ranks_on
-from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import cores_of, dtype
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
 from ipexctl.spec import asked_of
 from ipexctl.starters import rank_starter_of
 
 
-def plan_launch(request: LaunchRequest) -> Plan | Refusal:
-    if (refusal := check_addresses(request)) is not None:
+def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
+    if (refusal := check_addresses(gathered)) is not None:
         return refusal
-    spec = request.spec
-    distribution = ranks_on(request.hosts, request.found.facts, spec)
+    spec = gathered.spec
+    distribution = ranks_on(gathered.first_hosts, gathered.facts, spec)
     if isinstance(distribution, Refusal):
         return distribution
-    counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
+    counts = {host.name: count for host, count in zip(gathered.first_hosts, distribution.counts, strict=True) if count}
     world_size = sum(counts.values())
-    cores_per_rank = min(cores_of(request.found.facts[name].cpu).count // count for name, count in counts.items())
-    choice = choose_backend(request, len(counts), world_size, cores_per_rank)
+    cores_per_rank = min(cores_of(gathered.facts[name].cpu).count // count for name, count in counts.items())
+    choice = choose_backend(gathered, len(counts), world_size, cores_per_rank)
     if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
-    launcher = find_launcher(request, counts, backend)
+    launcher = find_launcher(gathered, counts, backend)
     if isinstance(launcher, Refusal):
         return launcher
-    wanted = requested_variables(request)
-    workers = worker_count(request, wanted, backend, world_size)
+    wanted = requested_variables(gathered)
+    workers = worker_count(gathered, wanted, backend, world_size)
     by_mpi = is_bound_by_mpi(spec, wanted, launcher.flavor)
-    nodes = _nodes(request, counts, workers, wanted, bound_by_mpi=by_mpi)
-    adding = allreduce.choose_allreduce(request, nodes, backend)
-    wire = allreduce.choose_wire(request, nodes, backend, adding)
+    nodes = _nodes(gathered, counts, workers, wanted, bound_by_mpi=by_mpi)
+    adding = allreduce.choose_allreduce(gathered, nodes, backend)
+    wire = allreduce.choose_wire(gathered, nodes, backend, adding)
     context = LaunchContext(
-        request,
+        gathered,
+        run,
         nodes,
         backend,
         backend_reason,
@@ -70,7 +72,7 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
         by_mpi,
         adding,
         wire,
-        fp32_math.choose(request, nodes),
+        fp32_math.choose(gathered, nodes),
     )
     if (refusal := _check_names(context) or memory.refusal(context) or hub.refusal(context)) is not None:
         return refusal
@@ -78,9 +80,9 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
     own_address = "127.0.0.1" if context.alone else nodes[0].address
     starter = rank_starter_of(launcher.flavor)
     return Plan(
-        id=request.run,
-        home=request.found.home,
-        node0=request.node0.name,
+        id=run,
+        home=gathered.home,
+        node0=gathered.hosts[0].name,
         asked=asked_of(spec),
         flavor=launcher.flavor,
         launcher=LauncherChoice(launcher.mode, launcher.why, launcher.path),
@@ -93,29 +95,29 @@ def plan_launch(request: LaunchRequest) -> Plan | Refusal:
         backend=backend,
         backend_reason=backend_reason,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
-        python=request.found.env.python,
-        env=request.found.env.name,
-        stack=request.found.env.stacks[0] if len(request.found.env.stacks) == 1 else None,
-        candidates=request.found.env.stacks,
-        command=_command(request),
-        cwd=request.found.home,
+        python=gathered.env.python,
+        env=gathered.env.name,
+        stack=gathered.env.stacks[0] if len(gathered.env.stacks) == 1 else None,
+        candidates=gathered.env.stacks,
+        command=_command(gathered),
+        cwd=gathered.home,
         files=mpi_commands.files(context, hosts),
         has_starters=starter is not None and starter.has_starters,
-        stores=find_leaders(request.found.facts, lambda name: request.found.facts[name].store_of(name)),
-        setup=request.found.setup,
-        job=request.found.job,
-        python_version=request.found.env.version,
-        local_rank=_local_rank_option(spec.local_rank, request.found.env.packages.get("torch", "")),
+        stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
+        setup=gathered.setup,
+        job=gathered.job,
+        python_version=gathered.env.version,
+        local_rank=_local_rank_option(spec.local_rank, gathered.env.packages.get("torch", "")),
         first_world_size=spec.first_world_size or world_size,
         ends_at_logout=tuple(
-            name for name, facts in request.found.facts.items() if facts.logind and facts.logind.kill_user_processes
+            name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
         ),
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
         allreduce=context.allreduce,
         wire=context.wire,
         fp32_math=context.fp32_math,
-        other_runs=_other_runs(request, hosts),
+        other_runs=_other_runs(context, hosts),
     )
 
 
@@ -125,7 +127,7 @@ def _local_rank_option(option: str, torch: str) -> str:
     return "--local_rank" if option and is_old else option
 
 
-def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
+def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
     """Other runs on the hosts with ranks, and on node0."""
     planned = {
         host.name: CpuList.of(core for rank in host.ranks for core in (*rank.cores, *rank.ccl_cores))
@@ -133,28 +135,29 @@ def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[Ot
         else None
         for host in hosts
     }
-    looks = {name: request.found.facts[name].activity.live for name in (request.node0.name, *planned)}
-    return find_other_runs(looks, request.run, planned)
+    gathered = context.gathered
+    looks = {name: gathered.facts[name].activity.live for name in (gathered.hosts[0].name, *planned)}
+    return find_other_runs(looks, context.run, planned)
 
 
 def _nodes(
-    request: LaunchRequest, counts: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
+    gathered: Gathered, counts: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
 ) -> tuple[NodeLayout, ...]:
     nodes: list[NodeLayout] = []
     first = 0
-    spec = request.spec
+    spec = gathered.spec
     mode = "none" if bound_by_mpi else spec.bind
     # Workers that the user asks for get their cores, even if that leaves fewer than threads.
     keeps_workers = spec.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
     omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or spec.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
-    for host in request.hosts:
+    for host in gathered.first_hosts:
         if host.name not in counts:
             continue
-        facts = request.found.facts[host.name]
-        address = "127.0.0.1" if len(counts) == 1 else request.found.addresses[host.name]
-        ssh_name = request.found.ssh_names.get(host.name, host.name)
-        if (len(counts) == 1 or host is request.node0) and ":" not in address:
+        facts = gathered.facts[host.name]
+        address = "127.0.0.1" if len(counts) == 1 else gathered.addresses[host.name]
+        ssh_name = gathered.ssh_names.get(host.name, host.name)
+        if (len(counts) == 1 or host is gathered.hosts[0]) and ":" not in address:
             ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         binding = bind(cores, counts[host.name], workers, mode, omp=omp, bind_workers=bind_workers)
@@ -168,8 +171,8 @@ def _nodes(
 def _check_names(context: LaunchContext) -> Refusal | None:
     """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
     if context.flavor == "openmpi":
-        request = context.request
-        config = request.rundir if request.found.starter.remote_shell else request.found.ssh_config or ""
+        gathered = context.gathered
+        config = context.rundir if gathered.starter.remote_shell else gathered.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return Refusal(
@@ -189,8 +192,8 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
     modules = (python_env, threads, comm_env, allreduce, fp32_math, hub)
     planned = [setting for module in modules for setting in module.settings(context)]
-    request = context.request
-    settings = apply_overrides(planned, request.given, request.spec.exports)
+    gathered = context.gathered
+    settings = apply_overrides(planned, given_settings(gathered), gathered.spec.exports)
     chosen = frozenset(setting.name for setting in settings)
     return (*settings, *python_env.strays(context, chosen))
 
@@ -206,8 +209,8 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
     return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, tier, cores)
 
 
-def _command(request: LaunchRequest) -> tuple[str, ...]:
-    if request.spec.kind == "command":
-        return request.command
-    module = ("-m",) if request.spec.kind == "module" else ()
-    return (request.found.env.python, *module, *request.command)
+def _command(gathered: Gathered) -> tuple[str, ...]:
+    if gathered.spec.kind == "command":
+        return gathered.spec.project.command
+    module = ("-m",) if gathered.spec.kind == "module" else ()
+    return (gathered.env.python, *module, *gathered.spec.project.command)

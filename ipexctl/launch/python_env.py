@@ -57,7 +57,7 @@ def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
             yield from _removed(context, name, "not on every host alike, and ranks must not differ in it")
         elif name.startswith(_THREADS):
             yield from _removed(context, name, "not chosen for this run")
-        elif name in _PYTHON and context.request.found.env.name:
+        elif name in _PYTHON and context.gathered.env.name:
             why = "modules there would hide those of the environment; -x with the name keeps it"
             yield from _removed(context, name, why)
 
@@ -72,12 +72,12 @@ def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
     """Settings of the user and the site that mpirun needs too, such as its port range."""
-    exported = {export.name for export in context.request.spec.exports}
+    exported = {export.name for export in context.gathered.spec.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
     if context.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
         yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
-    for export in context.request.spec.exports:
+    for export in context.gathered.spec.exports:
         if export.name.startswith(_LAUNCHER_PREFIXES) and not export.secret:
             yield Setting(export.name, export.value, f"set by {export.source}")
 
@@ -99,8 +99,8 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
             yield Setting("ROLE_RANK", str(rank), "the same as RANK", node.name, rank)
             for name in ("GROUP_RANK", "NODE_RANK"):
                 yield Setting(name, str(number), "the number of its host", node.name, rank)
-    run = context.request.run
-    restarts = context.request.spec.max_restarts
+    run = context.run
+    restarts = context.gathered.spec.max_restarts
     yield Setting("TORCHELASTIC_RUN_ID", run, "tells Lightning and torch that all ranks are started")
     yield Setting("TORCHELASTIC_MAX_RESTARTS", str(restarts), "--max-restarts")
     yield Setting("TORCHELASTIC_RESTART_COUNT", "0", "the number of the attempt")
@@ -110,7 +110,7 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _environment(context: LaunchContext) -> Iterator[Setting]:
-    env = context.request.found.env
+    env = context.gathered.env
     place = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
         if name == "CCL_OFI_LIBRARY_PATH" and over_mpi(context):

@@ -1,7 +1,4 @@
-"""The input of a plan: the spec of the run, and what was gathered from the hosts. Values only.
-
-`run/start/pipeline.py: make_plan` makes a `LaunchRequest`.
-"""
+"""The input of a plan: the spec of the run, and what was gathered from the hosts. Values only."""
 
 from __future__ import annotations
 
@@ -13,9 +10,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi
 from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import NO_HUB, Hub
-from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.node.common.plan import Setting
 from ipexctl.spec import RunSpec
 from ipexctl.starters import OVER_SSH, Starter
 
@@ -75,10 +70,9 @@ class Node0Files:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The hosts of a run as they are now (`run/start/context.py: gather`)."""
+    """The hosts of a run as they are now (`run/start/context.py: gather`), for its spec."""
 
-    hosts: tuple[Host, ...]
-    """In the order of the hostfile; the first is node0."""
+    spec: RunSpec
     facts: Mapping[str, Facts] = field(hash=False)
     addresses: Mapping[str, str] = field(hash=False)
     """Host → its address for the others; empty for a single host."""
@@ -104,6 +98,15 @@ class Gathered:
     earlier_memory: EarlierMemory | None = None
 
     @property
+    def hosts(self) -> tuple[Host, ...]:
+        """In the order of the hostfile; the first is node0."""
+        return self.spec.hosts
+
+    @property
+    def first_hosts(self) -> tuple[Host, ...]:
+        return first_hosts(self.spec.hosts, self.spec)
+
+    @property
     def probe_python(self) -> str:
         """A Python for checks on the hosts; empty if the environment is not installed and the hosts share none."""
         return self.env.python if self.env.is_installed else common_python(self.facts)
@@ -118,29 +121,3 @@ def common_python(facts: Mapping[str, Facts]) -> str:
 def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
     """The hosts of the first attempt; the others wait as spares."""
     return tuple(hosts[: len(hosts) - spec.spares])
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
-    spec: RunSpec
-    found: Gathered
-    run: str
-    command: tuple[str, ...]
-    """What each rank executes: the script, relative to its directory, the module or the command, and its arguments."""
-    given: tuple[Setting, ...] = ()
-    """Settings of a configuration file (accelerate's): they override planned ones, and exports override them."""
-    stated: StatedBackend | None = None
-    uses_accelerate: bool = False
-    mpi_import: MpiImport | None = None
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        return first_hosts(self.found.hosts, self.spec)
-
-    @property
-    def node0(self) -> Host:
-        return self.found.hosts[0]
-
-    @property
-    def rundir(self) -> str:
-        return f"{self.found.home}/runs/{self.run}"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
 from ipexctl.node.common.plan import Backend
-from ipexctl.spec import AccelerateConfig
+from ipexctl.spec import AccelerateConfig, RunSpec
 
 if TYPE_CHECKING:
-    from ipexctl.launch.request import LaunchRequest
+    from ipexctl.launch.request import Gathered
 
 OPTIONS: Final = ("--ddp_backend", "--ddp-backend", "--xpu_backend", "--xpu-backend")
 """The Trainer's argument: both spellings, and its name in transformers 4.11 to 4.28."""
@@ -37,6 +37,10 @@ class StatedBackend:
     """True for an argument of the Trainer. Newer versions of transformers refuse it."""
 
 
+def stated_by(spec: RunSpec) -> StatedBackend | None:
+    return stated_backend(spec.argv[1:], spec.accelerate)
+
+
 def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> StatedBackend | None:
     """The script's argument wins over accelerate's file, because the Trainer passes it on to accelerate."""
     for at, word in enumerate(argv):
@@ -52,15 +56,16 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
     return None
 
 
-def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
+def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
     """Why ranks can't use oneCCL although the environment has its bindings, and the versions that can; or empty."""
-    packages = request.found.env.packages
-    if not request.uses_accelerate:
+    packages = gathered.env.packages
+    stated, script = stated_by(gathered.spec), gathered.spec.project.script
+    of_trainer = stated is not None and stated.of_trainer
+    if not (of_trainer or gathered.spec.accelerate is not None or (script is not None and script.uses_accelerate)):
         return "", ""
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use accelerate
 
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    of_trainer = request.stated is not None and request.stated.of_trainer
     older = f"ipexctl install --with accelerate=={LAST_ACCELERATE}"
     if of_trainer and transformers and not before(transformers, WITHOUT_DDP_CCL):
         reason = f"transformers {transformers} refuses ccl as a backend; {LAST_DDP_CCL} is the last that takes it"
@@ -71,12 +76,12 @@ def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
     return "", ""
 
 
-def stated_note(request: LaunchRequest, backend: Backend, *, world_size: int, no_workers: bool) -> str:
+def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_workers: bool) -> str:
     """Note that the ranks get a backend other than the stated one, why, and what to type; empty if they get it."""
     if world_size == 1 or backend == "none":
         return ""
-    choice, env, stated = request.spec.backend, request.found.env, request.stated
-    reason, older = no_ccl_in_packages(request)
+    choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)
+    reason, older = no_ccl_in_packages(gathered)
     if stated is None:
         if not (reason and env.ccl and backend == "gloo" and choice == "auto"):
             return ""

@@ -28,8 +28,8 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
     """Path of libiomp5 on the host: the environment's, else the system's, else None."""
-    env = context.request.found.env
-    if context.request.spec.openmp == "default":
+    env = context.gathered.env
+    if context.gathered.spec.openmp == "default":
         return None
     if "intel-openmp" in env.packages and env.prefix:
         return f"{env.prefix}/lib/libiomp5.so"
@@ -55,11 +55,11 @@ def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
 
 
 def _threads(context: LaunchContext) -> Iterator[Setting]:
-    omp = context.request.spec.omp
+    omp = context.gathered.spec.omp
 
     def choose(node: NodeLayout) -> ChosenValue:
         if omp is not None:
-            return str(omp), context.request.spec.sources.get("omp", "set by --omp")
+            return str(omp), context.gathered.spec.sources.get("omp", "set by --omp")
         reason = f"physical cores this account may use: {node.binding.formula}"
         if node.facts.cpu.quota is not None:
             reason += f"; the cgroup allows the time of {node.facts.cpu.quota:g} CPUs"
@@ -86,13 +86,13 @@ def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
     """Paths of the allocator to preload on that host: tcmalloc, unless a pasted line names another one."""
-    choice = context.request.spec.allocator
+    choice = context.gathered.spec.allocator
     name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
     return node.facts.software.libraries.get(name, ()) if choice != "default" else ()
 
 
 def missing_libraries(context: LaunchContext) -> Iterator[str]:
-    options = context.request.spec
+    options = context.gathered.spec
     if options.allocator in ("tcmalloc", "jemalloc"):
         package = "libgoogle-perftools4" if options.allocator == "tcmalloc" else "libjemalloc2"
         lacking = [node.name for node in context.nodes if not _allocators(context, node)]
@@ -116,7 +116,7 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
         own = context.wanted.get("LD_PRELOAD")
         return lambda node: None if (_allocators(context, node) if own is None else "malloc" in own) else (value, why)
 
-    if context.request.spec.allocator == "jemalloc":
+    if context.gathered.spec.allocator == "jemalloc":
         conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
         by_thread = "jemalloc returns memory in a separate thread, not in the one that computes"
         yield from context.per_node("MALLOC_CONF", lambda n: (conf, by_thread) if _allocators(context, n) else None)
@@ -169,6 +169,6 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
         "avx512_bf16": ("avx512_bf16", "AVX512_CORE_BF16"),
     }[lowest]
     reason = f"the CPUs differ: all ranks use the instructions of {weakest}, else they round differently"
-    if lowest == "avx2" or IPEX in context.request.found.env.packages:
+    if lowest == "avx2" or IPEX in context.gathered.env.packages:
         yield Setting("ATEN_CPU_CAPABILITY", aten, reason)
     yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's name for it)")

@@ -132,7 +132,7 @@ class Submission:
             query = self._begin_query(start_reading(self.spec, self.watcher.on_step), None)
             context = self._context(dry_run=True)
             self._look(context)
-            tree, _ = upload_project(query, self.spec, context, self.watcher.on_step)
+            tree, _ = upload_project(query, context, self.watcher.on_step)
             return self._script("RUN", context, tree, "0" * 32)
         except StartError as error:
             return error.failure.with_call_options(self.spec.options)
@@ -152,13 +152,13 @@ class Submission:
                 self._check_script(context)
                 if reading is not None:
                     reading.result()
-                tree, _ = upload_project(query, self.spec, context, self.watcher.on_step)
+                tree, _ = upload_project(query, context, self.watcher.on_step)
                 if self.spec.sync and (text := files_in_other_generations(tree, self.spec.project, registry.all())):
                     self.watcher.on_note(text)
                 if not has_package:
                     self._send_package(context.home)
                 script = self._script(run, context, tree, secrets.token_hex(16))
-                record = new_record(context, self._plan(script, context), self.spec, self.pool.connector.options)
+                record = new_record(context, self._plan(script, context), self.pool.connector.options)
                 record = replace(record, transport=QUEUE.name)
                 registry.save(record)
                 undo.callback(registry.remove, run)
@@ -191,7 +191,7 @@ class Submission:
     def _check_script(self, context: Gathered) -> None:
         script = self.spec.project.script
         if script is not None and self.spec.sync:
-            found = with_environment(script, self.spec, context)
+            found = with_environment(script, context)
             if text := check_script(self.spec.hosts, context.env.python, found, self.pool):
                 self.watcher.on_note(text)
 

@@ -90,7 +90,7 @@ def gather(
     # An installed environment has the variables of its own setvars.sh.
     setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return Gathered(
-        hosts,
+        spec,
         facts,
         addresses,
         home,

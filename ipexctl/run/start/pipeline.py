@@ -28,10 +28,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import Gathered, LaunchRequest
-from ipexctl.launch.stated_backend import stated_backend
+from ipexctl.launch.request import Gathered
 from ipexctl.node.common.job import ConnectivityRecord
-from ipexctl.node.common.plan import Plan, Setting, for_hosts
+from ipexctl.node.common.plan import Plan, for_hosts
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
 from ipexctl.remote.fanout import run_in_background
@@ -59,7 +58,7 @@ from ipexctl.run.start.upload import begin_query, release_tree, start_reading, u
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
-from ipexctl.spec import AccelerateConfig, RunSpec
+from ipexctl.spec import RunSpec
 from ipexctl.starters import rank_starter_of
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
@@ -122,7 +121,7 @@ def plan_run(
                 at_end.callback(wait, (query,))
             start = _Start(spec, pool, watcher)
             context, plan = _plan(start, query, run, dry_run=True, checks_logins=checks_logins)
-            tree, _ = upload_project(query, spec, context, watcher.on_step)
+            tree, _ = upload_project(query, context, watcher.on_step)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
             plan = plan._replace(notes=tuple(map(spec.options.apply, notes)), cwd=_cwd_in(tree, spec))
             return PlannedRun(plan, context)
@@ -188,14 +187,14 @@ def _start_once(
         _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
         preflight = _begin_preflight(start, context, plan, undo)
         _refuse_bad_project(reading)  # while no host has a file of the run
-        record = new_record(context, plan, spec, pool.connector.options)
+        record = new_record(context, plan, pool.connector.options)
         undo.callback(registry.remove, run)
         launch = Launch(record, pool, retention)
         launch.start_supervisor()
         undo.on_hosts(launch.abandon)
 
         try:
-            tree, upload_seconds = upload_project(query, spec, context, on_step, preflight)
+            tree, upload_seconds = upload_project(query, context, on_step, preflight)
             arguments = {} if reading is None else unsynced_arguments(spec, reading.result().manifest, tree)
             notes = check_data(spec, tree, pool, arguments)
             if reading is not None:
@@ -216,7 +215,7 @@ def _start_once(
 
             connectivity = preflight.result()
         except NoLogin as error:
-            if may_start_directly(context, plan, spec) and not spec.project.needs_mpirun:
+            if may_start_directly(context, plan) and not spec.project.needs_mpirun:
                 raise _UnneededLogin(error.failure, reading) from None
             raise
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
@@ -252,32 +251,32 @@ def _plan(
     context = replace(context, earlier_memory=earlier_memory(spec.project.root, spec.script))
     if no_logins:
         context = replace(context, node0=replace(context.node0, no_logins=no_logins))
-    plan = make_plan(context, spec, run)
-    if checks_logins and needs_login_check(context, plan, spec):
+    plan = make_plan(context, run)
+    if checks_logins and needs_login_check(context, plan):
         context = _check_logins(start, context, plan, dry_run=dry_run)
-        plan = make_plan(context, spec, run) if context.node0.no_logins else plan
+        plan = make_plan(context, run) if context.node0.no_logins else plan
     start.watcher.on_planned(plan)
     if not dry_run:
         _check_other_runs(start, plan, locks)
         notes += job_notes(context, is_followed=spec.is_followed)
         if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan)):
             notes.append(text)
-    for text in (*notes, *script_notes(context, plan, spec)):
+    for text in (*notes, *script_notes(context, plan)):
         start.note(text)
     return context, plan
 
 
-def needs_login_check(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
+def needs_login_check(context: Gathered, plan: Plan) -> bool:
     """True if the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
 
     After `trust` it most likely can, so the check runs beside the start, which begins again if it fails.
     """
-    return context.ssh_config is None and may_start_directly(context, plan, spec)
+    return context.ssh_config is None and may_start_directly(context, plan)
 
 
-def may_start_directly(context: Gathered, plan: Plan, spec: RunSpec) -> bool:
+def may_start_directly(context: Gathered, plan: Plan) -> bool:
     """True if the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
-    if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan):
+    if context.spec.launcher != "auto" or context.spec.mpi != "auto" or not logs_in(context, plan):
         return False
     counts = {host.name: len(host.ranks) for host in plan.hosts}
     node0 = context.hosts[0].name
@@ -342,12 +341,12 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 # Plan: pure
 
 
-def make_plan(context: Gathered, spec: RunSpec, run: str) -> Plan:
+def make_plan(context: Gathered, run: str) -> Plan:
     """The plan of a run; its working directory follows when the hosts' tree is known. Pure. Raises a StartError.
 
     With spares, all hosts are planned like those of the first attempt, for which the decisions are told.
     """
-    plan = _plan_hosts(context, spec, run)
+    spec, plan = context.spec, _plan_hosts(context, run)
     if not spec.has_pool:
         return plan
     whole = plan
@@ -355,7 +354,7 @@ def make_plan(context: Gathered, spec: RunSpec, run: str) -> Plan:
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(StartFailure.of_refusal(of_all))
-        whole = _plan_hosts(context, of_all, run)
+        whole = _plan_hosts(replace(context, spec=of_all), run)
     if (refusal := check_whole(spec, whole)) is not None:
         raise StartError(StartFailure.of_refusal(refusal))
     told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
@@ -363,55 +362,36 @@ def make_plan(context: Gathered, spec: RunSpec, run: str) -> Plan:
     return first._replace(**{name: getattr(plan, name) for name in told})
 
 
-def _plan_hosts(context: Gathered, spec: RunSpec, run: str) -> Plan:
-    project = spec.project
+def _plan_hosts(context: Gathered, run: str) -> Plan:
+    spec = context.spec
     check_gpu_code(spec, context.env.packages)
-    given, notes = tuple[Setting, ...](), list[str]()
-    if spec.accelerate is not None:
-        given, notes = _accelerate_settings(spec.accelerate, spec, context)
-    stated = stated_backend(spec.argv[1:], spec.accelerate)
-    by_accelerate = spec.accelerate is not None or (stated is not None and stated.of_trainer)
-    by_accelerate |= project.script is not None and project.script.uses_accelerate
-    plan = plan_launch(
-        LaunchRequest(
-            spec=spec,
-            found=context,
-            run=run,
-            command=project.command,
-            given=given,
-            stated=stated,
-            uses_accelerate=by_accelerate,
-            mpi_import=project.script.mpi_import if project.script is not None else None,
-        )
-    )
+    plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
         raise StartError(StartFailure.of_refusal(plan))
-    plan = plan._replace(notes=(*plan.notes, *notes), hub=tuple(entry.repo.word for entry in context.hub.use.repos))
+    notes = (*plan.notes, *_accelerate_notes(context))
+    plan = plan._replace(notes=notes, hub=tuple(entry.repo.word for entry in context.hub.use.repos))
     if not plan.env:
         return plan
     packages = tuple(sorted(map(normalize, context.env.packages)))
     plan = plan._replace(install=install_command(spec.env), packages=packages)
-    own = project.script.requirements if project.script is not None else None
+    own = spec.project.script.requirements if spec.project.script is not None else None
     if own is None:
         return plan
     return plan._replace(install_by_run=install_by_run(spec), project_packages=tuple(sorted(own.words)))
 
 
-def _accelerate_settings(
-    config: AccelerateConfig, spec: RunSpec, context: Gathered
-) -> tuple[tuple[Setting, ...], list[str]]:
-    """The variables of an accelerate config for the environment's version of accelerate, and notes about its other
-    fields."""
+def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
+    """On fields of an accelerate config that set no variable."""
+    config = context.spec.accelerate
+    if config is None:
+        return ()
     from ipexctl.launch.accelerate_config import remarks
-    from ipexctl.launch.accelerate_env import misunderstandings, variables_of
+    from ipexctl.launch.accelerate_env import misunderstandings
 
-    keeps_workers = spec.ccl_workers is not None
-    variables = variables_of(config, context.env.packages)
-    given = tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
     node0 = context.hosts[0]
     addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
     notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
-    return given, [*notes, *misunderstandings(config, context.env.packages)]
+    return (*notes, *misunderstandings(config, context.env.packages))
 
 
 def _cwd_in(tree: str, spec: RunSpec) -> str:
@@ -435,7 +415,7 @@ def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityReco
     connectivity = run_in_background(
         lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
     )
-    script = with_environment(script, spec, context) if script and spec.sync else None
+    script = with_environment(script, context) if script and spec.sync else None
     try:
         text = check_script(nodes, context.env.python, script, start.pool) if script is not None else ""
     except StartError:

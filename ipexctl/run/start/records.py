@@ -9,7 +9,6 @@ from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import Plan
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.run.registry import RunRecord
-from ipexctl.spec import RunSpec
 
 
 def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
@@ -17,7 +16,8 @@ def nodes_of(context: Gathered, plan: Plan) -> tuple[Host, ...]:
     return tuple(host for host in context.hosts if host.name in plan.names)
 
 
-def new_record(context: Gathered, plan: Plan, spec: RunSpec, connect: ConnectOptions) -> RunRecord:
+def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
+    spec = context.spec
     return RunRecord(
         id=plan.id,
         node0=context.hosts[0],

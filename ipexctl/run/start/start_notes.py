@@ -70,8 +70,8 @@ def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
         raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
 
 
-def script_notes(context: Gathered, plan: Plan, spec: RunSpec) -> tuple[str, ...]:
-    script = spec.project.script
+def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
+    spec, script = context.spec, context.spec.project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1

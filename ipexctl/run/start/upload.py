@@ -103,14 +103,13 @@ def _shown_before(project: Project) -> Sequence[str]:
 
 def upload_project(
     query: Future[ProjectSync] | None,
-    spec: RunSpec,
     context: Gathered,
     on_step: Callable[[str], None],
     preflight: Future[ConnectivityRecord | None] | None = None,
 ) -> tuple[str, float]:
     """Upload what the hosts lack of the project, if preflight passed. Returns the path of the tree, and seconds."""
     if query is None:
-        return str(spec.project.root), 0.0
+        return str(context.spec.project.root), 0.0
     sync = query.result()
     if sync.needs_upload and preflight is not None:
         preflight.result()
@@ -129,7 +128,7 @@ def upload_project(
                 first.exit_code,
             )
         )
-    known = () if spec.repeats_notes or sync.dry_run else _shown_before(sync.project)
+    known = () if context.spec.repeats_notes or sync.dry_run else _shown_before(sync.project)
     for text in report.notes:
         if text not in known:
             on_step(f"note: {text}")

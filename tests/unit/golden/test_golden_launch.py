@@ -28,8 +28,8 @@ from ipexctl.launch.hub import HostHub, Hub
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.plan import Plan, Setting
-from ipexctl.spec import Export, RunSpec
+from ipexctl.node.common.plan import Plan
+from ipexctl.spec import AccelerateConfig, Export, RunSpec
 from ipexctl.ui.launch_plan import plan_lines
 
 SPR = cpu(64, 2, sockets=2)
@@ -139,7 +139,7 @@ def refusals() -> list[Case]:
     six = {"node1": "fd00::1", "node2": "fd00::2"}
     workers: dict[str, dict[str, Any]] = {
         "by export": {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
-        "by accelerate": {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
+        "by accelerate": {"accelerate": AccelerateConfig("accelerate.yaml", ccl_workers=0)},
     }
     over_ccl = {"env": IPEX, "ppn": 2, "backend": "ccl"}
     scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

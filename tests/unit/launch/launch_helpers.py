@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ipexctl.errors import Refusal
@@ -17,10 +18,10 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import NO_HUB, Hub
 from ipexctl.launch.memory import EarlierMemory
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import Gathered, LaunchRequest, MpiImport, Node0Files, RankEnv
-from ipexctl.launch.stated_backend import StatedBackend
+from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
-from ipexctl.spec import RunSpec
+from ipexctl.run.start.preflight.imports import ScriptFile
+from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.starters import starter_of
 from recorded_probes import recorded
 
@@ -121,15 +122,13 @@ def request(
     mpi_seen: Any = None,
     no_logins: str = "",
     transport: Any = "ssh",
-    given: tuple[Setting, ...] = (),
-    stated: StatedBackend | None = None,
     uses_accelerate: bool = False,
     mpi_import: MpiImport | None = None,
     hub: Hub = NO_HUB,
     earlier_memory: EarlierMemory | None = None,
     **options: Any,
-) -> LaunchRequest:
-    """A launch request for node1, node2 … with these facts, which may have more ranks than cores."""
+) -> Gathered:
+    """The input of the planner for node1, node2 … with these facts, which may have more ranks than cores."""
     numbers = range(1, len(machines) + 1)
 
     def at(values: Sequence[int | None], number: int) -> int | None:
@@ -140,39 +139,32 @@ def request(
         for number in numbers
     )
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
-    return LaunchRequest(
-        spec=RunSpec(kind, command, **{"oversubscribe": True, **options}),
-        given=given,
-        stated=stated,
-        uses_accelerate=uses_accelerate,
-        mpi_import=mpi_import,
-        command=command,
-        run=RUN.rpartition("/")[2],
-        found=Gathered(
-            hosts,
-            {host.name: facts for host, facts in zip(hosts, machines, strict=True)},
-            addresses if internal is None else internal,
-            RUN.partition("/runs/")[0],
-            env,
-            mpi_seen,
-            ssh_config=ssh_config,
-            ssh_names=ssh_names or {},
-            node0=Node0Files(no_logins=no_logins),
-            starter=starter_of(transport),
-            hub=hub,
-            earlier_memory=earlier_memory,
-        ),
+    script = ScriptFile("train.py", uses_accelerate=uses_accelerate, mpi_import=mpi_import)
+    project = ProjectLocation(Path("/p"), ".", command, script)
+    return Gathered(
+        RunSpec(kind, command, hosts=hosts, project=project, **{"oversubscribe": True, **options}),
+        {host.name: facts for host, facts in zip(hosts, machines, strict=True)},
+        addresses if internal is None else internal,
+        RUN.partition("/runs/")[0],
+        env,
+        mpi_seen,
+        ssh_config=ssh_config,
+        ssh_names=ssh_names or {},
+        node0=Node0Files(no_logins=no_logins),
+        starter=starter_of(transport),
+        hub=hub,
+        earlier_memory=earlier_memory,
     )
 
 
 def plan(*machines: Facts, **options: Any) -> Plan:
-    found = plan_launch(request(*machines, **options))
+    found = plan_launch(request(*machines, **options), RUN.rpartition("/")[2])
     assert isinstance(found, Plan), found
     return found._replace(cwd=f"{found.home}/code/digits")
 
 
 def refusal(*machines: Facts, **options: Any) -> Refusal:
-    found = plan_launch(request(*machines, **options))
+    found = plan_launch(request(*machines, **options), RUN.rpartition("/")[2])
     assert isinstance(found, Refusal), found
     return found
 

@@ -129,9 +129,9 @@ def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
 
 @pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 1)])
 def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
-    call: Any = SimpleNamespace(spec=RunSpec("script", ("train.py",), ppn=2, allreduce=mode))
+    spec = RunSpec("script", ("train.py",), ppn=2, allreduce=mode)
     context: Any = SimpleNamespace(info_name="shell")
-    notes = _lost(context, call, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
+    notes = _lost(context, spec, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
     assert len([note for note in notes if "shared memory" in note]) == count
 
 

@@ -22,7 +22,6 @@ from ipexctl.extras.export.shell import to_shell
 from ipexctl.extras.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
-from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.spec import Export
 from message_data import missing
 
@@ -156,8 +155,8 @@ def test_accelerate_export_names_oneccl_if_the_plan_has_it() -> None:
         (2, {}, "1", ""),
         (1, {}, "0", "mpirun_ccl oneCCL single core --backend ccl"),
         (1, {"backend": "ccl"}, "1", ""),
-        (1, {"stated": stated_backend(["--ddp_backend", "ccl"], None)}, "1", ""),
-        (2, {"stated": stated_backend(["--ddp_backend", "gloo"], None)}, "0", "mpirun_ccl oneCCL --ddp_backend gloo"),
+        (1, {"command": ("train.py", "--ddp_backend", "ccl")}, "1", ""),
+        (2, {"command": ("train.py", "--ddp_backend", "gloo")}, "0", "mpirun_ccl oneCCL --ddp_backend gloo"),
         (2, {"backend": "gloo"}, "0", ""),
     ],
 )

@@ -74,12 +74,12 @@ def test_ranks_that_cannot_fit_are_refused(
 ) -> None:
     host = machine(cpu(128), memory=memory)
     wanted = request(host, ppn=ranks, kind=kind, oversubscribe=False, earlier_memory=earlier)
-    found = plan_launch(wanted)
+    found = plan_launch(wanted, "r")
     assert isinstance(found, Refusal) == (fix is not None)
     if isinstance(found, Refusal) and fix is not None:
         assert (found.hosts, found.exit_code) == (("node1",), 2)
         assert missing(f"{found.reason} {found.fix}", f"{ranks} ranks 22.0 GB {fix} --oversubscribe") == []
-        allowed = plan_launch(replace(wanted, spec=replace(wanted.spec, oversubscribe=True)))
+        allowed = plan_launch(replace(wanted, spec=replace(wanted.spec, oversubscribe=True)), "r")
         assert isinstance(allowed, Plan)
 
 

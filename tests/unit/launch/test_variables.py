@@ -30,7 +30,7 @@ from launch_helpers import (
 from ipexctl.facts.network import Nic, Rdma
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.plan import Plan, Setting
-from ipexctl.spec import Export
+from ipexctl.spec import AccelerateConfig, Export
 from message_data import missing
 
 SPR = cpu(64, 2, sockets=2)
@@ -131,9 +131,8 @@ def test_rank_with_one_core_has_no_worker() -> None:
 def test_worker_count_of_the_user_is_used() -> None:
     found = plan(machine(SPR), env=IPEX, exports=(Export("CCL_WORKER_COUNT", "3"),))
     assert value(found, "CCL_WORKER_AFFINITY") == "29,30,31,61,62,63"
-    accelerate = Setting("CCL_WORKER_COUNT", "2", "your accelerate config says so: mpirun_ccl")
-    found = plan(machine(SPR), env=IPEX, given=(accelerate,))
-    assert setting(found, "CCL_WORKER_COUNT") == accelerate
+    found = plan(machine(SPR), env=IPEX, accelerate=AccelerateConfig("c.yaml", ccl_workers=2))
+    assert setting(found, "CCL_WORKER_COUNT") == Setting("CCL_WORKER_COUNT", "2", "c.yaml: mpirun_ccl")
     assert value(found, "CCL_WORKER_AFFINITY") == "30,31,62,63"
 
 
@@ -198,7 +197,6 @@ def test_single_rank_uses_gloo_and_all_cores() -> None:
     [
         {"ccl_workers": 0},
         {"exports": (Export("CCL_WORKER_OFFLOAD", "0"),)},
-        {"given": (Setting("CCL_WORKER_OFFLOAD", "0", "a configuration"),)},
         {"exports": (Export("CCL_WORKER_OFFLOAD", "0"),), "ccl_workers": 2},
     ],
 )
@@ -214,7 +212,7 @@ def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
 def test_worker_count_0_means_gloo() -> None:
     for options in (
         {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
-        {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
+        {"accelerate": AccelerateConfig("accelerate.yaml", ccl_workers=0)},
     ):
         found = plan(machine(cpu(8)), env=IPEX, ppn=2, **options)
         assert (found.backend, found.ranks[0].omp) == ("gloo", 4)
@@ -415,9 +413,8 @@ def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
 
 
 def test_setting_for_one_host_does_not_change_other_hosts() -> None:
-    other = Setting("GLOO_SOCKET_IFNAME", "ib0", "your accelerate config says so", host="node2")
-    found = plan(machine(SPR, 1), machine(SPR, 2, nics=(eth("ens3", "10.1.0.2"),)), given=(other,))
-    assert (value(found, "GLOO_SOCKET_IFNAME"), value(found, "GLOO_SOCKET_IFNAME", "node2")) == ("eth0", "ib0")
+    found = plan(machine(SPR, 1), machine(SPR, 2, nics=(eth("ens3", "10.1.0.2"),)))
+    assert (value(found, "GLOO_SOCKET_IFNAME"), value(found, "GLOO_SOCKET_IFNAME", "node2")) == ("eth0", "ens3")
 
 
 @given(
@@ -438,7 +435,7 @@ def test_every_variable_has_a_reason_and_is_set_once(
         )
         for at, (cores, nodes, has) in enumerate(machines, 1)
     ]
-    found = plan_launch(request(*facts, env=IPEX if with_ccl else STOCK, n=n, bind=mode))
+    found = plan_launch(request(*facts, env=IPEX if with_ccl else STOCK, n=n, bind=mode), "r")
     assert isinstance(found, Plan)
     assert n is None or found.world_size == n
     assert [rank.rank for rank in found.ranks] == list(range(found.world_size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from launch_helpers import IPEX, STOCK, cpu, eth, machine, request, settings_of
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.run.start.pipeline import make_plan
 from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
-from ipexctl.spec import Export, ProjectLocation, RunSpec
+from ipexctl.spec import Export, RunSpec
 from plan_helpers import small_plan
 
 SPEC = RunSpec("script", ("train.py",))
@@ -46,8 +45,8 @@ def shape(found: Plan) -> dict[str, Any]:
     }  # bounds: --overcommit, and the number of daemons that node0 starts itself
 
 
-def planned_for(asked: LaunchRequest) -> Plan:
-    planned = plan_launch(asked)
+def planned_for(asked: Gathered) -> Plan:
+    planned = plan_launch(asked, "calm-otter")
     assert isinstance(planned, Plan), planned
     return planned
 
@@ -88,9 +87,9 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     assert for_hosts(ours, names) == ours
 
     # By the planner, with what was decided for all hosts.
-    kept_hosts = replace(asked.found, hosts=tuple(host for host in asked.hosts if host.name in names))
+    kept_hosts = tuple(host for host in asked.hosts if host.name in names)
     decided: Any = {"backend": whole.backend, "launcher": whole.launcher.mode, "allreduce": whole.allreduce.mode}
-    again = replace(asked, found=kept_hosts, spec=replace(asked.spec, **decided))
+    again = replace(asked, spec=replace(asked.spec, hosts=kept_hosts, **decided))
     assert shape(ours) == shape(planned_for(again))
 
 
@@ -156,9 +155,7 @@ def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
 def test_spares_are_planned_like_the_hosts_that_begin(transport: str) -> None:
     machines = [machine(cpu(4), number) for number in (1, 2, 3, 4)]
     asked = request(*machines, ppn=2, spares=2, checkpoint="c", launcher="mpirun", transport=transport)
-    found = make_plan(
-        asked.found, replace(asked.spec, project=ProjectLocation(Path("/p"), ".", asked.command)), asked.run
-    )
+    found = make_plan(asked, "calm-otter")
     alone = planned_for(asked)
     assert ([host.name for host in found.hosts], found.hosts) == (["node1", "node2"], alone.hosts)
     assert [host.name for host in found.spares] == ["node3", "node4"]

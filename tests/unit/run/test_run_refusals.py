@@ -146,13 +146,14 @@ def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons
         name: Facts(software=Software(pythons=tuple(Python(path, "3.11.2") for path in found)))
         for name, found in programs.items()
     }
-    context = Gathered(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
+    context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
     assert context.probe_python == context.env.python
     planned = replace(context, env=replace(context.env, is_installed=False))
     assert ways._connections(HOSTS, planned, logs_in=True)["python"] == planned.probe_python == taken
 
 
 HOSTS = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
+ON_HOSTS = RunSpec("script", ("train.py",), hosts=tuple(HOSTS))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_login_that_failed_is_remembered_for_hours_until_trust(
     uptime: float, change: dict[str, Any], *, is_remembered: bool
 ) -> None:
     facts = {host.name: Facts(system=System(boot="1")) for host in HOSTS}
-    context = Gathered(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/env/bin/python"))
+    context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv("/env/bin/python"))
     failed = Node0Files(uptime=100.0, no_logins="denied", logins_tried=100.0)
     key = ways.connectivity_key(HOSTS, ways._connections(HOSTS, context, logs_in=False), context)
     found = ConnectivityRecord(key, 90.0)
@@ -189,7 +190,7 @@ def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
         nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))
         of_b = Facts(**{"system": System(boot="1"), "network": Network(nics=(nic,)), **changes})
         facts = {"a": Facts(system=System(boot="1")), "b": of_b}
-        context = Gathered(tuple(hosts), facts, ADDRESSES, "/h", RankEnv(python), node0=Node0Files(ssh_config=config))
+        context = Gathered(ON_HOSTS, facts, ADDRESSES, "/h", RankEnv(python), node0=Node0Files(ssh_config=config))
         connections: Connections = {
             "address": "10.0.0.1",
             "python": python,

@@ -322,7 +322,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
 
     fakes: dict[str, Callable[..., object]] = {
         "start_reading": lambda *_: None,
-        "gather": lambda *_, **__: Gathered(HOSTS, {}, {}, "/h", RankEnv("python3")),
+        "gather": lambda *_, **__: Gathered(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
         "make_plan": lambda *_: Mock(other_runs=(), hosts=(), names=()),
         "_preflight": check,
         "new_record": fail,

@@ -17,7 +17,7 @@ from ipexctl.spec import ProjectLocation, RunSpec
 from plan_helpers import small_plan
 
 SPEC = RunSpec("script", ("train.py",), project=ProjectLocation(Path("/here/project"), ".", ("train.py",)))
-CONTEXT: Any = SimpleNamespace(facts={})
+CONTEXT: Any = SimpleNamespace(facts={}, spec=SPEC)
 LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
 
 
@@ -57,14 +57,14 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     failed: Future[Any] = Future()
     failed.set_exception(StartError(StartFailure("REASON")))
     with pytest.raises(StartError, match="REASON"):
-        upload_project(done(sync), SPEC, CONTEXT, print, failed)
+        upload_project(done(sync), CONTEXT, print, failed)
     assert not sync.is_uploaded
 
 
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree, seconds = upload_project(done(Sync(needs_upload=False)), SPEC, CONTEXT, notes.append, still_running)
+    tree, seconds = upload_project(done(Sync(needs_upload=False)), CONTEXT, notes.append, still_running)
     assert tree == "/there/project"
     assert 0 <= seconds < 10
     assert notes == [f"note: {LEFT_OUT}", "note: NOTE"]
@@ -78,7 +78,8 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
     def said(left_out: str = LEFT_OUT, *, dry_run: bool = False, **options: Any) -> list[str]:
         sync, notes = Sync(needs_upload=False, dry_run=dry_run), list[str]()
         sync.project = SimpleNamespace(root=root, notes=(left_out,) if left_out else ())
-        upload_project(done(sync), replace(SPEC, **options), CONTEXT, notes.append)
+        context: Any = SimpleNamespace(facts={}, spec=replace(SPEC, **options))
+        upload_project(done(sync), context, notes.append)
         return [note.removeprefix("note: ") for note in notes]
 
     assert said(dry_run=True) == said() == [LEFT_OUT, "NOTE"]
@@ -90,7 +91,7 @@ def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: P
 
 
 def test_project_without_sync_keeps_its_local_path() -> None:
-    assert upload_project(None, SPEC, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
+    assert upload_project(None, CONTEXT, print) == ("/here/project", 0.0)
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:

@@ -9,6 +9,7 @@ from ipexctl.facts.system import Batch
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.run.start.start_notes import job_notes
+from ipexctl.spec import RunSpec
 from ipexctl.starters import OVER_SRUN
 from message_data import missing
 
@@ -19,7 +20,8 @@ def notes(
     names = [f"node{number}" for number in range(1, len(batches) + 1)]
     facts = {name: Facts(batch=batch) for name, batch in zip(names, batches, strict=True)}
     hosts = tuple(Host(name, address) for name in names)
-    context = Gathered(hosts, facts, {}, "/h", RankEnv("python3"), starter=OVER_SRUN, job=job, job_seconds=seconds)
+    spec = RunSpec("script", ("train.py",), hosts=hosts)
+    context = Gathered(spec, facts, {}, "/h", RankEnv("python3"), starter=OVER_SRUN, job=job, job_seconds=seconds)
     return " / ".join(job_notes(context, is_followed=is_followed))
 
 

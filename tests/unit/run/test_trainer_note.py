@@ -99,9 +99,8 @@ def test_no_note_where_it_is_not_true() -> None:
 @pytest.mark.parametrize(("is_installed", "ranks", "count"), [(True, 4, 1), (True, 1, 0), (False, 4, 0)])
 def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool, ranks: int, count: int) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
-    context: Any = SimpleNamespace(env=env)
     plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
     script = read_script("train.py", b"from transformers import Trainer")
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
-    spec = RunSpec("script", ("train.py",), project=project)
-    assert len(script_notes(context, plan, spec)) == count
+    context: Any = SimpleNamespace(env=env, spec=RunSpec("script", ("train.py",), project=project))
+    assert len(script_notes(context, plan)) == count

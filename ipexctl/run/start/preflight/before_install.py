@@ -62,7 +62,7 @@ def check_before_install(
             return ""  # the modules of --with and -r are not known before the install
         if has_environment(spec.env, context.facts):
             return ""  # the hosts get an existing environment, with the packages that were added to it
-        return check_modules(with_environment(script, spec, context), [host.name for host in nodes], spec)
+        return check_modules(with_environment(script, context), [host.name for host in nodes], spec)
     except StartError as error:
         return error.failure
 

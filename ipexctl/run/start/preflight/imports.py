@@ -285,8 +285,8 @@ def _is_install(node: ast.AST) -> bool:
     return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
 
 
-def with_environment(script: ScriptFile, spec: RunSpec, context: Gathered) -> ScriptFile:
-    doubt = script.doubt
+def with_environment(script: ScriptFile, context: Gathered) -> ScriptFile:
+    spec, doubt = context.spec, script.doubt
     if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports):
         doubt = doubt or "PYTHONPATH is exported"
     if spec.setup:
