@@ -1,7 +1,7 @@
-"""The files of ipexctl on the control machine: found, and removed.
+"""Finds and removes the files of ipexctl on the control machine.
 
-Only files that ipexctl writes are named, and a directory is removed only if it is empty. Records of runs on other hosts
-stay, because those runs could no longer be reached; copies of output stay unless requested.
+Only files that ipexctl writes are removed, and a directory only if it is empty. Records of runs on other hosts stay,
+because without them those runs could not be reached; copies of output stay unless the user asks to remove them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ COMPLETIONS: Final = (
     ".zfunc/_ipexctl",
     ".config/fish/completions/ipexctl.fish",
 )
-"""Files that `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
+"""Files that `--install-completion` writes below the home directory; for bash it also adds a line to `.bashrc`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one kind; `path` is their place, `fix` how to remove those that stay."""
+    """Files of one kind. `path`: where they are. `fix`: how to remove them if they stay."""
 
     kind: str
     count: int
@@ -47,7 +47,7 @@ class FileGroup:
 def find_control_files(
     hosts: Sequence[Host], selection: str, *, with_results: bool
 ) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
-    """The files that `remove_control_files` removes, and those that stay. `selection`: the call's options for hosts."""
+    """The files that `remove_control_files` removes, and those that stay. `selection`: options that choose hosts."""
     found = [
         FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
         for kind, directory, files in _removable(hosts, with_results=with_results)
@@ -70,8 +70,8 @@ def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
 
 
 def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
-    """Each directory of ipexctl with its kind and files, without records of runs on other hosts and, unless
-    `with_results`, without copies of runs' output."""
+    """Kind, directory and files to remove: no records of runs on other hosts and, unless `with_results`, no copies of
+    output."""
     kept = set() if with_results else set(_outputs())
     for record in _records_of_others(hosts):
         directory = RunRegistry().directory
@@ -89,7 +89,7 @@ def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
 
 
 def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
-    """The options of this call without -l, else of these runs' calls: a name alone may not resolve."""
+    """Options of this call without -l, or those of the runs' calls, because a host name alone may not resolve."""
     whole = CallOptions(selection).without_limit().hosts
     if whole != selection:
         return [whole]

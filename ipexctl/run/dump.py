@@ -1,8 +1,8 @@
-"""The stacks of all ranks: requested from node0, parsed from py-spy and faulthandler, grouped.
+"""Requests the stacks of all ranks from node0, parses output of py-spy and faulthandler, and groups the ranks.
 
-A rank has a stack, or the reason why not. Ranks with equal stacks are one group, the smallest first: a rank that
-differs from the others is usually the cause of a hang. Frames are compared without the parts of a path that differ
-between nodes. The text comes from untrusted processes and is bounded.
+Each rank has a stack or a reason why not. Ranks with the same stack form a group, and the smallest group comes first,
+because a rank that differs from the others is usually the cause of a hang. Frames are compared without the parts of a
+path that differ between nodes. The text comes from untrusted processes and is bounded.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = re.compile(r"^.*/lib/python3\.\d+t?/")
 _HOOKS: Final = re.compile(r"^.*/shim/ipexctl_(?:shim\.py$|inrank/)")
-"""Files of the agent in a rank's Python: between DDP and the script, and below a backward pass."""
+"""Files of the agent that appear in a rank's stack: between DDP and the script, and below a backward pass."""
 _PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
 
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One call. `file` is as the process has it."""
+    """One call. `file`: the path in the process."""
 
     function: str
     file: str
@@ -68,7 +68,7 @@ class StackFrame:
 
     @property
     def key(self) -> tuple[str, str, int | None]:
-        """Equal on nodes with different homes, and without the class that py-spy adds to a method's name."""
+        """The same on nodes with different homes. Leaves out the class that py-spy adds to a method's name."""
         return self.function.rpartition(".")[2], self.place, self.line
 
 
@@ -81,7 +81,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A Python process of a rank. `why`: the reason if it has no threads."""
+    """A Python process of a rank. `why`: why no threads are known; or empty."""
 
     pid: int
     name: str
@@ -92,7 +92,7 @@ class Process:
     threads: tuple[Thread, ...]
     why: str
     waits_for: int | None = None
-    """The rank that it waits for during all-reduce in shared memory."""
+    """Rank that it waits for in a shared-memory all-reduce; else None."""
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
@@ -101,7 +101,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """The Python processes of a rank, the command first. `why`: the reason if there are none."""
+    """The Python processes of a rank, the command first. `why`: why there are none; or empty."""
 
     rank: int
     host: str
@@ -114,7 +114,7 @@ class RankStacks:
 
     @property
     def main_process(self) -> Process | None:
-        """The process whose stack counts: not a launcher that waits for the process it started."""
+        """The process whose stack is compared: not a launcher that only waits for its child."""
         for index, process in enumerate(self.processes):
             waits = bool(process.frames) and process.frames[0].place == "subprocess.py"
             if not waits or not any(process.frames for process in self.processes[index + 1 : index + 2]):
@@ -159,7 +159,7 @@ class Dump:
 
     @property
     def groups(self) -> tuple[StackGroup, ...]:
-        """The smallest groups first: a rank that differs from the others is usually the cause."""
+        """Groups of ranks, the smallest first."""
         found: dict[object, list[RankStacks]] = {}
         for rank in self.ranks:
             if rank.frames:
@@ -189,7 +189,7 @@ class DumpReceiver:
         self.document: dict[str, Any] = {}
 
     def add(self, message: Mapping[str, object]) -> Dump | None:
-        """The dump, if this was its last part. Raises a FrameError for more ranks than the run has."""
+        """Return the dump if this was its last part. Raises a FrameError for more ranks than the run has."""
         if 0 < self._world_size <= len(self._rows):
             raise FrameError("stacks of more ranks than this run has")
         self._rows.append(message.get("stacks"))
@@ -201,7 +201,7 @@ class DumpReceiver:
 
 
 def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
-    """Ranks at the same place, and a line that says which and where; the smallest groups first."""
+    """Groups of ranks at the same place, each with a line about it; the smallest groups first."""
     mute: dict[str, list[RankStacks]] = {}
     for rank in dump.mute:
         mute.setdefault(rank.why or "it has no Python frame", []).append(rank)
@@ -226,7 +226,7 @@ def dump(
     *,
     timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
-    """Request the stacks from node0; returns the status of a run that is over or waits. Raises a HostError."""
+    """Request the stacks from node0. Returns the status instead if the run is over or waits. Raises a HostError."""
     receiver, found = DumpReceiver(record.plan.world_size), None
 
     def on_frame(frame: Frame) -> None:
@@ -300,7 +300,7 @@ def read_faulthandler(text: str) -> tuple[Thread, ...]:
 
 
 def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
-    """The main thread first. py-spy does not mark it if it could not read thread ids."""
+    """Put the main thread first. py-spy does not mark it if it could not read thread ids."""
     if threads and not any(thread.is_main for thread in threads):
         likely = next(
             (thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"), None

@@ -1,8 +1,8 @@
 """Fetches files of a run or a host, and resumes where an earlier transfer ended.
 
-A lost connection is reopened as long as connections still transfer bytes. The host names the files, so each name is
-matched against the request (`file_stream.py`), and `destination.py` writes nothing outside the destination and through
-no link.
+A lost connection is reopened as long as each connection transfers some bytes. Because the host names the files, each
+name is checked against the request (`file_stream.py`), and `destination.py` writes only inside the destination and
+through no link.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class FetchRequest:
     request: SendRequest
     dest: str
     home: str
-    """ipexctl's home on the host: its environments may have a Python."""
+    """ipexctl's home on the host, whose environments may have a Python."""
     python: str = ""
     other_hosts: tuple[str, ...] = ()
-    """Hosts of the run with their own home, if the call names no host: they may have such files too."""
+    """Other hosts of the run, each with its own home, which may have such files too. Empty if the user names a host."""
     is_followed: bool = False
-    """Fetched repeatedly while the run continues (`mirror.py`): a file that grows there grows here."""
+    """True for --follow (`mirror.py`): a file that grows on the host grows here."""
 
     @property
     def requested(self) -> Requested:
@@ -134,7 +134,7 @@ def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) ->
     for done in pool.each([request.host for request in requests], has_path):
         if done.result:
             having.add(done.host.name)
-        elif isinstance(done.error, (Unreachable, TimedOut, Cancelled)):  # another error says that it does not exist
+        elif isinstance(done.error, (Unreachable, TimedOut, Cancelled)):  # any other error means that it does not exist
             unknown.add(done.host.name)
     return PathOnHosts(
         tuple(name for name in by_name if name in having), tuple(name for name in by_name if name in unknown)
@@ -147,7 +147,7 @@ class PathOnHosts(NamedTuple):
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
-    """Request files of a host; a relative path is relative to the account's home. Pure."""
+    """Request files of a host. A relative path starts at the account's home. Pure."""
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
             return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
@@ -170,7 +170,7 @@ def fetch(
 ) -> FetchResult:
     """Fetch the files. Raises a HostError.
 
-    `timeout` is for the complete transfer; without it, a host without a sign of life for FETCH_SILENCE ends it.
+    `timeout`: for the complete transfer; None gives up on a host without a sign of life for FETCH_SILENCE.
     """
 
     def on_bytes(done: int, total: int) -> None:

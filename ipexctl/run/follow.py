@@ -1,9 +1,9 @@
-"""Follows a run on node0: reports its output and status, and continues after a lost connection or follower.
+"""Follows a run on node0: reports its output and status, and recovers if the connection or node0's program is lost.
 
 Updates come once and in order: chunks of output, notes in it, the status, notices for the user, and finally `RunEnded`.
-A local copy gets the output before the view does. The run does not know its followers, so leaving changes nothing. Each
-wait is bounded: for a frame, for a node0 that is away (`reconnect.py`), and for its program that exits again and again
-(`MOST_EARLY_ENDS`). Output of a rank that the run does not have ends the call.
+The local copy gets the output before the view does. The run does not know its followers, so leaving changes nothing.
+Every wait is bounded: for a frame, for a node0 that does not answer (`reconnect.py`), and for a program on node0 that
+keeps exiting (`MOST_EARLY_ENDS`). Output of a rank that the run does not have ends the call.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from ipexctl.run.stall_report import dump_lines, silence_lines
 from ipexctl.run.windows import check_windows
 
 MOST_EARLY_ENDS: Final = 5
-"""If node0's following program ends this often in a row, each time within NODE0_STEADY of its start, the call gives up:
-the kernel may kill one for lack of memory, while a broken Python fails every time."""
+"""The call gives up if node0's program exits this often in a row, each time within NODE0_STEADY of its start. The
+kernel may kill one for lack of memory; a broken Python fails every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class LineChoice:
     ranks: Sequence[int] | None = None
     streams: Sequence[StreamName] = ("stdout", "stderr")
     tail: int | None = None
-    """Only the last lines in order of time; with `follow`, of those that exist at the beginning."""
+    """Number of last lines by time, among those that exist when the call starts; None for all."""
     pattern: str = ""
     exact: bool = False
-    """Each line with its own time, however many there are."""
+    """True to get the time of each line, however many lines there are."""
 
 
 ALL_LINES: Final = LineChoice()
@@ -101,12 +101,12 @@ FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
 
 
 class Follower:
-    """Follows one run. `offsets` are the bytes reported so far, by rank and stream: `0.out`.
+    """Follows one run. `offsets`: bytes reported so far, by rank and stream (`0.out`).
 
-    `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures`: seconds
-    between two statuses that differ only in figures. `first_call` is used once: over the first session, the process
-    that started the run can follow it, and that start counts as a sign of node0. `reconnect`: seconds that node0 may be
-    away.
+    `copy`: gets each chunk and status before `watch` does. `is_copy`: the run is itself a local copy. `figures`:
+    seconds between two statuses that differ only in figures. `first_call`: used once, over the session that started the
+    run, whose process can also follow it; the start counts as a sign of node0. `reconnect`: seconds without an answer
+    from node0, after which the call ends.
     """
 
     def __init__(
@@ -133,19 +133,19 @@ class Follower:
         self._lines = lines
         self._is_copy = is_copy
         self._received_at: float | None = None
-        """When node0 received the output that comes now."""
+        """When node0 received the output that is arriving."""
         self._copy = copy
         self._figures = figures
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
         self._absence = Absence(reconnect)
         self._has_begun = first_call is not None
-        """The run was seen on node0: a loss does not end the call at once."""
+        """True once node0 has reported the run. A loss then does not end the call at once."""
         if self._has_begun:
             self._absence.on_frame(time.monotonic())
         self._is_away = False
         self._early_ends = 0
-        """Of the program on node0, in a row."""
+        """How often in a row the program on node0 exited early."""
         self._silence_limit = silence_limit(reconnect)
         self._is_queued = False
         self._silent_since: float | None = None
@@ -300,7 +300,7 @@ class Follower:
 
     @property
     def _world_size(self) -> int:
-        """A job that begins again may have nodes for more ranks."""
+        """Number of ranks in the plan; a requeued job may get nodes for more."""
         begins_again = self._record.starter.waits and self.status is not None and self.status.attempt
         return max(self._record.plan.world_size, self.status.world_size if begins_again and self.status else 0)
 
@@ -314,7 +314,7 @@ class Follower:
         self._silent_since = since
         if status.state == "queued" and not self._is_queued:
             reason = status.reason or "its job waits in the queue"
-            self._watch(Notice(f"run {self._record.id}: {reason}; it goes on when the job begins"))
+            self._watch(Notice(f"run {self._record.id}: {reason}; output follows once the job begins"))
         self._is_queued = status.state == "queued"
         if self._copy is not None:
             self._copy.write_status(document)
@@ -343,7 +343,7 @@ def follow_copy(
 
 
 def run_exit_code(status: RunStatus) -> int:
-    """The failed rank's exit code, or 1 if there is none; 0 for a run that continues or succeeded."""
+    """Exit code of the failed rank, or 1 if there is none; 0 for a run that is alive or succeeded."""
     if status.state in ("ok", "queued", "starting", "running"):
         return 0
     return status.exit_code or 1

@@ -1,11 +1,11 @@
 """Explains a hang from the ranks' stacks: which ranks wait for others, and which do not arrive. Pure.
 
 A rank waits if its innermost call is a collective, a rendezvous or a backward pass, in which DDP and FSDP exchange
-gradients. The cause is a rank that is elsewhere or has ended, never a rank that waits. The kinds:
+gradients. The cause is a rank that is elsewhere or has exited, never a rank that waits. The kinds:
 
-ended       ranks wait, and another one has ended: it can't arrive
-elsewhere   ranks wait, and another one is at another place
-no-stack    ranks wait, and another one gave no stack
+ended       ranks wait, and another rank has exited
+elsewhere   ranks wait, and another rank is at another place
+no-stack    ranks wait, and another rank gave no stack
 mismatch    all ranks wait, in different calls: each waits for the others
 same        all ranks wait in the same call
 """
@@ -44,23 +44,22 @@ _BACKWARD: Final = (
 )
 _GRADIENTS: Final = "backward"
 _PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
-"""Files between a function of torch and C++."""
+"""Files of torch that are called between its public function and C++."""
 _WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
-"""Parts of names of kernel functions in which a rank waits for its own thread or the network."""
+"""Parts of names of kernel functions in which a rank waits for one of its threads or for the network."""
 _MOST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HangPlace:
-    """Ranks at one place. Without a function they have ended or gave no stack; `why` says which."""
+    """Ranks at one place. If `function` is empty, they have exited or gave no stack; `why` says which."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     function: str = ""
-    """The innermost function outside Python's library; for waiting ranks, the function of torch that the script called.
-    """
+    """Innermost function outside Python's library; for waiting ranks, the torch function that the script called."""
     file: str = ""
-    """With `line`: the innermost place in the script, if there is one."""
+    """File of the innermost frame in the script; or empty. `line` belongs to it."""
     line: int | None = None
     is_caller: bool = False
     why: str = ""
@@ -144,9 +143,9 @@ def _is_waiting(group: StackGroup) -> bool:
 
 
 def _called(frames: Sequence[StackFrame]) -> str:
-    """The function of torch that the script called: `all_gather_object` for a stack that ends in `all_gather`.
+    """The torch function that the script called: `all_gather_object` for a stack that ends in `all_gather`.
 
-    Empty if the innermost calls outside Python's own library are no collective or backward pass.
+    Empty if the innermost calls outside Python's own library are neither a collective nor a backward pass.
     """
     name = ""
     for frame in frames:
@@ -167,7 +166,7 @@ def _processes(group: StackGroup) -> list[Process]:
 
 
 def _sleeping_majority(dump: Dump) -> list[StackGroup]:
-    """Most ranks, asleep at one line of the script: `Work.wait` has no frame in Python. Else empty."""
+    """A majority of ranks that sleep at one line of the script, because `Work.wait` has no Python frame; or empty."""
     if dump.mute or len(dump.groups) < 2:
         return []
     *others, largest = dump.groups
@@ -179,7 +178,7 @@ def _sleeping_majority(dump: Dump) -> list[StackGroup]:
 
 
 def _is_asleep(group: StackGroup) -> bool:
-    """True if its ranks wait for another thread or the network, and are not in a sleep of their own."""
+    """True if the ranks wait for another thread or the network, and not in a sleep of the script."""
     return all(
         process.state == "S" and any(part in process.wchan for part in _WAITS_IN) for process in _processes(group)
     )
@@ -197,7 +196,7 @@ def _of(ranks: Sequence[RankStacks], function: str, frame: StackFrame, *, is_cal
 
 
 def _waiting_places(groups: Sequence[StackGroup]) -> tuple[HangPlace, ...]:
-    """One per call of the script: its ranks may be at different lines of torch."""
+    """One place for each call in the script, even if ranks are at different lines inside torch."""
     found: dict[tuple[str, str, int | None], list[RankStacks]] = {}
     frames: dict[tuple[str, str, int | None], StackFrame] = {}
     for group in groups:

@@ -18,13 +18,13 @@ from ipexctl.text import printable
 class RunOnHosts:
     run: OtherRun
     ranks: int
-    """On these hosts."""
+    """Number of ranks on these hosts."""
     script: str
 
 
 @dataclass(frozen=True, slots=True)
 class BusyPrograms:
-    """Programs of one name and account."""
+    """Programs with the same name and account."""
 
     name: str
     account: str
@@ -41,7 +41,7 @@ class HostsNow:
     """In the order of the queue."""
     programs: tuple[BusyPrograms, ...]
     free: tuple[str, ...]
-    """Hosts with nothing of the above."""
+    """Hosts on which nothing of the above runs."""
     hiding: tuple[str, ...]
     """Hosts that do not show the processes of other accounts."""
 

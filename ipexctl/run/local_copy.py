@@ -1,4 +1,4 @@
-"""The copy of a run on the control machine, written while it is followed: node0 may be gone, or prune the run.
+"""Copies a run to the control machine while it is followed, because node0 may later be gone or prune the run.
 
 RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
 RUNS/ID/ranks/NNNN.meter, NNNN.host the windows of ranks and hosts, at the end of the run (`run/windows.py`)
@@ -9,8 +9,8 @@ RUNS/ID/status.json                 the status on node0; with a final one the co
 RUNS/ID/plan.json                   the plan, which the registry writes and removes with the record
 RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
-The files are as on node0; `logs`, `why` and `ps` read them in their place. Every byte is written at its own offset, so
-two followers at once write the same content. If a copy can't be written, the follower continues without it.
+The files are as on node0, so `logs`, `why` and `ps` can read them instead. Every byte is written at its own offset, so
+two followers write the same content. If a copy can't be written, the follower continues without it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_OPEN_FILES: Final = 256
 
 
 class LocalCopy:
-    """A copy that is being written. After an error it writes no more; the error is in `error`."""
+    """Writes a copy. After the first error, which is in `error`, it writes no more."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -116,7 +116,7 @@ class LocalCopy:
             self._give_up(error)
 
     def finish(self, document: Mapping[str, Any]) -> None:
-        """All output is written, and this is the last status."""
+        """Write the final status, after all output."""
         self.close()
         if document.get("state") in FINAL:
             self._save(document)
@@ -164,7 +164,7 @@ class LocalCopy:
 class ReadCopy:
     status: RunStatus
     seen: float
-    """When its status was written, in seconds since the epoch."""
+    """When the status was written, in seconds since the epoch."""
 
     @property
     def is_complete(self) -> bool:
@@ -183,7 +183,7 @@ def read_copy(directory: Path) -> ReadCopy | None:
 
 
 def save_final_status(directory: Path, status: RunStatus) -> None:
-    """Save how a run ended that no call followed to its end. If that fails, node0 is asked again next time."""
+    """Save the final status of a run that no call followed to its end. If that fails, node0 is asked next time."""
     with contextlib.suppress(OSError):
         make_private_directory(directory)
         write_json_atomically(directory / "ended.json", status.to_json(), durable=False)
@@ -198,15 +198,15 @@ def read_final_status(directory: Path) -> RunStatus | None:
 
 
 def remove_copy(runs: Path, run: str) -> None:
-    """All but the plan."""
+    """Remove everything but the plan."""
     with contextlib.suppress(OSError):
         paths = [path for path in (runs / run).iterdir() if path.name != PLAN_FILE]
-        # The status last: a copy without one is nobody's to remove.
+        # The status goes last, because a copy without one is not known to be ours.
         for path in sorted(paths, key=lambda path: path.name == "status.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def copy_size(directory: Path) -> int:
-    """Without the plan."""
+    """Size in bytes, without the plan."""
     plan = directory / PLAN_FILE
     return disk_usage(directory) - (plan.stat().st_blocks * 512 if plan.exists() else 0)

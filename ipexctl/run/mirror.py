@@ -1,9 +1,9 @@
-"""Mirrors the files of a run while it continues: one fetch after the other, until the run is over, and one after that.
+"""Mirrors the files of a run: fetches again and again until the run is over, and once more after that.
 
-A file that only grew is sent from its old end and grows in place, so that a program that holds it open, such as
-TensorBoard, keeps reading; any other changed file is replaced. A file that the run removes stays here. A file that
-changes while it is read is a failure only in the last pass. A node0 that is away is waited for as by `attach`
-(`reconnect.py`); another host is retried at each pass; any other error, such as a full disk here, ends the call.
+Of a file that only grew, the new bytes are sent and appended, so that a program such as TensorBoard, which holds the
+file open, keeps reading. Any other changed file is replaced, and a file that the run removes stays here. A file that
+changes while it is read is a failure only in the last pass. ipexctl waits for a node0 that does not answer as `attach`
+does (`reconnect.py`) and retries other hosts in each pass. Any other error, such as a full local disk, ends the call.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.text import counted, printable
 
 _LOST: Final = (Unreachable, TimedOut, AgentEnded)
-"""The kernel may kill the program there for lack of memory."""
+"""Errors after which a pass is retried. AgentEnded: the kernel may kill the program for lack of memory."""
 _MOST_NOTED: Final = 10
 
 
 def add_pass(before: FetchResult | None, latest: FetchResult) -> FetchResult:
-    """The result of all passes; failures are the latest one's, because each pass asks for all files. Pure."""
+    """The result of all passes. Failures are those of the latest pass, because each pass asks for all files. Pure."""
     if before is None:
         return replace(latest, resumed=(), size=latest.received)
     brought = tuple(dict.fromkeys((*before.brought, *latest.brought)))
@@ -61,7 +61,7 @@ def add_pass(before: FetchResult | None, latest: FetchResult) -> FetchResult:
 
 
 def lasting_failures(before: Sequence[FileFailure], latest: Sequence[FileFailure]) -> tuple[FileFailure, ...]:
-    """Failures of two passes in a row: a file that was changing has arrived by then. Pure."""
+    """Failures that occurred in two passes in a row. A file that was changing has arrived by the second. Pure."""
     return tuple(failure for failure in latest if failure in before)
 
 
@@ -81,7 +81,7 @@ class _Mirrored:
 
 
 class RunMirror:
-    """The mirror of one run. `lend` brings a session that its `close` gives back."""
+    """Mirrors one run. `lend`: returns a session, whose `close` gives it back."""
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class RunMirror:
         self._timeout = timeout
         self._absence = Absence(reconnect)
         self._has_begun = False
-        """Node0 answered before: a loss does not end the call at once."""
+        """True once node0 has answered. A loss then does not end the call at once."""
         self._losses = 0
         self._is_first_pass = True
 
     def results(self, error: HostError | None = None) -> list[FetchResult]:
-        """One for each request, with everything that arrived. `error`: what ended `follow`."""
+        """One result for each request, with everything that arrived. `error`: what ended `follow`."""
         if isinstance(error, Cancelled):
             error = HostError("stopped before the run's end", "the same command continues")
         return [self._result(part, error) for part in self._parts]
@@ -119,9 +119,10 @@ class RunMirror:
         )  # fmt: skip
 
     def follow(self, *, is_over: bool) -> None:
-        """Fetch until the run is over, or until an error other than a lost connection, which goes into the results.
+        """Fetch until the run is over or an error other than a lost connection occurs, which goes into the results.
 
-        `is_over`: the control machine knows that it is. Raises the error of a node0 that is away, and Cancelled.
+        `is_over`: the control machine knows that the run is over. Raises the error if node0 does not answer, and
+        Cancelled.
         """
         while True:
             try:

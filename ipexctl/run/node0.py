@@ -1,6 +1,6 @@
-"""A call to the agent about a run: on its node0, or on this machine about the local copy.
+"""Calls the agent about a run: on the run's node0, or on this machine for the local copy.
 
-The caller owns the session to node0: `api/known_runs.py` opens it.
+The caller owns the session to node0; `api/known_runs.py` opens it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`run --notify CMD` on the control machine: its check before the run, and the command after an end that the call saw.
+"""`run --notify CMD` on the control machine: checks the command before the run, and runs it if the call sees the end.
 
-`node/run/notify.py` ensures that the command runs at most once, also for a call that has left. Problems are only
-warnings, so that the exit code is the run's.
+`node/run/notify.py` makes sure that it runs at most once, even if this call has exited. A problem is only a warning, so
+that the exit code is the run's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ipexctl.run.summary import summary_fields
 
 
 def check_notify(command: str) -> None:
-    """Raise a UserError, before the run, for a line that sh can't read; the line itself is not shown."""
+    """Raise a UserError for a line that sh can't read. The line is not shown: it may contain a secret."""
     if not command:
         return
     text = command.encode("utf-8", "surrogateescape")
@@ -42,7 +42,7 @@ def check_notify(command: str) -> None:
 def notify_of_run(
     command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
 ) -> None:
-    """Run the command, if this call saw the end of the run and node0 has not run it."""
+    """Run the command if this call saw the end of the run and node0 has not run it."""
     status = read_final_status(RunRegistry().directory / record.id)
     if status is None:  # node0 does it at the end
         return
@@ -54,7 +54,7 @@ def notify_of_run(
                 on_warning(f"note: {node0.name} runs the command of --notify: this call saw the end of the run late")
                 return
     except HostError as error:
-        on_warning(f"note: the command of --notify is left to node0: {node0.name}: {error.reason}")
+        on_warning(f"note: node0 will run the command of --notify: {node0.name}: {error.reason}")
         return
     text = summary_text(summary_fields(record, status, code, seconds))
     if problem := describe_end(run_command(command, text, NOTIFY, sys.stderr.fileno())):
@@ -62,13 +62,13 @@ def notify_of_run(
 
 
 def _claim(session: Session, record: RunRecord) -> bool:
-    """True if this call is to run the command. Raises a HostError: then it must not."""
+    """True if this call is to run the command. If it raises a HostError, the call must not."""
     request: RunReference = {"home": record.home, "id": record.id}
     return call_on_node0(session, record, "run.notify", "claim", request, timeout=NOTIFY_CLAIM).flag("claimed")
 
 
 def describe_end(end: NotifyEnd) -> str:
-    """Empty if the command succeeded. Pure."""
+    """How the command failed; empty if it succeeded. Pure."""
     if end.error:
         return f"could not be started: {end.error}"
     if end.exit_code is None:

@@ -1,6 +1,6 @@
-"""Lists the runs of the registry with their states: one call to each node0.
+"""Lists the runs of the registry with their states, by one call to each node0.
 
-A submitted run gets its place from the answer, once it has begun in its job.
+Once a submitted run has begun in its job, the answer has its hosts and ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ipexctl.run.registry import RunRecord
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """A run of the registry. Without a status its state is unknown, and `reason` says why."""
+    """A run of the registry. If `status` is None, its state is unknown and `reason` says why."""
 
     record: RunRecord
     status: RunStatus | None
@@ -36,7 +36,7 @@ class KnownRun:
     pruned: float | None = None
     """When node0 pruned its output; its last status is kept."""
     is_gone: bool = False
-    """True if node0 has no directory of it."""
+    """True if node0 has no directory for the run."""
 
     @property
     def state(self) -> str:
@@ -44,7 +44,7 @@ class KnownRun:
 
     @property
     def has_begun(self) -> bool:
-        """For a submitted run: True if it has hosts and ranks, and does not wait to begin again."""
+        """False for a submitted run that has no hosts and ranks yet, or waits to begin again."""
         return self.record.plan.world_size > 0 and self.state != "queued"
 
 
@@ -90,7 +90,7 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
     if document is None:
         return KnownRun(record, None, f"{record.node0.name} has no record of it any more", is_gone=True)
     if damaged := document.get("unreadable"):
-        fix = f"ipexctl fetch {record.id} . brings what is there"
+        fix = f"ipexctl fetch {record.id} . fetches what is there"
         return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
     pruned, status = document.get("pruned"), read_status(document)
     if (queue := queue_of(record)) is not None:
@@ -99,7 +99,7 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
-    """Add the final status that the control machine has, where node0 can't be reached."""
+    """Where node0 can't be reached, add the final status that the control machine has."""
     return [
         replace(run, status=read_final_status(directory / run.record.id)) if run.status is None else run for run in runs
     ]

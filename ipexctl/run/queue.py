@@ -1,7 +1,7 @@
-"""A submitted run, for the commands that meet one: what they ask of a queue, the starter that waits.
+"""What commands ask about a submitted run: a `Queue` is a starter whose runs wait for a scheduler.
 
-A queue knows its scheduler: why a run waits, where it is once it has begun, how its job ended, in sentences with what
-to type. Callers ask `queue_of` and know no scheduler, so that another queue is just another starter.
+A queue says, with what to type, why a run waits, where it runs, and how its job ended. Callers ask `queue_of` and know
+no scheduler, so another scheduler is just another starter.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Explained:
 
 class Queue(Starter, Protocol):
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
-        """The run by its login node's answer: with its place, or with the reason why it waits."""
+        """The run by its login node's answer: with hosts and ranks, or with the reason why it waits."""
 
     def explain(self, record: RunRecord, status: RunStatus) -> Explained:
         """The state of a run that has no record of its own yet."""
 
     def diagnosis_of(self, record: RunRecord, status: RunStatus) -> Diagnosis:
-        """For `why`, of a run that has no record of its own yet."""
+        """Diagnosis for `why`, of a run that has no record of its own yet."""
 
     def with_end_of_job(self, diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool) -> Diagnosis:
-        """The diagnosis of a run that had begun, with what the scheduler did to it. `had_notice`: its ranks were
-        notified that the job is about to end."""
+        """Add what the scheduler did to a run that had begun. `had_notice`: its ranks were told that the job is about
+        to end."""
 
 
 def queue_of(record: RunRecord) -> Queue | None:

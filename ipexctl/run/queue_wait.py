@@ -1,7 +1,7 @@
 """Finds the state of a submitted run, and waits until it begins, in any queue.
 
-Each answer is one short call to the login node, which asks the scheduler; between two calls only the session stays
-open. Once the run has begun, its record has hosts and ranks, and goes to the registry so that later calls need not ask.
+Each question is a short call to the login node, which asks the scheduler; only the session stays open in between. Once
+the run has begun, its record with hosts and ranks is saved in the registry, so later calls need not ask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ipexctl.run.queue import Queue
 from ipexctl.run.registry import RunRecord, RunRegistry
 
 INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
-"""Seconds between two questions; a job waits for hours, and a controller serves many."""
+"""Seconds between two questions. Jobs wait for hours, and a scheduler serves many users."""
 
 
 def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:

@@ -1,4 +1,4 @@
-"""Sets of ranks, such as `0`, `0-3,8` or `all`: parsed from text and written as text. Pure."""
+"""Parses and formats sets of ranks, such as `0`, `0-3,8` or `all`. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", r
 
 @dataclass(frozen=True, slots=True)
 class RankSet:
-    """Ranges of ranks; empty: every rank."""
+    """Ranges of ranks; empty for every rank."""
 
     ranges: tuple[range, ...] = ()
 
@@ -36,7 +36,7 @@ class RankSet:
         return not self.ranges
 
     def within(self, world_size: int) -> RankSet:
-        """The same set; raises a UserError if the run has none of these ranks, as after a typo."""
+        """Return the set; raise a UserError if the run has none of these ranks, as after a typo."""
         if self.ranges and not any(part[0] < world_size for part in self.ranges):
             last = f"0-{world_size - 1}" if world_size > 1 else "0"
             raise UserError(f"--ranks {self}: the run has no such rank", fix=f"its ranks are {last}")

@@ -1,9 +1,9 @@
-"""Decides how long a call that follows a run waits for a node0 that it cannot hear.
+"""Decides how long a call that follows a run waits for a node0 that does not answer.
 
-For every kind of loss, the seconds without a frame add up; more than `--reconnect` of them end the call, but not before
-one attempt to reconnect. A silence is noticed early enough for that (`silence_limit`). The seconds are reset once a
-connection has brought frames for half a minute, so that a host that sends one frame and falls silent again cannot hold
-a call for ever. While node0 is away, nothing is printed about the run: its state cannot be seen from here.
+Seconds without a frame add up, whatever the kind of loss. Once they exceed `--reconnect`, the call ends, but only after
+at least one attempt to reconnect; `silence_limit` leaves time for it. The sum is reset once frames have arrived for 30
+seconds, so that a host that sends one frame and falls silent again can't hold a call forever. Meanwhile nothing is
+printed about the run, because its state is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MINUTE: Final = 60.0
 
 
 Step: TypeAlias = Literal["lost", "away", "again", "over"]
-"""What follows a loss: its first report, the report of another minute, nothing, or the end of the call."""
+"""What to do after a loss: report it, report another minute, report nothing, or end the call."""
 
 
 def silence_limit(reconnect: float) -> float:
@@ -27,14 +27,14 @@ def silence_limit(reconnect: float) -> float:
 
 
 class Absence:
-    """The time without a frame from node0. All times are monotonic."""
+    """Measures the time without a frame from node0. All times are monotonic."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self._before = 0.0
-        """Seconds away before the present connection."""
+        """Seconds without a frame before the current connection."""
         self._first_at: float | None = None
-        """First frame of the present connection; None before it."""
+        """Time of the first frame of the current connection; None before it."""
         self._last_at: float | None = None
         self._minutes = 0
 

@@ -1,7 +1,7 @@
-"""Records of 0.4 in the registry, which know of the plan the hosts of ranks alone; and what 0.4 reads in ours.
+"""Reads registry records of 0.4, which have only the hosts of ranks in place of a plan, and writes what 0.4 reads.
 
-The login node also tells the place of a submitted run by these fields (`node/common/batch_job.py: placed_record`). Goes
-with 0.6.
+A login node also reports hosts and ranks of a submitted run in these fields (`node/common/batch_job.py:
+placed_record`). To be removed with 0.6.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _RecordOf04(NamedTuple):
-    """What a record of 0.4 has besides the fields of ours."""
+    """Fields of a 0.4 record that ours lacks."""
 
     script: str = ""
     env: str = ""
@@ -38,7 +38,7 @@ class _RecordOf04(NamedTuple):
 
 
 def from_0_4(document: Json) -> dict[str, Any]:
-    """Fields of our record that are made of others. Raises a ValueError."""
+    """Make the fields of our record that a 0.4 record lacks. Raises a ValueError."""
     old = decode(_RecordOf04, document, "the record")
     plan = Plan(
         str(document.get("id")),

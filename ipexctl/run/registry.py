@@ -1,8 +1,8 @@
-"""The registry of runs on the control machine: how to reach each run's node0, so that `logs` or `stop` need no options.
+"""Keeps a record of each run on the control machine, so that `logs` or `stop` know how to reach its node0.
 
-Two files per run, mode 0600, in the user's state directory, written before the first rank lives: ID.json, and the plan
-in ID/plan.json. Node0 keeps the status, so a record never says whether a run is alive. A damaged file concerns only
-that run. Also here: markers of runs that a call is starting, so that a killed call does not keep its lease on a synced
+A run has two files in the user's state directory, mode 0600, written before the first rank starts: ID.json, and the
+plan in ID/plan.json. Node0 keeps the status, so a record never says whether a run is alive. A damaged file affects only
+its own run. A run that a call is starting also has a marker, so that a killed call does not keep its lease on a synced
 tree.
 """
 
@@ -47,11 +47,11 @@ class RunRecord:
 
     id: str
     node0: Host
-    """Of a submitted run: the login node, whose home has the files of the run."""
+    """For a submitted run the login node, whose home has the files of the run."""
     home: str
     python: str
     source: Plan | Path
-    """The plan, or its file. The plan of a submitted run has hosts and ranks once the run has begun, and no more."""
+    """The plan, or the path of its file. A submitted run's plan gets hosts and ranks once the run has begun."""
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock."""
     nodes: tuple[Host, ...] = ()
@@ -62,12 +62,12 @@ class RunRecord:
     """Name of its starter."""
     project: str = ""
     options: CallOptions = NO_OPTIONS
-    """The options that chose its hosts and environment, for commands to type next."""
+    """Options that chose the hosts and the environment, for commands to type next."""
     typed: TypedCall = NOT_TYPED
 
     @cached_property
     def plan(self) -> Plan:
-        """Without hosts if its file is gone or damaged: that does not hide the run."""
+        """The plan; one without hosts if the file is missing or damaged, so that the run can still be listed."""
         if not isinstance(self.source, Path):
             return self.source
         try:
@@ -87,7 +87,7 @@ class RunRecord:
 
     @property
     def call_options(self) -> CallOptions:
-        # A submitted run's options are for the login node, where nothing of it is to be started.
+        # The options of a submitted run are for the login node, on which no rank may start.
         return CallOptions("" if self.starter.waits else self.options.hosts, self.options.run)
 
     @property
@@ -100,18 +100,18 @@ class RunRecord:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes it on the remaining hosts; empty if there is none."""
+        """The command that resumes the run on the remaining hosts; empty if it can't be resumed."""
         can_resume = self.typed.directory and not self.plan.job and len(self.hosts) > 1
         return f"ipexctl run --resume {self.id}" if can_resume else ""
 
 
 def stem_of(script: str) -> str:
-    """Prefix of the ids of its runs."""
+    """Prefix of the ids of this script's runs."""
     return _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
 
 
 def new_id(script: str, now: float) -> str:
-    """Such as `train_digits-1120-132512-9f3a`: the script's name, the time, and a random part."""
+    """Make an id such as `train_digits-1120-132512-9f3a`: the script's name, the time and a random part."""
     return f"{stem_of(script)}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
 
 
@@ -119,7 +119,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_]{1,24}-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}")
 
 
 def given_id(environ: Mapping[str, str]) -> str:
-    """The id that a job's script gives its run (IPEXCTL_RUN_ID), by which it is known outside; or empty."""
+    """The id that a job script sets for its run (IPEXCTL_RUN_ID), by which `submit` knows the run; or empty."""
     given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
     if given and not _ID.fullmatch(given):
         raise UserError(f"$IPEXCTL_RUN_ID is not a run id: {printable(given)[:80]}", fix="unset IPEXCTL_RUN_ID")
@@ -128,7 +128,7 @@ def given_id(environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecord:
-    """An unreadable file of the registry: only the id of its run is known."""
+    """An unreadable file of the registry. Only the id of its run is known."""
 
     id: str
     path: Path
@@ -145,7 +145,7 @@ class DamagedRecord:
 
 
 class UnreadableRecord(UserError):
-    """The record of the requested run can't be read."""
+    """Raised if the record of the requested run can't be read."""
 
 
 class RunRegistry:
@@ -190,7 +190,7 @@ class RunRegistry:
         return sorted(found, key=lambda record: (record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
-        """The run with that id, or that unique prefix of an id; `last` is the newest."""
+        """Find the run by its id or a unique prefix of it; `last` is the newest."""
         records, damaged = self.read_records()
         newest = records[-1].started if records else 0.0
         of_word = [record for record in damaged if word and record.id.startswith(word)]
@@ -204,7 +204,7 @@ class RunRegistry:
         return _only(word, records)
 
     def find_named(self, word: str | None, command: str) -> RunRecord:
-        """As `find`; without a run, refuses the call of `command` and names the last run."""
+        """Like `find`. Without a word, raise a UserError that names the last run. `command`: what to type."""
         if word is None:
             last = self.find("last")
             began = format_clock(last.started, "%Y-%m-%d %H:%M:%S")
@@ -222,7 +222,7 @@ class RunRegistry:
         return True
 
     def node0_of(self, run: str) -> Host | None:
-        """None if the run with exactly that id was not started from this machine."""
+        """Node0 of the run with exactly this id; None if it was not started from this machine."""
         record = _read_record(self.directory / f"{run}.json")
         return record.node0 if isinstance(record, RunRecord) and record.id == run else None
 
@@ -288,7 +288,7 @@ FIELD_DECODERS: Final = {"Host": _decode_host}
 
 
 def _read_record(path: Path) -> RunRecord | DamagedRecord:
-    """Fields missing in records of older versions get their defaults."""
+    """Read a record. Fields that older versions lack get their defaults."""
     try:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
@@ -318,7 +318,7 @@ class FailedCall:
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
-    """An unwritable directory is no error: only `why` reads the file."""
+    """Save the failed call. If the directory can't be written, nothing is raised: only `why` reads the file."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)
@@ -334,15 +334,15 @@ def read_failed_call(directory: Path) -> FailedCall | None:
 _SUFFIX: Final = ".begins"
 _NO_PROCESS: Final = ProcessIdentity(0)
 _KEEP_SECONDS: Final = 3600.0
-"""Hosts drop the lease of a run that never started before this time is over."""
+"""Markers are kept for this time; hosts drop the lease of a run that never started sooner."""
 
 
 @contextlib.contextmanager
 def mark_pending(directory: Path, run: str, unreached: Collection[str] = ()) -> Iterator[None]:
-    """Mark the run as starting, by this process.
+    """Mark the run as being started by this process.
 
-    `unreached`: hosts that could not be cleaned up when it did not start. If any remain at the end, the run stays
-    marked as abandoned, and the next sync tells the hosts.
+    `unreached`: hosts that could not be cleaned up after a failed start. If there are any at the end, the run stays
+    marked as abandoned, and the next sync cleans up.
     """
     with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
         make_private_directory(directory)
@@ -362,7 +362,7 @@ def clear_pending(directory: Path, run: str) -> None:
 
 
 def abandoned_runs(directory: Path) -> tuple[str, ...]:
-    """Runs that never started because their CLI was killed, or could not clean up a host. Their records are removed."""
+    """Runs that never started because their call was killed or could not clean up a host. Removes their records."""
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(f"*{_SUFFIX}")):
@@ -385,7 +385,7 @@ def starting_runs(directory: Path) -> tuple[str, ...]:
 
 
 def _is_abandoned(marker: Path) -> bool:
-    """False also for a process of another machine: from here it cannot be seen."""
+    """True if the process that started the run is gone. False if it is on another machine, where we can't see it."""
     try:
         process = decode(ProcessIdentity, read_json_file(marker), "the file")
     except (OSError, ValueError):

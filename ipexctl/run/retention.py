@@ -1,8 +1,8 @@
-"""Prunes old runs, on the nodes and in the registry.
+"""Prunes old runs on the nodes and in the registry.
 
-Runs that are alive, or in an unknown state, stay. On the nodes `node/run/retention.py` prunes in the background when a
-run starts; `ipexctl ps --prune` prunes at once. A registry record is small and is kept three times as long as its run,
-so that `ps` can still name it.
+Runs that are alive or in an unknown state stay. On the nodes, `node/run/retention.py` prunes in the background when a
+run starts; `ipexctl ps --prune` prunes at once. A record in the registry is small and is kept three times as long as
+the run, so that `ps` can still list it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """Runs beyond these limits are pruned; the `newest` ones never are."""
+    """Runs beyond these limits are pruned, but never the `newest` ones."""
 
     days: float = 30.0
     gb: float = 2.0
@@ -79,7 +79,7 @@ class PruneResult(HostResult):
     gone: tuple[PrunedRun, ...] = ()
     kept: int = 0
     size: int = 0
-    """Bytes of the runs that are kept."""
+    """Size of the kept runs in bytes."""
 
 
 def prune_nodes(
@@ -130,7 +130,7 @@ def prune_local(
     over: Collection[str] = (),
     dry_run: bool = False,
 ) -> list[PrunedRun]:
-    """Prune copies and records of ended runs on the control machine: of `over`, and by the copy's status."""
+    """Prune copies and records of ended runs on the control machine: those in `over` or with a final status."""
     now, records = time.time(), register.all()
     sizes = {record.id: copy_size(register.directory / record.id) for record in records}
     total, gone = sum(sizes.values()), []

@@ -1,4 +1,4 @@
-"""Describes a run without output for a long time: the state of each rank, equal ones folded. Pure."""
+"""Describes a run that has printed nothing for a long time: the state of each rank, in groups. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def silence_lines(run: str, silence: Silence) -> list[str]:
 
 
 def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
-    """Ranks in the same state with the same last line, and a sentence about them."""
+    """Groups of ranks in the same state with the same last line, each with a sentence about it."""
     groups: dict[str, list[SilentRank]] = {}
     for rank in silence.ranks:
         last = f"last line: {shortened(bare(rank.last), _WIDTH)}" if rank.last else "no output yet"
@@ -56,7 +56,7 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
-    """What a silent run's dump shows: who waits for whom, if known, and the places of the ranks."""
+    """Lines about the dump of a silent run: who waits for whom, if known, and where the ranks are."""
     hang = explain_hang(dump)
     who = [] if hang is None else [printable(shortened(hang.sentence, _MAX_SENTENCE))]
     head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"

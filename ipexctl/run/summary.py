@@ -1,4 +1,4 @@
-"""The outcome of a run for a program: for `--summary`, the event `end`, and the command of --notify. Pure."""
+"""Makes the outcome of a run as JSON for programs: for --summary, the event `end` and the command of --notify. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipexctl.run.registry import RunRecord
 def summary_fields(
     record: RunRecord | None, status: RunStatus | None, exit_code: int, seconds: float
 ) -> dict[str, Any]:
-    """Id and state are null if no run was started."""
+    """The outcome. Id and state are null if no run was started."""
     return summary.summary_fields(
         record.id if record is not None else None,
         status,

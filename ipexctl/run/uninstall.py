@@ -1,8 +1,8 @@
 """`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine.
 
-The files here go last, and only if the homes and lines of authorized_keys were removed on all hosts: the records are
-needed to reach the hosts again. A run, an install or any process that uses a home blocks the whole call. Only what
-carries ipexctl's marks is removed; the rest is named with the command for it.
+Files on the control machine go last, and only if homes and lines of authorized_keys were removed on all hosts, because
+the records are needed to reach the hosts again. Nothing is removed while a run, an install or any process uses a home.
+Only what carries ipexctl's marks is removed; the rest is listed with the command that removes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UninstallOptions:
 
 @dataclass(frozen=True, slots=True)
 class UninstallResult(HostResult):
-    """One host, or the control machine: what was found there, and what stays."""
+    """What was found on a host or on the control machine, and what stays there."""
 
     home: str | None = None
     """None if the host has no home."""
@@ -45,15 +45,15 @@ class UninstallResult(HostResult):
     found: tuple[FileGroup, ...] = ()
     left: tuple[FileGroup, ...] = ()
     logins: str = ""
-    """Changes of `trust --revoke` there."""
+    """What `trust --revoke` changed there."""
     live: tuple[str, ...] = ()
     """Runs that are still running there."""
     starting: tuple[str, ...] = ()
-    """Runs that have files there and may still start. Their node0 knows more."""
+    """Runs that have files there and may still start; only their node0 knows."""
     over: tuple[str, ...] = ()
-    """Runs that have ended, by their record there."""
+    """Runs that have ended, as their records there say."""
     busy: tuple[str, ...] = ()
-    """Reasons other than runs why nothing can be removed now."""
+    """Reasons, other than runs, why nothing can be removed now."""
     is_node0_of_trust: bool = False
 
     @property
@@ -67,7 +67,7 @@ class UninstallReport(Report[UninstallResult]):
     with_results: bool = False
     is_survey: bool = True
     obstacles: Mapping[str, HostError] = field(default_factory=dict)
-    """Of a dry run: host → why the call without --dry-run would remove nothing now."""
+    """For a dry run: host → why the call without --dry-run would remove nothing now."""
 
     @property
     def results(self) -> tuple[UninstallResult, ...]:
@@ -83,7 +83,7 @@ class UninstallReport(Report[UninstallResult]):
 
 
 class _Uninstall:
-    """The state of one call: the result of each host. Nothing else here is mutable."""
+    """State of one call: the result of each host."""
 
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> None:
         self.hosts = tuple(hosts)
@@ -99,11 +99,11 @@ class _Uninstall:
         )
 
     def working(self) -> list[UninstallResult]:
-        """Hosts without an error, in the order of the call."""
+        """Results of hosts without an error, in the order of the call."""
         return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
 
     def leaders(self) -> dict[Host, Host]:
-        """Host without an error → the first one with the same home."""
+        """Host without an error → the first host with the same home."""
         return find_leaders([result.host for result in self.working()], lambda host: self.results[host.name].store)
 
     def update(self, host: Host, error: HostError) -> None:
@@ -159,7 +159,7 @@ class _Uninstall:
                     self.update(revoked.host, HostError(revoked.reason, revoked.fix))
 
     def follow_leaders(self) -> None:
-        """Give hosts that share a home their own results: the files count on the first one."""
+        """Make results for hosts that share the home of another, where the files are counted."""
         for host, leader in self.leaders().items():
             if leader != host:
                 reason = f"shares the home of {leader.name}"
@@ -168,7 +168,7 @@ class _Uninstall:
                 )
 
     def obstacles(self) -> dict[str, HostError]:
-        """Host that a run, an install or another process uses → why nothing can be removed now."""
+        """Host in use → the run, install or other process because of which nothing can be removed now."""
         ended = set(self.ended_runs())
         found = {}
         for name, result in self.results.items():
@@ -196,7 +196,7 @@ class _Uninstall:
 def survey(
     hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions, *, dry_run: bool = False
 ) -> UninstallReport:
-    """List what `uninstall` would remove, and change nothing. Fail if a run is alive, unless it is a dry run."""
+    """List what `uninstall` would remove; change nothing. Fail if a run is alive, unless it is a dry run."""
     state = _Uninstall(hosts, pool, options)
     state.find_homes()
     state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
@@ -214,7 +214,7 @@ def survey(
 
 
 def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
-    """Remove what `survey` lists: on the hosts, then, if that worked on all of them, on the control machine."""
+    """Remove what `survey` lists on the hosts, and if that worked on all of them, on the control machine."""
     listed = survey(hosts, pool, options)
     if listed.control.has_failed:
         return listed
@@ -224,7 +224,7 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
     if any(result.has_failed for result in state.results.values()):
         # The call itself may be wrong, by its --home, so it is not proposed again.
-        control = replace(listed.control, status="failed", reason="not done, as hosts failed")
+        control = replace(listed.control, status="failed", reason="not done, because hosts failed")
         return state.report(control, is_survey=False)
     remove_control_files(hosts, with_results=options.with_results)
     return state.report(listed.control, is_survey=False)

@@ -1,7 +1,7 @@
-"""Files of the project that a script names or a rank misses, and that no sync sends because an ignore file names them.
+"""Finds project files that a script names, or that a rank missed, and that sync skips because of an ignore file.
 
-The note or line to type has `--include` for these files and others of their kind in the same directory. A file counts
-only if the control machine has it. Names that are more likely results than data get no note.
+The note proposes `--include` for these files and for files of the same kind in the same directory. Files that the
+control machine lacks, or whose names suggest results rather than data, get no note.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def named_files(tree: ast.Module) -> tuple[str, ...]:
 
 
 def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
-    """A note on files that the script names and the hosts do not get, if there are any."""
+    """A note on files that the script names and that sync skips; empty if there are none."""
     script, typed = spec.project.script, spec.typed
     names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
@@ -60,7 +60,7 @@ def _ends(path: str) -> Iterator[str]:
 
 
 def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
-    """Ignored files with one of the names. Ignored directories were not scanned."""
+    """Ignored files with one of these names. Ignored directories were not scanned."""
     wanted = frozenset(names)
     yield from (path for path in project.ignored if not wanted.isdisjoint(_ends(path)))
     for directory in [path for path in project.ignored if path.endswith("/")][:_MOST_DIRECTORIES]:
@@ -71,7 +71,7 @@ def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
 
 
 def _include_pattern(path: str) -> str:
-    """The --include pattern for files of this kind in the same directory only."""
+    """The --include pattern for files of the same kind in the same directory."""
     place = PurePosixPath(path)
     if not place.suffix:
         return pattern_for(path)
@@ -80,7 +80,7 @@ def _include_pattern(path: str) -> str:
 
 
 def line_that_sends(record: RunRecord, path: str) -> str:
-    """The line to type for a file that a rank missed; empty if the control machine lacks it, or a sync sends it."""
+    """The command for a file that a rank missed; empty if the control machine lacks it or sync sends it anyway."""
     root = real_path(record.project)
     missed = posixpath.normpath(posixpath.join(record.plan.cwd, path))
     tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project

@@ -1,8 +1,8 @@
 """Waits until runs are over, without touching them.
 
-A run is followed without its output, so nothing big is transferred. A node0 that is away is asked again until the
-caller gives up, because a wait for days must survive the reboot of a switch. Nothing here can end or change a run, and
-what was not seen is not reported.
+A run is followed without its output, so little is transferred. A node0 that does not answer is asked until the user
+gives up, because a wait of days must survive the reboot of a switch. Nothing here can end or change a run, and an end
+that was not seen is not reported.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ipexctl.run.queue import queue_of
 from ipexctl.run.registry import RunRecord
 
 ASK_AGAIN_SECONDS: Final = 10.0
-"""Seconds between two attempts to reach a node0 that is away."""
+"""Seconds between two attempts to reach a node0 that does not answer."""
 TIMEOUT_CODE: Final = 124
-"""Exit code when the time is up and the run is still running, as `timeout` uses."""
+"""Exit code if the time is up and the run is still running; the same as that of `timeout`."""
 _NO_LINES: Final = LineChoice(ranks=())
 _FIGURES_SECONDS: Final = 60.0
 
@@ -55,7 +55,7 @@ class WaitResult:
 
 
 def first_failure(results: Sequence[WaitResult]) -> int:
-    """Exit code of the first run, in the order of the call, that did not succeed. Pure."""
+    """Exit code of the first run, in the order given, that did not succeed. Pure."""
     return next((result.exit_code for result in results if result.exit_code), 0)
 
 
@@ -148,7 +148,7 @@ def wait_for_runs(
     cancel: Cancel,
     note: Callable[[str], None],
 ) -> Iterator[WaitResult]:
-    """Yield each run's result as it comes. `directory`: the registry's, whose final statuses need no node0."""
+    """Yield each run's result as it arrives. `directory`: the registry's; a final status in it needs no node0."""
 
     def wait(record: RunRecord) -> WaitResult:
         known = read_final_status(directory / record.id)

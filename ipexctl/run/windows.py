@@ -1,7 +1,7 @@
-"""The windows of a run: what its ranks and hosts did in each ten seconds, from node0 or from the copy on this machine.
+"""Reads the windows of a run, what its ranks and hosts did in each ten seconds, from node0 or from the local copy.
 
-Also the memory that its ranks took, for the plan of the next run. A rank that the run does not have ends the call; a
-damaged file is left out.
+The memory that ranks took, for the plan of the next run, comes from them too. A rank that the run does not have ends
+the call; a damaged file is skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ipexctl.run.registry import RunRecord, RunRegistry, stem_of
 
 _MAX_RECEIVED: Final = 64 << 20
 _LOOKED_AT: Final = 5
-"""The newest runs of a script; a run that nobody followed left no windows here."""
+"""How many of a script's newest runs are searched; a run that nobody followed left no windows here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class RunWindows:
 
     ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
-    """By the lowest rank of each host, which wrote them."""
+    """Keys: the lowest rank of each host, which wrote them."""
     are_older: bool = False
-    """From version 0.4 or before, whose files cannot be read."""
+    """True for a run of 0.4 or older, whose files can't be read."""
 
 
 def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeout: float = WHY_ANSWER) -> RunWindows:
-    """Ask node0, also for a run that continues."""
+    """Ask node0, also for a live run."""
     files: list[WindowsFile] = []
     received = 0
 
@@ -98,7 +98,7 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
 
 
 def check_windows(world_size: int, payload: bytes) -> WindowsFile:
-    """Raises a FrameError for a file that this run can't have."""
+    """Parse a file. Raises a FrameError if this run can't have it."""
     file = decode_windows(payload)
     if file.suffix not in KINDS or 0 < world_size <= file.rank or len(file.data) > MAX_FILE:
         raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
@@ -106,7 +106,7 @@ def check_windows(world_size: int, payload: bytes) -> WindowsFile:
 
 
 def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
-    """The most that one rank took in the newest run of that script that was followed from this machine."""
+    """Most memory of a rank in the newest run of that script that was followed from this machine; or None."""
     registry = RunRegistry()
     records, _ = registry.read_records(f"{stem_of(script)}-*")
     of_project = (each for each in reversed(records) if each.project == str(project))

@@ -320,6 +320,6 @@ def test_limit_that_was_reached_and_memory_of_the_rank_are_named(
     assert LIMIT * 0.9 < first["oom"]["memory"] < LIMIT * 1.1
     why = json.loads(attached.call("why", "last", "--json").stdout)
     assert (why["cause"]["id"], why["cause"]["confidence"]) == ("memory.oom", "likely")
-    assert missing(why["cause"]["sentence"], "rank 1 here control group's limit of 200 MB reached memory MB") == []
+    assert missing(why["cause"]["sentence"], "rank 1 here cgroup reached its memory limit of 200 MB") == []
     assert why["first_failure"]["memory"] == first["oom"]["memory"]
     assert "dmesg" not in json.dumps(why)

@@ -1,1 +1,1 @@
-"""Diagnosis of a run: its record, the first failure, known error texts. Pure, except `why`."""
+"""Diagnoses a run from its record, its first failure and known error texts. Pure, except `why`."""

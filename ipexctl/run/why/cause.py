@@ -1,9 +1,9 @@
 """Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
 
-`CAUSE_FINDERS` at the end of the file lists the places to search, in order; each function's docstring names the
-evidence it needs. The last lines of the rank that failed first explain the failure, in its last attempt; other ranks'
-lines count only if that rank lost a peer, or if no rank is to blame. Stacks explain a hang (`run/hang.py`). Warnings
-that healthy runs also print explain neither. What our own programs report is read as fields (`Detail`), never as words.
+`CAUSE_FINDERS` at the end of the file lists the finders in order; each docstring names the evidence that the finder
+needs. A failure is explained by the last lines of the rank that failed first in the last attempt. Lines of other ranks
+count only if that rank lost a peer or no rank is to blame. Stacks explain a hang (`run/hang.py`). Warnings that healthy
+runs print too explain nothing. Reports of our own programs are read as fields (`Detail`), never as text.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WAITED: Final = re.compile(r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait
 
 
 def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | None:
-    """Who waited for whom, by a dump taken while no rank printed anything, or while `first` waited for a peer until its
-    timeout."""
+    """Who waited for whom, from a dump taken while no rank printed anything, or while `first` waited for a peer until
+    it timed out."""
     dump, silent = snapshot.current_dump, snapshot.status.silent
     if dump is None:
         return None
@@ -56,8 +56,8 @@ def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | Non
 
 
 def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
-    """The cause of a hang: ranks that resumed from different checkpoints; the stacks; if they don't show it, an
-    exception that a rank printed, or a hint."""
+    """The cause of a hang: ranks that resumed from different checkpoints, else the stacks, else an exception that a
+    rank printed, else a hint."""
     if (apart := _resumed_apart(snapshot)) is not None:
         return apart
     hang = find_hang(snapshot)
@@ -99,7 +99,7 @@ def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None
 
 
 def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs the kernel's report that it killed the rank, by its cgroup, its log or its counter."""
+    """Needs the kernel's report that it killed the rank: from the cgroup, the kernel log or its counter."""
     if first is None or first.rank is None or first.oom is None:
         return None
     return _recorded(snapshot, first, "memory.oom", short=_shortage(first, first.oom))
@@ -107,11 +107,11 @@ def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 def _shortage(first: Failure, oom: OutOfMemory) -> str:
     if oom.limit:
-        text = f"its control group's limit of {format_limit(oom.limit)} was reached"
+        text = f"its cgroup reached its memory limit of {format_limit(oom.limit)}"
     elif oom.by == "vmstat":
-        text = f"memory ran out: on {first.host}, or in a control group whose limit it does not show"
+        text = f"memory ran out on {first.host}, or in a cgroup whose limit it does not show"
     else:
-        text = f"the memory of {first.host} ran out"
+        text = f"memory ran out on {first.host}"
     return text + (f"; its last memory was {format_limit(oom.memory)}" if oom.memory else "")
 
 
@@ -139,7 +139,7 @@ _SHARED_MEMORY: Final = re.compile(r"/dev/shm|/torch_")  # noqa: S108  # a text 
 
 
 def _of_full_disk(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a text of that rank about a write that failed, and its wrapper's look at the disks of its host."""
+    """Needs a line of that rank about a failed write, and the free space that its wrapper reported."""
     row = snapshot.row(first.rank) if first is not None else None
     if first is None or row is None or row.disk is None:
         return None
@@ -160,7 +160,7 @@ def describe_full_disk(disk: FullDisk) -> str:
 
 
 def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """The best text of the rank that failed first. Its exception beats a text that many causes print."""
+    """The best match in the lines of the rank that failed first. An exception beats a line that many causes print."""
     if first is None or first.rank is None:
         return None
     output = snapshot.output_of(first.rank)
@@ -169,13 +169,13 @@ def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 
 def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a text of that rank that is no consequence of another rank's end."""
+    """Needs a line of that rank that is not a consequence of another rank's end."""
     own = _own_text(snapshot, first)
     return own if own is not None and own.is_good else None
 
 
 def _of_mpirun(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a run that no rank ended by its exit code or signal, and a text or a detail in mpirun's log."""
+    """Needs a run that no rank's exit code or signal ended, and a known line or detail in mpirun's log."""
     if first is not None and (first.exit_code is not None or first.signal is not None):
         return None
     cause = cause_of(snapshot.context.mpirun, snapshot.context, known_errors())
@@ -183,7 +183,7 @@ def _of_mpirun(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 
 
 def _of_other_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs a run without a rank to blame, or a rank whose own text says that it lost a peer."""
+    """Needs a run without a rank to blame, or a rank whose own lines say that it lost a peer."""
     if first is None or first.rank is None:
         return _cause_of_others(snapshot, first)
     own = _own_text(snapshot, first)
@@ -191,7 +191,7 @@ def _of_other_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | Non
 
 
 def _of_record(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs no text: how the rank ended, by the record alone."""
+    """Needs only the record, which has how the rank ended."""
     return _end_without_text(snapshot, first) if first is not None else None
 
 
@@ -218,14 +218,14 @@ def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
 
 
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
-"""Causes whose texts are also printed if ranks do not get their turn in time."""
+"""Causes whose lines ranks also print if they don't get the CPU in time."""
 _OF_WAITING: Final = ("run.no_way_back", "meet.nobody", "meet.timeout", "meet.too_few", "gloo.no_mesh", "peer.timeout")
-"""Causes whose texts a rank prints after it waited for a connection in vain."""
+"""Causes whose lines a rank prints after it waited in vain for a connection."""
 
 
 def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs ranks that did not answer in time, or a rank that waited for a connection, on hosts of which one has far
-    more ranks than cores, and no other text."""
+    """Needs ranks that did not answer in time or waited for a connection, a host with far more ranks than cores, and no
+    other known line."""
     context = snapshot.context
     if first is None or _has_killed_wrapper(first):
         return None
@@ -246,7 +246,7 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | Non
 
 
 def _has_killed_wrapper(first: Failure) -> bool:
-    """A rank that does not respond has another detail."""
+    """True if the rank's wrapper was killed. A rank that does not respond has another detail."""
     return first.detail is not None and first.detail.kind == "wrapper-killed"
 
 
@@ -265,7 +265,7 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
 
 
 def _recorded(snapshot: RunSnapshot, first: Failure, id_: str, host: str | None = None, **words: object) -> Cause:
-    """A cause that the run's record shows; `words` are those of its row in the table."""
+    """A cause that the run's record shows. `words`: values for the text of its row in the table."""
     output = RankOutput(first.rank, first.host or "" if host is None else host)
     known = next(known for known in known_errors("recorded") if known.id == id_)
     found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
@@ -295,7 +295,7 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
 
 
 def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankStatus]:
-    """One rank of all that printed the same."""
+    """One of all ranks that printed the same lines."""
     found: dict[object, RankStatus] = {}
     for row in rows:
         output = snapshot.output_of(row.rank)
@@ -304,7 +304,7 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
 
 
 def _hint(snapshot: RunSnapshot) -> Cause | None:
-    """A text of oneCCL about how it connects the ranks."""
+    """A line of oneCCL about how it connects the ranks."""
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
         found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("hang"))
         if found is not None:
