@@ -51,7 +51,7 @@ Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
 SHARED_GROUPS: Final[list[frozenset[str]]] = []
-"""Parameters of each shared group: hosts, home, output. Set by `options.py`."""
+"""Parameters of each shared group: hosts, home, output. Set by `shared_options.py`."""
 _META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"

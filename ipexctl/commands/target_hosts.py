@@ -153,8 +153,8 @@ def session_pool(
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
     """Open a session pool. The first signal cancels all steps on the hosts.
 
-    `hosts`: pass them if the command needs no ssh, so that sessions may go over srun. `node0s`: hosts that may become
-    node0 of a run, whose supervisor outlives the call.
+    `hosts`: pass them if the command needs no ssh, so that sessions may go over job steps. `node0s`: hosts that may
+    become node0 of a run, whose supervisor outlives the call.
     """
     options = connect_options(targets, output, starter_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))

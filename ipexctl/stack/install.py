@@ -48,7 +48,7 @@ from ipexctl.stack.install_context import (
     summary_of,
     with_packages,
 )
-from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.lock.lock import Lock, Wheel, uv_for_node
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
 from ipexctl.stack.resolve.model import TORCH, EnvRequest, Sources, StackRequest
@@ -423,8 +423,6 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
     """The uv that built the environment if its URL is known, else the control machine's uv."""
-    from ipexctl.stack.lock.make_lock import uv_for_node
-
     with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)

@@ -25,8 +25,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import indexes
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, query_indexes, sources_for
-from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
+from ipexctl.stack.lock.lock import Lock, LockMaker, Wheel, make_lock, uv_for_node
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing

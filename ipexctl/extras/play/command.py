@@ -21,7 +21,7 @@ from ipexctl.commands.shared_options import Home, Output, Targets, argument, com
 from ipexctl.commands.target_hosts import check_home, choose_hosts, current_directory, select, session_pool
 from ipexctl.errors import UserError, raise_all
 from ipexctl.extras.play import view
-from ipexctl.extras.play.play_context import Options, PlayContext
+from ipexctl.extras.play.play_context import Options, PlayContext, VarsDirs, read_vars_dirs
 from ipexctl.extras.play.playbook_file import shipped, templates_in
 from ipexctl.extras.play.prepare import (
     Prepared,
@@ -35,7 +35,6 @@ from ipexctl.extras.play.prepare import (
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import PlayReport, write_retry_file
 from ipexctl.extras.play.templater import Templater
-from ipexctl.extras.play.variables import VarsDirs, read_vars_dirs
 from ipexctl.extras.play.view import PlayView
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted

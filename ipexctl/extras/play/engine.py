@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ipexctl.extras.play.keywords import ANSIBLE_FACTS
-from ipexctl.extras.play.model import Block, Flush, Play, Step, Task
-from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.play_context import PlayContext, ansible_facts, send_call_variables, send_play_variables
 from ipexctl.extras.play.playbook_file import templates_in
+from ipexctl.extras.play.playbook_model import Block, Flush, Play, Step, Task
 from ipexctl.extras.play.prepare import Prepared
 from ipexctl.extras.play.result import (
     Counts,
@@ -31,7 +31,6 @@ from ipexctl.extras.play.result import (
 )
 from ipexctl.extras.play.task_runner import TaskRunner
 from ipexctl.extras.play.templater import Filled, Job
-from ipexctl.extras.play.variables import ansible_facts, send_call_variables, send_play_variables
 from ipexctl.facts.facts import to_json
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ipexctl.extras.play.model import InheritedKeywords
-from ipexctl.extras.play.options import BadOption, Option, converted
 from ipexctl.extras.play.playbook_file import PlaybookFile, Templated, Value
+from ipexctl.extras.play.playbook_model import BadOption, InheritedKeywords, Option, converted
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name

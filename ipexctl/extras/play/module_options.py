@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.extras.play.keywords import NOT_MODULES, NOT_OPTIONS, TASK, UNSUPPORTED, advice, condition, conditions
-from ipexctl.extras.play.model import Arg
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.options import TOO_LARGE_FIX, Spec, check_copied, source_path
 from ipexctl.extras.play.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
+from ipexctl.extras.play.playbook_model import TOO_LARGE_FIX, Arg, Spec, check_copied, source_path
 from ipexctl.file_reader import PLAYBOOK, TooLargeError, decoded, read_regular
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.extras.play.keywords import ANSIBLE_FACTS, HINTS
-from ipexctl.extras.play.model import Playbook, Task
-from ipexctl.extras.play.options import converted, local_path, script_argv
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
 from ipexctl.extras.play.playbook_file import (
     Position,
@@ -24,6 +22,7 @@ from ipexctl.extras.play.playbook_file import (
     find_playbook,
     templates_in,
 )
+from ipexctl.extras.play.playbook_model import Playbook, Task, converted, local_path, script_argv
 from ipexctl.extras.play.read import read_playbook
 from ipexctl.extras.play.templater import Templater
 from ipexctl.hosts.host import Host

@@ -31,7 +31,6 @@ from ipexctl.extras.play.keywords import (
     report_unknown,
     variables,
 )
-from ipexctl.extras.play.model import Arg, Block, Flush, InheritedKeywords, Loop, Play, Playbook, Step, Task
 from ipexctl.extras.play.module_options import (
     INCLUDE_VARS,
     default_name,
@@ -41,8 +40,20 @@ from ipexctl.extras.play.module_options import (
     strip_prefix,
 )
 from ipexctl.extras.play.modules import MODULES
-from ipexctl.extras.play.options import Option, check_args
 from ipexctl.extras.play.playbook_file import PlaybookFile, Position, Templated, Value, read_file, shipped
+from ipexctl.extras.play.playbook_model import (
+    Arg,
+    Block,
+    Flush,
+    InheritedKeywords,
+    Loop,
+    Option,
+    Play,
+    Playbook,
+    Step,
+    Task,
+    check_args,
+)
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, quote_plus
 
 from ipexctl.doctor.finding import HostReport
 from ipexctl.errors import UserError
-from ipexctl.extras.play.model import Task
+from ipexctl.extras.play.playbook_model import Task
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import make_private_directory, write_atomically

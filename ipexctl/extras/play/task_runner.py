@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.model import Task
 from ipexctl.extras.play.modules import runner
-from ipexctl.extras.play.options import BadOption, filled, filled_environment
 from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
+from ipexctl.extras.play.playbook_model import BadOption, Task, filled, filled_environment
 from ipexctl.extras.play.result import (
     Call,
     ItemDone,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ipexctl.extras.play.model import parts_of
+from ipexctl.extras.play.playbook_model import parts_of
 from ipexctl.extras.play.prepare import Prepared
 from ipexctl.extras.play.result import (
     ItemDone,

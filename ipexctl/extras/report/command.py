@@ -23,10 +23,9 @@ from ipexctl.commands import complete
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, TextOutput, command, option
 from ipexctl.errors import UserError
-from ipexctl.extras.report.comparison import compare
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
-from ipexctl.extras.report.page import Fact, ReportPage, report_page
+from ipexctl.extras.report.page import Fact, ReportPage, compare, report_page
 from ipexctl.extras.slow.view import VerdictOfRun
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ipexctl.extras.report import drawings
-from ipexctl.extras.report.comparison import Change, Incomparable, RunComparison
 from ipexctl.extras.report.markup import Markup, duration_text, element, escaped, joined, number_text
-from ipexctl.extras.report.page import Fact, ReportPage, SettingRow
+from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
 from ipexctl.extras.slow.view import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted

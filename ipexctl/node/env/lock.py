@@ -1,4 +1,4 @@
-"""Makes a lock with uv and returns its output unchanged; builds wheels from its sources. `make_lock.py` reads both.
+"""Makes a lock with uv and returns its output unchanged; builds wheels from sources. `lock/lock.py` reads both.
 
 Logins are in uv's environment, never in argv or a file. An index wins over later ones, which can add versions but not
 replace them. For a directory of wheels uv gets stand-ins with only METADATA: otherwise it would hash and unpack all of

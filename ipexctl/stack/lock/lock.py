@@ -1,17 +1,47 @@
-"""A lock: the exact wheels of an environment, with their hashes, and what they need in a host's home. Pure."""
+"""A lock: the exact wheels of an environment, with their hashes. uv makes it on one machine.
+
+Every wheel fits all hosts and has a sha256, by which hosts check what they receive. Of several files of a package, the
+one with the best tag is taken. If uv fails, common causes get a sentence with a fix; otherwise uv's lines are quoted.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
 
+from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Mount
 from ipexctl.files.store_client import StoredFile
+from ipexctl.found_files import parse_toml
+from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
+from ipexctl.node.common.files import sha256_of
+from ipexctl.node.common.http import without_login
 from ipexctl.node.env.build import LockDocument, LockedWheel
+from ipexctl.node.env.indexes import SizesRequest
+from ipexctl.node.env.lock import CompileRequest
+from ipexctl.node.env.replies import AvailableWheel, CompileReply, LocalWheel
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session
+from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, lock_sources
+from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
+from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import readable
 
 UNPACKED: Final = 2.1
@@ -130,3 +160,322 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
 
 def _where(mount: Mount | None) -> str:
     return f"{mount.point} is mounted read-only" if mount and "ro" in mount.options else "no permission, or read-only"
+
+
+_OLDEST_UV: Final = Version("0.13")
+"""Older versions leave out hashes that the index does not give."""
+_PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
+"""Minor versions of glibc that have a platform name in uv."""
+_FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
+_FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
+# Matches start at a word boundary, because a long word would otherwise take quadratic time.
+_NO_WHEEL: Final = re.compile(
+    r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)?) has no (?:wheels with a matching|usable wheels)"
+)
+_BUILD_FAILED: Final = re.compile(r"Failed to build (?:source distribution )?`(?:built/)?([\w.-]+)[=@`/]")
+_EXCEPTION: Final = re.compile(r"[\w.]{1,100}(?:Error|Exception|Exit)\b")
+_OTHER_PYTHON: Final = re.compile(r"does not satisfy Python\S* and (\S+) depends on Python")
+_ABSENT: Final = re.compile(
+    r"(?:Because|and) (\S+) was not found in the|there (?:is no version|are no versions) of (\S+?)(?=[,.]? )"
+    r"|only \S+ is available and you require (\S+?)(?=[,.]? )"
+)
+_MAX_LINES: Final = 15
+_MAX_WIDTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LockMaker:
+    session: Session
+    python: str
+    home: str
+    uv: str | Wheel
+    """A path on that machine, or a file in its store."""
+    name: str = "the control machine"
+    interpreter: str = ""
+    """The Python of the environments on that machine, for builds; empty if unknown."""
+    cancel: Cancel | None = None
+
+    def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
+        return call(self.session, command, action, request, python=self.python, timeout=timeout, cancel=self.cancel)
+
+
+def uv_here() -> str | None:
+    """Path of the uv that is installed with ipexctl; None if it has no binary for this machine."""
+    try:
+        import uv
+
+        return str(uv.find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        return None
+
+
+def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
+    """uv for a node: the newest one in its indexes, else the control machine's if it runs on the node, else the newest
+    one in directories that the call names. Raises a HostError if there is none.
+    """
+    # uv's wheels fit every Python, so only the platform matters.
+    found = [
+        (version, candidate)
+        for candidate, version in (availability or NOT_QUERIED).runnable("uv", Target("3.8", glibc))
+        if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
+        # Only http URLs, because a file would be on one machine's disk.
+        if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")
+    ]
+    if found:
+        newest = max(found, key=lambda item: item[0])[1]
+        return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
+    binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
+    if binary is None:
+        if (named := _uv_in_directories(sources, glibc)) is not None:
+            return named
+        raise HostError(
+            "no index has uv for the hosts, and this machine's uv does not run there",
+            "add its wheel for Linux on x86-64: --find-links DIR",
+        )
+    return Wheel("uv", "", "uv", sha256_of(binary), Path(binary).stat().st_size, path=binary)
+
+
+def _uv_in_directories(sources: Sources, glibc: str) -> Wheel | None:
+    places = [directory_of(option) for option in (sources.wheelhouse, *sources.find_links) if option]
+    paths = {path.name: path for place in places if place for path in sorted(Path(place).glob("uv-*.whl"))}
+    available = tuple(AvailableWheel("uv", "", name, "") for name in paths)
+    found = [
+        (version, paths[candidate.filename])
+        for candidate, version in Availability({"uv": available}).runnable("uv", Target("3.8", glibc))
+        if version >= _OLDEST_UV
+    ]
+    if not found:
+        return None
+    version, path = max(found)
+    return Wheel("uv", str(version), path.name, sha256_of(path), path.stat().st_size, path=str(path))
+
+
+def make_lock(
+    maker: LockMaker,
+    plan: StackPlan,
+    index_answer: IndexAnswer,
+    *,
+    extras: Iterable[str] = (),
+    constraints: Iterable[str] = (),
+    origins: Mapping[str, str] | None = None,
+    builds: Sequence[str] = (),
+) -> Lock:
+    """The plan's exact wheels from the sources that answered on that machine. Raises a HostError.
+
+    `origins`: requirement → where the user wrote it, for messages. Packages of `builds` are built on that machine.
+    """
+    wanted = tuple(extras)
+    timeout = ENV_BUILD if builds else LOCK_SOLVE
+    if not index_answer.sources:
+        raise _no_index_error(index_answer)
+    request: CompileRequest = {
+        "home": maker.home,
+        "uv": maker.uv if isinstance(maker.uv, str) else maker.uv.stored_file.to_json(),
+        "requirements": [*plan.requirements, *wanted],
+        "constraints": [*plan.constraints, *constraints],
+        "python": plan.python,
+        "platform": platform_for(plan.glibc),
+        "sources": [source.to_json() for source in lock_sources(index_answer)],
+        "settings": index_answer.settings.transport(),
+        "logins": index_answer.logins,
+        "builds": list(builds),
+        "interpreter": maker.interpreter,
+        "timeout": timeout,
+    }
+    reply = maker.call("env.lock", "compile", request, timeout=timeout + 30).decode(CompileReply)
+    if reply.pylock is None:
+        raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
+    try:
+        wheels = read_pylock(reply.pylock, plan.python, plan.glibc, reply.local_wheels)
+    except NoWheel as package:
+        raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MalformedReply(f"pylock.toml: {error}", reply.pylock) from None
+    if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
+        raise HostError(f"the index has no sha256 for {', '.join(unknown)}", "use another index: --index-url URL")
+    if not isinstance(maker.session, LocalSession):
+        # A path on another host becomes a URL, because this machine must not read a file that a host names.
+        wheels = tuple(replace(w, path=None, url=f"file://{quote(w.path)}") if w.path else w for w in wheels)
+    return Lock(plan.python, sized(maker, wheels, index_answer))
+
+
+def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
+    known = {
+        c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
+    }
+    wheels = tuple(replace(w, size=known.get(w.url)) if w.size is None and w.url in known else w for w in wheels)
+    urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
+    if not urls:
+        return wheels
+    request: SizesRequest = {
+        "urls": urls,
+        "settings": index_answer.settings.transport(),
+        "logins": index_answer.logins,
+        "timeout": INDEX_ANSWER,
+    }
+    found = maker.call("env.indexes", "sizes", request).record("sizes")
+    return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
+
+
+class NoWheel(Exception):
+    """No file of a package fits the target."""
+
+
+class LacksWheel(HostError):
+    """The indexes have no wheel of a package outside the stack that fits the hosts."""
+
+    def __init__(self, package: str, reason: str) -> None:
+        super().__init__(reason, f"use another version, or build it from its source: --build {package}")
+        self.package = package
+
+
+def platform_for(glibc: str) -> str:
+    """uv's name for the newest platform with that glibc: `x86_64-manylinux_2_28`."""
+    known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
+    return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
+
+
+def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
+    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel.
+
+    `local`: wheels that are files on the machine that made the lock, by URL; built wheels by the URL of their source.
+    """
+    ranks = tag_ranks(python, glibc)
+    made = []
+    for package in parse_toml(text).get("packages", ()):
+        files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
+        source = str((package.get("sdist") or {}).get("url"))
+        if not files and source in local:
+            files = [{"url": source, "name": Path(local[source].path).name}]
+        fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
+        if not fitting:
+            raise NoWheel(package["name"])
+        made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], local))
+    return tuple(sorted(made, key=lambda wheel: wheel.name))
+
+
+def _filename_of(file: Mapping[str, Any]) -> str:
+    return str(file.get("name") or unquote(urlsplit(file.get("url") or file.get("path") or "").path.rpartition("/")[2]))
+
+
+def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
+    try:
+        _, _, build, named = parse_wheel_filename(_filename_of(file))
+    except InvalidWheelFilename:
+        return None
+    rank = min((ranks[tag] for tag in named if tag in ranks), default=None)
+    number, rest = build if build else (0, "")
+    return None if rank is None else (rank, (-number, rest))
+
+
+def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[str, LocalWheel]) -> Wheel:
+    filename = _filename_of(file)
+    url = str(file.get("url") or "")
+    known = local.get(url)
+    version = package.get("version") or str(parse_wheel_filename(filename)[1])
+    return Wheel(
+        name=canonicalize_name(package["name"]),
+        version=version,
+        filename=filename,
+        sha256=known.sha256 if known else (file.get("hashes") or {}).get("sha256") or "",
+        size=known.size if known else file.get("size"),
+        url=None if known else without_login(url),
+        path=known.path if known else None,
+    )
+
+
+def explain_refusal(
+    messages: str,
+    plan: StackPlan,
+    extras: Iterable[str],
+    origins: Mapping[str, str],
+    index_answer: IndexAnswer,
+    machine: str,
+) -> HostError | UserError:
+    """Explain what uv printed on that machine. `origins`: requirement of `extras` → where the user wrote it."""
+    messages = re.sub(r"://[^/@\s]+@", "://", messages)
+    text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
+    quote = _quote(messages)
+    named = {canonicalize_name(word.rstrip(".")) for word in re.findall(r"[A-Za-z0-9][\w.-]*", text)}
+    user_lines = [
+        f"{line} (from {origins.get(line, '--with')})"
+        for line in extras
+        if canonicalize_name(Requirement(line).name) in named
+    ]
+    needed_by = f", needed for {', '.join(user_lines)}" if user_lines else f", needed for {plan.row.name}"
+    if _FULL.search(text):
+        return HostError(
+            f"uv on {machine} has no disk space to make the lock{quote}", "make room there, or use --home DIR"
+        )
+    if found := _FETCH.search(text):
+        url = without_login(found[1])
+        source = next(
+            (s.label for s in index_answer.sources if url.startswith(without_login(s.url).rstrip("/") + "/")), url
+        )
+        if "certificate" in text:
+            fix = (
+                "if your site has its own certificate authority, get its certificate from your administrator and "
+                f"name it on {machine}, with pip config set global.cert"
+            )
+        elif re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text):
+            fix = (
+                f"put the name and password of that index into ~/.netrc on {machine} (mode 0600), or use another "
+                "index: --index-url URL"
+            )
+        else:
+            fix = (
+                f"check the network and the proxy (https_proxy) of {machine}; or use another index, --index-url URL, "
+                "or the wheels of a directory, --wheelhouse DIR"
+            )
+        return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
+    if found := _BUILD_FAILED.search(text):
+        lines = [line.strip()[:_MAX_WIDTH] for line in messages.splitlines()]
+        errors = [line for line in lines if "fatal error" in line] or [line for line in lines if _EXCEPTION.match(line)]
+        return HostError(
+            f"{found[1]} cannot be built from its source on {machine}: {errors[-1] if errors else quote}",
+            f"install what its build needs on {machine}, such as a compiler and Python's headers; or build it yourself "
+            f"(`pip wheel --no-deps {found[1]}`) and add --find-links DIR",
+        )
+    if found := _NO_WHEEL.search(text) or _OTHER_PYTHON.search(text):
+        package = found[1]
+        reason = f"{package} has no wheel for Python {plan.python} and glibc {plan.glibc} on x86_64{needed_by}{quote}"
+        project = canonicalize_name(re.split(r"[=<>!~]", package)[0])
+        of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
+        if found.re is _NO_WHEEL and project not in of_stack:
+            return LacksWheel(project, reason)
+        return HostError(reason, "use another version")
+    if found := _ABSENT.search(text):
+        failures = index_answer.availability.failures
+        no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
+        name = next(group for group in found.groups() if group)
+        return HostError(
+            f"no index has {name}{needed_by}{no_answer}{quote}",
+            "name an index or a directory that has it: --extra-index-url URL, --wheelhouse DIR",
+        )
+    if "requirements are unsatisfiable" not in text:
+        return HostError(
+            f"uv failed to make the lock{quote}",
+            "use another index: --index-url URL, or another stack: ipexctl versions",
+        )
+    fix = "use another version, or another stack: ipexctl versions"
+    if user_lines:
+        return UserError(f"{', '.join(user_lines)} can't be installed with {plan.row.name}{quote}", fix=fix)
+    return HostError(f"the packages of {plan.row.name} exclude each other in these indexes{quote}", fix)
+
+
+def _no_index_error(index_answer: IndexAnswer) -> HostError:
+    failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
+    return HostError(
+        f"no package index can be reached ({failures})" if failures else "no index or directory of wheels is given",
+        "install from a directory: --wheelhouse DIR, made elsewhere by `ipexctl install --download-only DIR`",
+    )
+
+
+def _quote(messages: str) -> str:
+    lines = [re.sub(r"^\s*(error|cause): ", "", line).strip() for line in messages.splitlines()]
+    kept = [
+        line[:_MAX_WIDTH]
+        for line in lines
+        if line and not line.startswith(("No solution found", "warning:")) and not re.match(r"hint:.*--", line)
+    ]
+    return ":" + "".join(f"\n  {line}" for line in kept[:_MAX_LINES]) if kept else ""

@@ -48,8 +48,7 @@ from ipexctl.stack.lock.indexes import (
     query_indexes,
     sources_for,
 )
-from ipexctl.stack.lock.lock import UNPACKED, Lock, Wheel
-from ipexctl.stack.lock.make_lock import LacksWheel, LockMaker, make_lock, sized, uv_for_node, uv_here
+from ipexctl.stack.lock.lock import UNPACKED, LacksWheel, Lock, LockMaker, Wheel, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl
 from ipexctl.stack.resolve import resolver

@@ -14,11 +14,11 @@ from golden_file import Case, golden_diff, refusal, refused
 import test_play_templates as templates
 from ipexctl.extras.play.modules.host_script import Completed
 from ipexctl.extras.play.modules.tune import LINK_FIX
-from ipexctl.extras.play.options import BadOption, Option, converted, filled_environment
+from ipexctl.extras.play.play_context import read_vars_dirs
 from ipexctl.extras.play.playbook_file import find_playbook
+from ipexctl.extras.play.playbook_model import BadOption, Option, converted, filled_environment
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
 from ipexctl.extras.play.templater import Templater
-from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.remote.outcome import Notice
 from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
 from playbook_helpers import refusal as playbook_error

@@ -10,7 +10,7 @@ from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog import rows
 from ipexctl.stack.lock.indexes import IndexAnswer, Source, query_indexes
-from ipexctl.stack.lock.make_lock import LockMaker, uv_here
+from ipexctl.stack.lock.lock import LockMaker, uv_here
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import StackPlan
 from ipexctl.stack.resolve.reasons import because, installed

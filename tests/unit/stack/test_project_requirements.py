@@ -13,7 +13,7 @@ from ipexctl.errors import UserError
 from ipexctl.node.env.replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.lock.indexes import index_order_note
-from ipexctl.stack.lock.make_lock import uv_here
+from ipexctl.stack.lock.lock import uv_here
 from ipexctl.stack.lock.requirements import contradiction, read_package_request, read_requirements, requirement
 from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.own_requirements import find_own_requirements

@@ -1,6 +1,6 @@
 """The modules of playbooks: their options, types, defaults and refused combinations; implementations are imported late.
 
-`options.py` checks tasks against the declarations before any host is touched. A function `_NAME` takes the given
+`playbook_model.py` checks tasks against the declarations before any host is touched. A function `_NAME` takes the given
 options and returns why they can't be combined, or None.
 """
 
@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ipexctl.errors import UserError
-from ipexctl.extras.play.options import Option, Spec
+from ipexctl.extras.play.playbook_model import Option, Spec
 from ipexctl.option_declaration import DEFAULT_ENV, RECONNECT_SECONDS, Declaration, SyncOptions, declared
 from ipexctl.spec import RankOptions, RunOptions, StartOptions
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
-from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.files.destination import read_umask
 from ipexctl.files.requested import FetchSource, is_contents

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, Result, unified_diff
 from ipexctl.file_reader import SOURCE, decoded, read_regular
 from ipexctl.hosts.host import Host

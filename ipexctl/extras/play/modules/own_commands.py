@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ipexctl.api import host_checks, host_files, host_stacks
-from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.playbook_model import local_path
 from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_result
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts

@@ -18,8 +18,8 @@ from ipexctl.api import run as api
 from ipexctl.api.known_runs import CallWatcher, stop
 from ipexctl.errors import CallError
 from ipexctl.extras.play.modules.host_script import run_sh
-from ipexctl.extras.play.options import local_path, script_argv
 from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.playbook_model import local_path, script_argv
 from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus, masked
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName

@@ -9,11 +9,10 @@ import pytest
 
 from ipexctl.errors import FileError
 from ipexctl.extras.play.engine import Engine
-from ipexctl.extras.play.model import InheritedKeywords, Playbook, Task
 from ipexctl.extras.play.modules import MODULES, runner
-from ipexctl.extras.play.options import filled
 from ipexctl.extras.play.play_context import Options, PlayContext
 from ipexctl.extras.play.playbook_file import Position, Templated
+from ipexctl.extras.play.playbook_model import InheritedKeywords, Playbook, Task, filled
 from ipexctl.extras.play.prepare import TaskSelection, load_playbook, prepare
 from ipexctl.extras.play.result import Call, Result
 from ipexctl.extras.play.templater import Filled, Job, Templater

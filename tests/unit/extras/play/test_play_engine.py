@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from ipexctl.extras.play.model import parts_of
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.modules.run import _TaskRun
 from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.playbook_model import parts_of
 from ipexctl.extras.play.result import (
     Call,
     PlayEvent,

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from hosts_helpers import PIECES as HOST_PIECES
 from ipexctl.commands.app import app
 from ipexctl.errors import FileError, UserError
-from ipexctl.extras.play.model import Block
 from ipexctl.extras.play.playbook_file import Templated, find_playbook, shipped
+from ipexctl.extras.play.playbook_model import Block
 from ipexctl.extras.play.prepare import TaskSelection, hosts_of, load_playbook, select_tasks, unknown_tags
 from ipexctl.extras.play.read import read_playbook
 from ipexctl.extras.play.templater import Templater

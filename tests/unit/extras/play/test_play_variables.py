@@ -11,9 +11,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.engine import batches
-from ipexctl.extras.play.play_context import Options
+from ipexctl.extras.play.play_context import Options, read_vars_dirs, send_call_variables, send_play_variables
 from ipexctl.extras.play.templater import Filled, Job, Templater
-from ipexctl.extras.play.variables import read_vars_dirs, send_call_variables, send_play_variables
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from playbook_helpers import HOSTS, book, play_of, run_playbook, templated

@@ -17,10 +17,9 @@ import pytest
 from report_samples import START, measured_page, measurements, page
 
 import chromium
-from ipexctl.extras.report.comparison import ChangedSetting, RunComparison
 from ipexctl.extras.report.html import MAX_SCRIPT, SCRIPT, STYLE, page_html
 from ipexctl.extras.report.measurements import Measurements, RunPhase, Window, host_curves, measurements_of, rank_grid
-from ipexctl.extras.report.page import Fact, ReportPage, SettingRow, StackText
+from ipexctl.extras.report.page import ChangedSetting, Fact, ReportPage, RunComparison, SettingRow, StackText
 from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import CAPACITY, WindowWriter
 from ipexctl.run.why.diagnosis import Line

@@ -15,10 +15,9 @@ from slow_helpers import CALM, HEALTHY, changed, judged
 from why_helpers import FAILED, FIRST, NO_MODULE
 
 from ipexctl.extras.report.command import find_losses, page_without_record, read_losses, timed_lines
-from ipexctl.extras.report.comparison import Change, compare
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Columns, Measurements, Window
-from ipexctl.extras.report.page import ReportPage, TimeCurve, report_page
+from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
 from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.output_times import TimesWriter
