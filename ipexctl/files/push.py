@@ -246,7 +246,6 @@ class _Push:
                 found[host.name].python,
                 f"{found[host.name].directory}/{STORE}",
                 addresses.get(host.name),
-                resume=True,
                 is_guarded=True,
             )
             for host in hosts

@@ -1,19 +1,19 @@
 """Calls to one host's store of files: query, download, upload. `node/files/store.py` is the host's side.
 
-The host checks each hash and moves complete files into place, so a broken transfer can be repeated, and with `resume`
-continues. URLs and logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash
-is `Damaged`.
+The host checks each hash and moves complete files into place; a repeated transfer continues a broken one. URLs and
+logins go on stdin. An unreadable local file is `NotInStore`, no failure of the target; a wrong hash is `Damaged`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.files.stream import stream_blobs
 from ipexctl.hosts.host import Host
+from ipexctl.node.files.file_stream import offset_of
 from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
@@ -31,6 +31,8 @@ class StoredFile:
     sha256: str
     name: str
     size: int | None = None
+    have: int = field(default=0, compare=False)
+    """Bytes that the target has, from an earlier transfer."""
 
     def to_json(self) -> StoreFile:
         return {"sha256": self.sha256, "name": self.name, "size": self.size}
@@ -44,8 +46,6 @@ class StoreLocation:
     address: str | None = None
     home: str = ""
     """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
-    resume: bool = False
-    """Unfinished files stay in the store; the next transfer continues them."""
     is_guarded: bool = False
     """Other accounts may change a parent directory: see `store.entered`."""
 
@@ -76,7 +76,7 @@ class StoreLocation:
         )
 
     def _options(self) -> dict[str, object]:
-        options = {"home": self.home, "resume": self.resume, "guarded": self.is_guarded}
+        options = {"home": self.home, "guarded": self.is_guarded}
         return {name: value for name, value in options.items() if value}
 
 
@@ -126,8 +126,11 @@ def missing(
         return ()
     request: HaveRequest = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
     response = location.call(session, "files.store", "have", request, timeout=timeout, cancel=cancel)
-    present = set(response.texts("have"))
-    return tuple(blob for blob in blobs if blob.sha256 not in present)
+    present, left = set(response.texts("have")), response.record("unfinished")
+    unfinished = {prefix: left.integer(prefix) for prefix in left}
+    return tuple(
+        replace(blob, have=offset_of(blob.to_json(), unfinished)) for blob in blobs if blob.sha256 not in present
+    )
 
 
 def fetch(
@@ -178,8 +181,7 @@ def push(
     hash is a HostError.
     """
     request: ReceiveRequest = {"store": location.store, "files": None}
-    blobs = ((blob.to_json(), path) for blob, path in files)
-    stream = ChunkStream(stream_blobs(blobs, _unfinished(session, location, cancel) if location.resume else {}))
+    stream = ChunkStream(stream_blobs(({**blob.to_json(), "offset": blob.have}, path) for blob, path in files))
     try:
         response = location.call(
             session,
@@ -222,11 +224,14 @@ class Delivery:
         self._reported = 0
 
     def find_missing(self) -> None:
-        self.set_missing(blob.sha256 for blob in missing(self.session, self.target, self.need, cancel=self._cancel))
+        self._set_missing(missing(self.session, self.target, self.need, cancel=self._cancel))
 
     def set_missing(self, hashes: Iterable[str]) -> None:
         lacking = set(hashes)
-        self.need = tuple(blob for blob in self.need if blob.sha256 in lacking)
+        self._set_missing(tuple(blob for blob in self.need if blob.sha256 in lacking))
+
+    def _set_missing(self, need: tuple[StoredFile, ...]) -> None:
+        self.need = need
         left = _size(self.need)
         if not self.is_asked:
             self._total, self.is_asked, self.had_all = left, True, not self.need
@@ -258,9 +263,3 @@ def refuse_damaged(response: Reply, subject: str) -> None:
         raise Damaged(f"{subject}: {failed[0].text('reason')}")
     if failed:
         raise HostError(failed[0].text("reason"))
-
-
-def _unfinished(session: Session, location: StoreLocation, cancel: Cancel | None) -> dict[str, int]:
-    request: HaveRequest = {"store": location.store, "files": [], "verify": False}
-    left = location.call(session, "files.store", "have", request, cancel=cancel).record("unfinished")
-    return {prefix: left.integer(prefix) for prefix in left}

@@ -6,12 +6,12 @@ Files are opened when the stream reaches them; one that changed since it was lis
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, offset_of, read_chunks
+from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.store import StoreFile
 from ipexctl.remote.outcome import HostError
@@ -52,15 +52,15 @@ def stream_entries(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Itera
         yield bytes(buffer)
 
 
-def stream_blobs(files: Iterable[tuple[StoreFile, Path]], left: Mapping[str, int]) -> Iterator[bytes]:
-    """Files for a store, each from the offset in `left`. The iterable may block."""
+def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
+    """Files for a store, each from its offset. The iterable may block."""
     for blob, path in files:
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:
                 size = os.fstat(file.fileno()).st_size
-                offset = offset_of({**blob, "size": size}, left)
+                offset = min(blob.get("offset", 0), size)
                 file.seek(offset)
-                yield header_line({**blob, "size": size, **({"offset": offset} if offset else {})})
+                yield header_line({**blob, "size": size, "offset": offset})
                 yield from read_chunks(file, size - offset)
         except OSError as error:
             reason = f"{path} on this machine can't be read: {error.strerror or error}"

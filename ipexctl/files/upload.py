@@ -146,12 +146,12 @@ class Uploader:
     def _push(self, source: StoreLocation) -> None:
         host = source.host
         session = self._pool.session(host)
-        missing = set(stores.missing(session, source, self._blobs, cancel=self._pool.cancel))
-        total = sum(blob.size or 0 for blob in missing)
+        missing = stores.missing(session, source, self._blobs, cancel=self._pool.cancel)
+        total, paths = sum(blob.size or 0 for blob in missing), dict(self._files)
         stores.push(
             session,
             source,
-            [(blob, path) for blob, path in self._files if blob in missing],
+            [(blob, paths[blob]) for blob in missing],
             on_bytes=lambda done: self._watch(BytesMoved(host.name, "receiving", done, total)),
             timeout=self._timeout,
             cancel=self._pool.cancel,

@@ -317,7 +317,7 @@ class ProjectSync:
             state = self.answers[host.name]
             store = f"{state.tree_path(self.project.name, plan.generation)}/{STATE_DIRECTORY}/{STAGE}"
             address = addresses.get(host.name)
-            locations[host.name] = StoreLocation(host, state.python, store, address, state.home, resume=True)
+            locations[host.name] = StoreLocation(host, state.python, store, address, state.home)
         return Uploader(self.project.root, contents, locations, self.pool, self.watch, timeout, needs=needs)
 
     def _to_one(

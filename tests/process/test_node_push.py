@@ -215,13 +215,11 @@ def test_directory_of_another_account_or_a_link_in_its_place_is_refused(target: 
 # The store keeps what arrived
 
 
-def cut(store: Path, content: bytes, size: int, *, resume: bool = True) -> dict[str, Any]:
+def cut(store: Path, content: bytes, size: int) -> dict[str, Any]:
     """Let a transfer break off after so many bytes; returns what the store says about it."""
-    process = start("store", "receive", {"store": str(store), "files": None, "resume": resume})
+    process = start("store", "receive", {"store": str(store), "files": None})
     process.communicate(frame(content)[: len(first_line(file_of(content))) + size], timeout=60)
-    left: dict[str, Any] = run(
-        "store", "have", {"store": str(store), "files": [], "verify": False, "resume": True}
-    ).last["unfinished"]
+    left: dict[str, Any] = run("store", "have", {"store": str(store), "files": [], "verify": False}).last["unfinished"]
     return left
 
 
@@ -230,7 +228,7 @@ def test_broken_transfer_goes_on_at_its_last_byte(tmp_path: Path) -> None:
     left = cut(store, LARGE, 2_000_000)
     assert left == {sha(LARGE)[:16]: 2_000_000}
     header = first_line({**file_of(LARGE), "offset": 2_000_000})
-    request = {"store": str(store), "files": None, "resume": True}
+    request = {"store": str(store), "files": None}
     done = run("store", "receive", request, header + LARGE[2_000_000:] + END)
     assert done.last["got"] == [sha(LARGE)]
     assert have(store, [file_of(LARGE)], verify=True)["have"] == [sha(LARGE)]
@@ -243,7 +241,7 @@ def test_wrong_beginning_is_noticed_and_removed(tmp_path: Path) -> None:
     (unfinished,) = store.iterdir()
     unfinished.write_bytes(b"x" * 2_000_000)
     header = first_line({**file_of(LARGE), "offset": 2_000_000})
-    request = {"store": str(store), "files": None, "resume": True}
+    request = {"store": str(store), "files": None}
     done = run("store", "receive", request, header + LARGE[2_000_000:] + END)
     assert done.last["failed"][0]["kind"] == "hash"
     assert list(store.iterdir()) == []
@@ -254,17 +252,10 @@ def test_short_beginning_is_not_kept(tmp_path: Path, size: int, kept: bool) -> N
     assert bool(cut(tmp_path / "ours" / "store", LARGE, size)) == kept
 
 
-def test_store_of_another_command_keeps_nothing_and_takes_no_offset(tmp_path: Path) -> None:
-    store = tmp_path / "ours" / "store"
-    assert cut(store, LARGE, 2_000_000, resume=False) == {}
-    header = first_line({**file_of(LARGE), "offset": 5})
-    assert "begins" in receive(store, header + LARGE[5:] + END).reason
-
-
 def test_offset_of_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     store = tmp_path / "ours" / "store"
     header = first_line({**file_of(LARGE), "offset": 2_000_000})
-    request = {"store": str(store), "files": None, "resume": True}
+    request = {"store": str(store), "files": None}
     assert run("store", "receive", request, header + LARGE[2_000_000:] + END).last["event"] == "failed"
 
 

@@ -78,7 +78,7 @@ class Team:
         return self.call("push", "inspect", {**request, "dry_run": False, "quick": False, "repos": ""}, packed)
 
     def receive(self, found: dict[str, Any], *contents: bytes, name: str = CONTENT) -> dict[str, Any]:
-        request = {"store": f"{found['directory']}/store", "files": None, "resume": True, "guarded": True}
+        request = {"store": f"{found['directory']}/store", "files": None, "guarded": True}
         stream = b"".join(frame(content, name) for content in contents) + END
         return self.call("store", "receive", request, stream)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
-from ipexctl.node.files.file_stream import CHUNK
+from ipexctl.node.files.file_stream import CHUNK, offset_of
 from ipexctl.node.files.store import (
     HashMismatch,
     PartialFile,
@@ -25,6 +25,7 @@ from ipexctl.node.files.store import (
     emit_or_end,
     end_on_signals,
     total_of,
+    unfinished,
 )
 
 if TYPE_CHECKING:
@@ -59,13 +60,16 @@ class FileDownload:
     def run(self) -> None:
         """Raises an AgentError if the file can't be downloaded."""
         for is_last in (False, True):
-            with PartialFile(self._store, self._file, self._home) as part:
+            offset = 0 if is_last else offset_of(self._file, unfinished(self._store))
+            file: StoreFile = {**self._file, "offset": offset}  # type: ignore[typeddict-unknown-key]
+            with PartialFile(self._store, file, self._home) as part:
+                self._progress.add(offset, file["name"])
                 parts = self._download(part)
                 try:
                     part.adopt()
                 except HashMismatch:
                     # The parts may come from two versions of the file: retry once.
-                    if parts == 1 or is_last:
+                    if (parts == 1 and not offset) or is_last:
                         raise
                 else:
                     return

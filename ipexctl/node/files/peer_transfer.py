@@ -109,7 +109,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
     with conn:
         try:
             conn.settimeout(PEER_SILENCE)
-            left = store.unfinished(directory) if request.get("resume") else {}
+            left = store.unfinished(directory)
             send_line(conn, [Wanted(file["sha256"], offset_of(file, left)) for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
@@ -117,7 +117,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
                 return store.receive(
-                    {"store": directory, "files": files, "home": home, "resume": request.get("resume", False)},
+                    {"store": directory, "files": files, "home": home},
                     cast("BinaryIO", stream),
                     report,
                 )

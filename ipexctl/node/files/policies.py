@@ -5,45 +5,53 @@
 
 from __future__ import annotations
 
-from typing import Literal, Mapping, NamedTuple
+from typing import Literal, Mapping, NamedTuple, Optional, Tuple
 
 State = Literal[
-    "missing",
-    "equal",
-    "similar",  # same size, other time: only fetch compares times
-    "written",  # other content, left unchanged since the last call wrote it
-    "changed",  # by the host since the last call; what the last call wrote is still wanted
-    "both",  # changed by the host since the last call, and in the source
-    "unknown",  # other content, not written by an earlier call
-    "directory",  # in the place of a file or a link
-    "no directory",  # a file or a link in the place of a directory
-    "below",  # below a refused entry, or a directory that the host made a link
-    "stranger",  # another account's entry
-    "gone",  # from the list; left unchanged since the last call wrote it
-    "extra",  # not in the list otherwise
-]
-
+    "missing", "equal", "similar", "written", "changed", "both", "unknown",
+    "directory", "no directory", "below", "stranger", "gone", "extra",
+]  # fmt: skip
 Action = Literal[
-    "send",
-    "keep",
-    "check",  # the hash decides
-    "replace",
-    "replace and keep",  # the host's file as NAME.node-1
-    "delete",
-    "newest",  # complete copy replaces the others (checkpoint_units.py)
-    "set aside",
-    "refuse",  # this entry; the others are written
-    "refuse all",  # nothing is written
-]
+    "send", "keep", "check", "replace", "replace and keep", "delete", "newest", "set aside", "refuse", "refuse all"
+]  # fmt: skip
+"""check: the hash decides. replace and keep: the host's file stays as NAME.node-1. newest: the newest complete copy of
+all hosts replaces the others (`checkpoint_units.py`). refuse: the other entries are written. refuse all: nothing is."""
+
+_Row = Tuple[Optional[Action], ...]
+_RULES: Mapping[State, _Row] = {
+    # The columns: sync, push, fetch, --checkpoint, wheels.
+    "missing": ("send", "send", "send", "send", "send"),
+    "equal": ("keep", "keep", "keep", "keep", "keep"),
+    # Same size, other time: only fetch compares times.
+    "similar": (None, None, "check", None, None),
+    # Other content, left unchanged since the last call wrote it.
+    "written": ("replace", None, None, "newest", None),
+    # Changed by the host since the last call, which had written what is wanted.
+    "changed": ("keep", None, None, "newest", None),
+    # Changed by the host since the last call, and in the source.
+    "both": ("replace and keep", None, None, "newest", None),
+    # Other content that no earlier call wrote.
+    "unknown": ("refuse", "refuse all", "replace", "newest", "replace"),
+    # A directory in the place of a file or link, and the other way round.
+    "directory": ("refuse", "refuse all", "refuse", "refuse all", "refuse all"),
+    "no directory": ("refuse", "refuse all", "refuse", "refuse all", None),
+    # Below a refused entry, or a directory that the host made a link.
+    "below": ("refuse", "refuse all", "refuse", "refuse all", None),
+    # Another account's entry. Nobody else can write in a home, where sync and wheels are.
+    "stranger": (None, "refuse all", "refuse", "refuse all", None),
+    # Not in the list any more, and unchanged since the last call wrote it; or not in the list otherwise.
+    "gone": ("delete", None, None, "set aside", None),
+    "extra": ("keep", "keep", "keep", "newest", "keep"),
+}
 
 
 class Policy(NamedTuple):
     actions: Mapping[State, Action]
-    umask: bool
+    umask: bool = True
     """Whether the account's umask limits modes; otherwise they are the list's."""
-    keeps_times: bool
     owner: int = 0
     """Permissions that the owner always gets."""
+    keeps_times: bool = False
     checks_again: bool = False
     """Hash received files once more before they get their names: others can write in the directory above."""
 
@@ -51,84 +59,16 @@ class Policy(NamedTuple):
         return (mode & 0o777 & ~umask if self.umask else mode) | self.owner
 
 
-TREE = Policy(
-    {
-        "missing": "send",
-        "equal": "keep",
-        "written": "replace",
-        "changed": "keep",
-        "both": "replace and keep",
-        "unknown": "refuse",
-        "directory": "refuse",
-        "no directory": "refuse",
-        "below": "refuse",
-        "gone": "delete",
-        "extra": "keep",
-    },
-    umask=False,
-    keeps_times=False,
-)
-"""The project. Nobody else can write in a home, so there are no entries of strangers."""
+def _column(number: int) -> dict[State, Action]:
+    return {state: action for state, row in _RULES.items() if (action := row[number]) is not None}
 
-PATH = Policy(
-    {
-        "missing": "send",
-        "equal": "keep",
-        "unknown": "refuse all",
-        "directory": "refuse all",
-        "no directory": "refuse all",
-        "below": "refuse all",
-        "stranger": "refuse all",
-        "extra": "keep",
-    },
-    umask=True,
-    owner=0o600,
-    keeps_times=False,
-    checks_again=True,
-)
+
+TREE = Policy(_column(0), umask=False)
+PATH = Policy(_column(1), owner=0o600, checks_again=True)
 FORCED_PATH = PATH._replace(actions={**PATH.actions, "unknown": "replace"})
 HUB = FORCED_PATH._replace(checks_again=False)
 """A hub's cache: in a home, where nobody else writes."""
-
-DOWNLOAD = Policy(
-    {
-        "missing": "send",
-        "equal": "keep",
-        "similar": "check",
-        "unknown": "replace",
-        "directory": "refuse",
-        "no directory": "refuse",
-        "below": "refuse",
-        "stranger": "refuse",
-        "extra": "keep",
-    },
-    umask=True,
-    keeps_times=True,
-)
-
-CHECKPOINT = Policy(
-    {
-        "missing": "send",
-        "equal": "keep",
-        "written": "newest",
-        "changed": "newest",
-        "both": "newest",
-        "unknown": "newest",
-        "directory": "refuse all",
-        "no directory": "refuse all",
-        "below": "refuse all",
-        "stranger": "refuse all",
-        "gone": "set aside",
-        "extra": "newest",
-    },
-    umask=True,
-    owner=0o600,
-    keeps_times=True,
-)
-
-STORE = Policy(
-    {"missing": "send", "equal": "keep", "unknown": "replace", "directory": "refuse all", "extra": "keep"},
-    umask=True,
-    keeps_times=False,
-)
+DOWNLOAD = Policy(_column(2), keeps_times=True)
+CHECKPOINT = Policy(_column(3), owner=0o600, keeps_times=True)
+STORE = Policy(_column(4))
 """Wheels, named by their hash: other content is damage."""

@@ -1,9 +1,9 @@
 """Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
 Files arrive as a `file_stream` under another name and are renamed when the hash is right. Hashes and names in a request
-never lead out of the store; files nobody requested are refused. A full disk is noticed before the first byte. The next
-call removes what ended processes left, or with `resume` continues it: the sender starts at the receiver's offset, and
-the hash of the complete file decides.
+never lead out of the store; files nobody requested are refused. A full disk is noticed before the first byte. What an
+ended process left is continued for a day: the sender starts at the receiver's offset, and the hash of the complete file
+decides.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.liveness import DAY
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, read_files
 
@@ -47,8 +48,6 @@ SILENT_WRITER = 30.0
 """After so many seconds without a write, another process may continue an unfinished file."""
 MINIMUM_KEPT = 1 << 20
 """Smaller unfinished files are not worth continuing."""
-_unfinished: set[tuple[int, bytes]] = set()
-"""Open directory and name of each file that no later call continues."""
 Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
 
@@ -71,8 +70,6 @@ class StoreRequest(TypedDict):
     home: NotRequired[str]
     """Home that contains the store. Other stores are in directories only ipexctl uses."""
     files: list[StoreFile]
-    resume: NotRequired[bool]
-    """Keep unfinished files for a later call to continue."""
     guarded: NotRequired[bool]
     """Other accounts may change a directory above the store: it is `entered`."""
 
@@ -86,7 +83,6 @@ class ReceiveRequest(TypedDict):
     home: NotRequired[str]
     files: list[StoreFile] | None
     """The only files accepted; None accepts all."""
-    resume: NotRequired[bool]
     guarded: NotRequired[bool]
 
 
@@ -95,15 +91,12 @@ class HashMismatch(AgentError):
 
 
 def end_on_signals() -> None:
-    """On a signal, exit at once and delete all threads' unfinished files."""
+    """Exit at once on a signal. A later call continues unfinished files."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)
 
 
 def _end(*_: object) -> NoReturn:
-    for directory, name in list(_unfinished):
-        with suppress(OSError):
-            os.unlink(name, dir_fd=directory)
     os._exit(143)
 
 
@@ -188,14 +181,13 @@ def _explain(error: OSError, path: str, expected: int | None = None) -> AgentErr
 class PartialFile:
     """A file being written to the store, under a temporary name until it is complete.
 
-    With `resume` it starts at the file's offset, after the bytes an ended process left, and is kept if incomplete.
+    It starts at the file's offset, after the bytes an ended process left, and is kept if incomplete.
     """
 
-    def __init__(self, store: str, file: StoreFile, home: str = "", *, resume: bool = False) -> None:
+    def __init__(self, store: str, file: StoreFile, home: str = "") -> None:
         self.path = path_of(store, file)
         self.sha256, self.size = file["sha256"], file["size"]
         self.done = 0
-        self._resume = resume
         self._is_wrong = False
         self._hash = hashlib.sha256()
         self._store = store
@@ -212,13 +204,9 @@ class PartialFile:
             self._directory = open_store(store)
         except OSError as error:
             raise _explain(error, store, self.size and self.size - offset) from None
-        self._unfinished = (self._directory.number, self._temporary)
         try:
-            if not resume:
-                _unfinished.add(self._unfinished)
             self._number = self._continue(offset) if offset else self._open(self._temporary, os.O_CREAT | os.O_EXCL)
         except BaseException as error:
-            _unfinished.discard(self._unfinished)
             self._directory.close()
             if isinstance(error, OSError):
                 raise _explain(error, store, self.size) from None
@@ -233,10 +221,9 @@ class PartialFile:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             os.close(self._number)
-        if not self._resume or self._is_wrong or self.done < MINIMUM_KEPT:
+        if self._is_wrong or self.done < MINIMUM_KEPT:
             with suppress(OSError):
                 self._directory.unlink(self._temporary)
-        _unfinished.discard(self._unfinished)
         self._directory.close()
 
     def _continue(self, offset: int) -> int:
@@ -308,6 +295,7 @@ def unfinished(store: str) -> dict[str, int]:
 
 
 def clear(store: str) -> None:
+    """Remove unfinished files that nobody continues, and empty directories."""
     with suppress(OSError), open_store(store) as directory:
         for name in map(os.fsdecode, directory.names()):
             path = os.path.join(store, name)
@@ -315,7 +303,9 @@ def clear(store: str) -> None:
                 if SHA256.fullmatch(name):
                     if age_of(path) > 60:
                         os.rmdir(name, dir_fd=directory.number)  # only if empty
-                elif is_stored(path) and not is_partial_in_use(path):
+                    continue
+                is_kept = age_of(path) < DAY and os.stat(path).st_size >= MINIMUM_KEPT
+                if not is_kept and is_stored(path) and not is_partial_in_use(path):
                     directory.unlink(os.fsencode(name))
 
 
@@ -336,8 +326,11 @@ def have(request: HaveRequest) -> Json:
                 os.utime(sha256, dir_fd=directory.number)
         for file in damaged:
             _remove(directory, file)
-    left = unfinished(request["store"]) if request.get("resume") else {}
-    return {"have": present, "damaged": [file["sha256"] for file in damaged], "unfinished": left}
+    return {
+        "have": present,
+        "damaged": [file["sha256"] for file in damaged],
+        "unfinished": unfinished(request["store"]),
+    }
 
 
 def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
@@ -365,9 +358,7 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
     got, failed = [], []
-    resume = request.get("resume", False)
-    if not resume:
-        clear(store)
+    clear(store)
     report("ready")
     for arriving in read_files(stream):
         header, sha256, part = arriving.header, arriving.sha256, arriving.part
@@ -381,11 +372,9 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
             continue
         if file["size"] is not None and part.size > file["size"]:
             raise AgentError(f"{file['name']}: the sender announces {part.size} bytes, expected are {file['size']}")
-        if part.offset and not resume:
-            raise AgentError(f"{file['name']}: the sender begins where it was not asked to")
         begun: StoreFile = {"sha256": sha256, "name": file["name"], "size": part.size, "offset": part.offset}
         try:
-            with PartialFile(store, begun, home, resume=resume) as partial:
+            with PartialFile(store, begun, home) as partial:
                 progress.add(part.offset, partial.path.name)
                 for chunk in arriving.chunks(partial.path.name):
                     partial.write(memoryview(chunk))

@@ -173,7 +173,7 @@ def pushed(target: Path, files: Files, *, force: bool = False) -> bool:
         return True
     arriving = {path: content for path, content in files.items() if content and sha(content) in found.need}
     stored = f"{found.directory}/store"
-    store.receive({"store": stored, "files": None, "resume": True}, io.BytesIO(stream(arriving, name=CONTENT)), ignore)
+    store.receive({"store": stored, "files": None}, io.BytesIO(stream(arriving, name=CONTENT)), ignore)
     push.place({"path": found.path, "listed": found.listed, "force": force, "repos": "", "parcels": []})
     return False
 

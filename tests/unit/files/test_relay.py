@@ -107,7 +107,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     file = StoredFile("0" * 64, "pipe", 3).to_json()
     with pytest.raises(NotInStore, match="not a regular file"):
-        list(stream_blobs([(file, tmp_path / "pipe")], {}))
+        list(stream_blobs([(file, tmp_path / "pipe")]))
 
 
 FILES = (StoredFile("a" * 64, "one.whl", 1),)
