@@ -1,4 +1,4 @@
-"""Detaches a program of a run from its caller, which may then exit: the supervisor, and the starter of a host."""
+"""Detaches the supervisor or a host starter from its caller, which may then exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
     """Detach from the caller: a new session, no terminal, stderr to a file.
 
-    Returns the reply in the original process; in the detached one, a function that sends this one reply.
+    Returns twice: in the detached process, a function that sends one reply; in the original process, that reply.
     """
     reader, writer = os.pipe()
     if session_leader := os.fork():
@@ -21,7 +21,7 @@ def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
         with os.fdopen(reader, encoding="utf-8") as pipe:
             line = pipe.read()
         os.waitpid(session_leader, 0)
-        return line or json.dumps({"event": "failed", "reason": f"the {program} died at its start"}) + "\n"
+        return line or json.dumps({"event": "failed", "reason": f"the {program} exited while it started"}) + "\n"
     os.setsid()
     if os.fork():
         os._exit(0)

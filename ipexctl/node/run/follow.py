@@ -1,12 +1,11 @@
-"""Follows a run until it has ended: its output in order of time, by offset, and its status.
+"""Follows a run until it ends: sends its output in order of time, and its status.
 
-A FollowRequest is answered with frames: chunks of output, notes, and the messages {"status"}, {"at": time of the output
-that follows}, the dump of --on-hang (`stack_dumps.encode_dump`) and {}, a heartbeat. At the end come the windows of
-ranks and hosts (`window_file.py`) for a caller that keeps them, then {"event": "done", "status"}.
+The answer is frames: chunks of output, notes, and the messages {"status"}, {"at": time of the output that follows}, the
+dump of --on-hang (`stack_dumps.encode_dump`) and {}, a heartbeat. At the end come the windows of ranks and hosts
+(`window_file.py`) for a caller that keeps them, then {"event": "done", "status"}.
 
-The run does not know its followers, which only read its directory; one that finds the supervisor dead records that
-(`status_file.py`). Each byte is sent once, also after a reconnect, because the caller names its offsets. Only an entry
-in `output.notes` (`output_notes.py`) marks a note, so that file is read after the end of the output is known.
+A follower only reads the run's directory, except that it marks a run as lost (`status_file.py`). After a reconnect the
+caller gives its offsets, so each byte is sent once. `output.notes` must be read after the output's end is known.
 """
 
 from __future__ import annotations
@@ -45,29 +44,30 @@ from ipexctl.node.run.unstored_output import UnstoredReader
 from ipexctl.node.run.window_file import windows_of
 
 READ_INTERVAL = 0.03
-"""Seconds between reads while output arrives often, or before the first output."""
+"""Seconds between reads while output is frequent, or before the first output."""
 OFTEN = 0.2
-"""If output came more recently than this many seconds ago, it counts as frequent; `output.times` names new output
-within half of it."""
+"""Output is frequent if the last one came within this many seconds. The supervisor writes `output.times` twice as
+often."""
 IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """Seconds between reads after ten seconds without output or a new status."""
 NOTIFIED_INTERVAL = 1.0
-"""Seconds between reads if the kernel reports changes of files; these reads notice that the caller has left."""
+"""Seconds between reads if the kernel reports file changes. These reads notice that the caller has exited."""
 SETTLE_TIME = 0.002
-"""Seconds to collect changes that belong together: a new status is two of them."""
+"""Seconds to collect changes that belong together. A new status makes two."""
 TICK_INTERVAL = 5.0
-"""Seconds between empty messages: the caller gives up after 30 seconds without a frame."""
+"""Seconds between heartbeats. The caller gives up after 30 seconds without a frame."""
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
-"""Bytes of output between two checks of the status."""
+"""Most bytes of output between two checks of the status."""
 LISTING_INTERVAL = 0.002
-"""Seconds per file between two checks of all files: `output.times` names a growing file within 0.1 seconds."""
+"""Seconds per file between two checks of all files. `output.times` names a growing file within 0.1 seconds."""
 STATUS_INTERVAL = 2.0
-"""Seconds between checks that the supervisor lives."""
+"""Seconds between checks that the supervisor is alive."""
 RANK_INTERVAL = 0.005
+"""Seconds per rank between statuses in which only ranks' states changed, because each status lists all ranks."""
 LONGEST_RANK_INTERVAL = 1.0
-"""Seconds per rank, and at most, between statuses that only change states of ranks: each lists all ranks."""
+"""Most seconds between such statuses."""
 
 
 class FollowRequest(RunReference):
@@ -79,19 +79,19 @@ class FollowRequest(RunReference):
     streams: Sequence[str]
     follow: bool
     tail: int | None
-    """Only this many of the last lines; None for all."""
+    """Send only this many last lines; None for all."""
     grep: str
     exact: bool
-    """Keep the exact order, however much output there is."""
+    """Keep the exact order, even if there is much output."""
     figures: float
-    """Seconds between two statuses where only figures change."""
+    """Seconds between two statuses in which only figures changed."""
     windows: bool
-    """The caller keeps a copy of the run, with its windows."""
+    """True if the caller wants the windows at the end."""
 
 
 class FollowedFile:
     def __init__(self, path: str, rank: int, stream: StreamName, offset: int, notes: NotesReader | None = None) -> None:
-        """Only `notes` refreshed after the end of the output was known can be told from output."""
+        """`notes` must be refreshed after the output's end is known; otherwise a new note looks like output."""
         self.path = path
         self.offset = offset
         self._notes = notes
@@ -99,7 +99,7 @@ class FollowedFile:
         self._number = -1
 
     def chunks(self, end: int, at: float | None) -> Iterator[OutputPart]:
-        """Output up to that offset, or to the end of the file."""
+        """Output up to the offset `end`, or to the end of the file."""
         while self.offset < end and self._is_open():
             stop, note = end, self._next_note()
             if note is not None and note.offset == self.offset:
@@ -117,7 +117,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
     def pass_on(self, chunk: Chunk, at: float) -> Iterator[OutputPart]:
-        """The unsent part of a chunk that is not in the file. A note is its own chunk."""
+        """The unsent part of a chunk that is not in the file. A note has a chunk of its own."""
         new = chunk.data[self.offset - chunk.offset :]
         note = self._next_note()
         if new and note is not None and (note.offset, note.end) == (self.offset, chunk.end):
@@ -128,7 +128,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, new, self.offset - len(new), at)
 
     def new_chunks(self, at: float | None) -> Iterator[OutputPart]:
-        """New output, up to the current end of the file."""
+        """New output up to the current end of the file."""
         if self._is_open():
             size = os.fstat(self._number).st_size
             if self._notes is not None and size > self.offset:
@@ -181,7 +181,7 @@ class OutputReader:
             yield from file.new_chunks(latest)
 
     def _unstored_chunks(self) -> Iterator[OutputPart]:
-        """Output that the disk has no room for; it follows what the files have."""
+        """Output that the disk has no room for. It comes after the output in the files."""
         for chunk in self._unstored.new_chunks():
             file = self.files.get((chunk.rank, chunk.stream))
             if file is None:
@@ -212,16 +212,16 @@ def files_of(request: FollowRequest, rundir: str, world_size: int, notes: NotesR
 
 
 class ChangeSignal:
-    """Waits for changes in the run's directory; only by time where the kernel does not report them.
+    """Waits for changes in the run's directory, or just sleeps if the kernel does not report changes there.
 
-    A supervisor on this machine writes `output.times` and the status there after each output.
+    A supervisor on this machine writes `output.times` and the status in that directory after each output.
     """
 
     def __init__(self, rundir: str, *, is_local: bool) -> None:
         self.is_sent = False
         if not is_local or not os.path.exists(os.path.join(rundir, "output.times")):
             return
-        signal.signal(signal.SIGIO, signal.SIG_IGN)  # for threads started earlier; it is blocked in this one
+        signal.signal(signal.SIGIO, signal.SIG_IGN)  # for threads started earlier
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
         with contextlib.suppress(OSError):
             directory = os.open(rundir, os.O_RDONLY | os.O_DIRECTORY)
@@ -229,7 +229,7 @@ class ChangeSignal:
             self.is_sent = True
 
     def wait(self, seconds: float, held: float) -> None:
-        """Wait at most this long for changes; `held` limits it where the kernel reports them."""
+        """Wait for changes: `seconds`, or until the kernel reports a change, but not longer than `held`."""
         if not self.is_sent:
             time.sleep(seconds)
             return
@@ -240,7 +240,7 @@ class ChangeSignal:
 
 
 class StatusWatcher:
-    """Reports a new state of the run at once, those of ranks soon, new figures only at an interval."""
+    """Reports a new state of the run at once, new states of ranks soon, and new figures at an interval."""
 
     def __init__(self, rundir: str, interval: float) -> None:
         self.stacks_directory = os.path.join(rundir, "stacks")
@@ -281,16 +281,16 @@ class StatusWatcher:
 class OutputSender:
     def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
-        """All output found by the last check is sent."""
+        """True if all output that the last check found is sent."""
         self._output, self._chosen, self._writer = output, chosen, writer
         self._chunks = output.new_chunks()
         self._is_resumed = False
-        """The chunks continue a check that an earlier call began: files have grown since."""
+        """True if `_chunks` continues a check that an earlier call began. Files may have grown since."""
         self._at: float | None = None
         self._ticked_at = time.monotonic()
 
     def send_some(self) -> bool:
-        """Send some new output; False if there was none."""
+        """Send some new output; returns False if there was none."""
         size = 0
         for chunk in self._chunks:
             size += len(chunk.data)
@@ -310,14 +310,14 @@ class OutputSender:
         self.send_last_lines(is_final=is_final)
 
     def send_last_lines(self, *, is_final: bool) -> None:
-        """Call it once all output is sent."""
+        """Send what the filter still holds, once all output is sent."""
         self._send(self._chosen.caught_up(is_final=is_final))
-        if not is_final:  # a follower that reconnects continues there
+        if not is_final:  # after a reconnect, the caller continues from these offsets
             for key, file in self._output.files.items():
                 self._send([Chunk(*key, b"", self._chosen.offset_of(key, file.offset))])
 
     def tick(self, now: float) -> None:
-        """Send heartbeats, and notice that the caller has left."""
+        """Send heartbeats, which fail once the caller has exited."""
         if now - self._ticked_at >= TICK_INTERVAL:
             self._ticked_at = now
             self._writer.send(encode_json({}))
@@ -350,7 +350,7 @@ def follow(request: FollowRequest, _: object) -> Json:
             sender.send_all(is_final=True)
             return {"status": first.document}
         if request["tail"] is not None:
-            writer.send(encode_json({"status": first.document}))  # the caller needs what it says of notes
+            writer.send(encode_json({"status": first.document}))  # the caller needs its field `notes`
             sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, request["figures"])
         changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)
@@ -368,11 +368,11 @@ def forward_run(
     changes: ChangeSignal,
     writer: CompressedFrameWriter,
 ) -> Json:
-    """Send output and status until the run ends; return the last status."""
+    """Send output and status until the run ends; returns the last status."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
     while True:
         now = time.monotonic()
-        # Read the status before the files, so that a final status comes with all output in the files.
+        # Read the status before the files: after a final status, the files have all output.
         (status, document, _), is_changed = statuses.poll(now)
         if is_changed:
             writer.send(encode_json({"status": document}))
@@ -392,7 +392,7 @@ def forward_run(
             sent_at = now
         sender.tick(now)
         writer.flush()
-        if os.getppid() != parent:  # as if it could not write; a caller that lost only its shell follows again
+        if os.getppid() != parent:  # end as if writing failed; a caller that lost only its shell follows again
             raise BrokenPipeError(errno.EPIPE, "the caller has exited")
         if sender.is_caught_up:
             idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))

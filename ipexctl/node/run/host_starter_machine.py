@@ -1,8 +1,9 @@
-"""Decides what the starter of a host does: an event and the time → the next state and commands. Pure.
+"""Decides what a host starter does: an event and the time give the next state and commands. `host_starter.py` acts.
+Pure.
 
-`host_starter.py` acts. An attempt is started once, however often the supervisor says so. A starter that never met its
-supervisor exits as soon as the port is closed, because no run has begun; one that lost it, within the limits of a rank
-wrapper, ends the wrappers and exits. No wrapper outlives it.
+An attempt is started once, even if the supervisor repeats its order. A starter that never reached its supervisor exits
+as soon as the port is closed, because no run has begun. A starter that loses its supervisor, by the limits of a rank
+wrapper, ends the wrappers before it exits.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 BUSY_TURN = 0.5
-"""Seconds between two turns without a connection, or near the end."""
+"""Seconds between two turns while the starter is not connected or about to exit."""
 
 
 class StartWrappers(NamedTuple):
-    """Kill what is left of the last attempt, and start the wrappers of this one."""
+    """Kill wrappers of the last attempt, and start the wrappers of this one."""
 
     attempt: int
     ranks: tuple[int, ...]
     job: str = ""
-    """Its text, if each attempt has its own."""
+    """Text of the job file, if each attempt has its own; else empty."""
 
 
 class SignalWrappers(NamedTuple):
@@ -36,15 +37,15 @@ class SignalWrappers(NamedTuple):
 
 
 class KillWrappers(NamedTuple):
-    """Kill what is left of the attempt; the starter stays."""
+    """Kill the remaining wrappers of the attempt."""
 
 
 class SendBeat(NamedTuple):
-    """Heartbeat for the supervisor."""
+    """Send the supervisor a heartbeat."""
 
 
 class RepeatEnds(NamedTuple):
-    """Report again which wrappers of the attempt have ended: a connection may have broken before the report arrived."""
+    """Report ended wrappers of the attempt again, because the first report may have been lost with its connection."""
 
 
 Command = Union[StartWrappers, SignalWrappers, KillWrappers, SendBeat, RepeatEnds]
@@ -55,17 +56,17 @@ class HostStarterState(NamedTuple):
     attempt: int | None = None
     has_met: bool = False
     is_lost: bool = False
-    """The supervisor no longer answers: the wrappers are told to end."""
+    """True once the supervisor no longer answers. The wrappers are told to exit."""
     is_over: bool = False
-    """The remaining wrappers are killed, and the starter exits."""
+    """True to kill the remaining wrappers and exit."""
     rejoins: bool = False
-    """Wait for a lost supervisor: the host may join the run again."""
+    """As in `HostStarterRequest`."""
     wait_until: float = NEVER
     beat_at: float = 0.0
     kill_at: float = NEVER
 
     def on_welcome(self, welcome: Json) -> Step:
-        """Connected, for the first time or again; an attempt may have begun in between."""
+        """The starter has connected or reconnected. An attempt may have begun meanwhile."""
         state, commands = self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
         state, start = state._start({**welcome, "attempt": welcome.get("start")})
         return state, (*commands, *start)
@@ -92,13 +93,13 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def seconds_to_turn(self, contact: Contact, now: float) -> float:
-        """Until the loop needs a turn, if nothing happens before."""
+        """Seconds until the loop needs a turn, if nothing happens before."""
         if self.is_lost or not contact.is_up:
             return BUSY_TURN
         return max(0.0, self.beat_at - now)
 
     def _wait(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
-        """Wait without a supervisor: it may come back, unless its port is closed."""
+        """Take a turn without a supervisor. It may come back, unless its port is closed."""
         may_be_back = self.rejoins and self.has_met and not contact.is_refused and now < self.wait_until
         if has_wrappers and now < self.kill_at:
             return self, ()

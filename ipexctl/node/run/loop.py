@@ -603,7 +603,7 @@ class SupervisorLoop:
         from ipexctl.node.run import notify, summary  # few runs have --notify
 
         plan = self.state.start.plan
-        status = self.record.whole_status()
+        status = self.record.full_status()
         code = 0 if status.state == "ok" else status.exit_code or 1
         fields = summary.summary_fields(
             status.id,

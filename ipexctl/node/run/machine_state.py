@@ -1,8 +1,8 @@
-"""The values of the supervisor's decisions: the state of a run, its events, its commands. Pure.
+"""State, events and commands of the supervisor. Pure.
 
-`machine.py` takes a state, an event and the time, and returns the next state with commands; `loop.py` makes the events
-and carries out the commands. All are frozen, so that a test writes a run as a list of events with times. Figures, such
-as a rank's memory, are not in the state. `Transition` is one step in progress; it is mutable and thrown away.
+`machine.py` takes a state, an event and the time, and returns the next state with commands. `loop.py` makes the events
+and carries out the commands. All are frozen, so a test can write a run as a list of events with times. Figures, such as
+a rank's memory, are not in the state. A `Transition` is one step in progress; it is mutable and used once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Moment(NamedTuple):
     clock: float
-    """Monotonic; all waits are measured by it."""
+    """Monotonic time, for all waits."""
     epoch: float
     """Seconds since the epoch, for the record."""
 
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
     state: State
     code: int
     at: float = 0.0
-    """Monotonic, like all times of the state."""
+    """Monotonic, as are all times in the state."""
 
 
 class RankState(NamedTuple):
@@ -46,20 +46,21 @@ class RankState(NamedTuple):
     instance: str | None = None
     is_connected: bool = False
     received_at: float = 0.0
-    """When it last sent something before its connection broke."""
+    """When the rank last sent something before its connection broke."""
     disconnected_at: float | None = None
     closed_by_peer: bool = False
-    """True if the host closed the connection: the wrapper ended, not the machine."""
+    """True if the rank's host closed the connection: the wrapper exited, but the host is alive."""
     is_leaving: bool = False
-    """It announced that it will close its connection and reconnect."""
+    """True if the rank has announced that it will reconnect."""
     lost_at: float = 0.0
     outside_signal: int | None = None
-    """A signal that its wrapper received and the supervisor did not send."""
+    """Signal that the wrapper got from elsewhere than the supervisor, or None."""
     is_start_failure_noted: bool = False
     exit: Exit | None = None
     malformed: int = 0
+    """Number of unreadable messages so far."""
     is_over: bool = False
-    """Its exit is known and all its output has arrived, or it is lost."""
+    """True if the rank's exit is known and all its output has arrived, or the rank is lost."""
     is_released: bool = False
     wrapper_code: int | None = None
     wrapper_ended_at: float | None = None
@@ -79,17 +80,17 @@ class MpirunState(NamedTuple):
     code: int | None = None
     ranks_ended_at: float | None = None
     was_told_to_end: bool = False
-    """By the supervisor, while it ran."""
+    """True once the supervisor has signalled mpirun."""
     killed_at: float | None = None
 
     @property
     def was_killed(self) -> bool:
-        """By a signal that it could not or did not catch."""
+        """True if a signal ended mpirun."""
         return (self.code or 0) < 0
 
     @property
     def ended_by(self) -> tuple[int | None, int | None]:
-        """Its exit code (128+N after signal N) and that signal."""
+        """Exit code of mpirun (128+N after signal N) and the signal, or None."""
         code = self.code
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
@@ -101,7 +102,7 @@ class StarterState(NamedTuple):
 
 
 class HostSearch(NamedTuple):
-    """The search for hosts of the pool that can be in the next attempt."""
+    """The search for hosts for the next attempt."""
 
     began_at: float
     waiting: frozenset[str]
@@ -110,11 +111,11 @@ class HostSearch(NamedTuple):
 
 
 class DiskState(NamedTuple):
-    """The disk of the record: ranks keep output that it has no room for."""
+    """The disk with the run's record. Output that it has no room for stays with the ranks."""
 
     is_full: bool = False
     since: float = 0.0
-    """Last time that nothing hindered the ranks' output."""
+    """Last time that the ranks' output was not held up."""
     looked_at: float = 0.0
     room_at: float = float("-inf")
 
@@ -124,7 +125,7 @@ class JobState(NamedTuple):
     may_requeue: bool = False
     restarts: int = 0
     is_requeued: bool = False
-    """By this supervisor."""
+    """True if this supervisor has requeued the job."""
 
 
 class PendingDump(NamedTuple):
@@ -136,57 +137,57 @@ class PendingDump(NamedTuple):
 
 
 class SupervisorState(NamedTuple):
-    """A run, from before the start of mpirun to the exit of the last process."""
+    """A run, from before the start of mpirun until the last process has exited."""
 
     start: Start
     plan: Plan
-    """Of this attempt; the one of `start` is of all hosts."""
+    """Plan of this attempt; `start.plan` has all hosts."""
     options: AgentOptions
     starter: NodeStarter
     status: RunStatus
-    """Without its ranks, and without figures."""
+    """Status without ranks and figures."""
     ranks: Mapping[int, RankState]
     created_at: float
     checked_at: float
     resumed_at: float = 0.0
-    """When this process resumed after a suspension; earlier times of a rank count as this one."""
+    """When this process resumed after a suspension. The ranks' silence counts from here at the earliest."""
     mpirun: MpirunState | None = None
     starters: Mapping[str, StarterState] = {}
     ending: Ending | None = None
     signalled_at: float | None = None
-    """First signal to a wrapper that the supervisor did not send."""
+    """When a wrapper first got a signal that the supervisor did not send."""
     is_exchanging: bool = False
-    """Checkpoints are being exchanged, before the commands of the attempt start."""
+    """True during the checkpoint exchange, before the commands of the attempt start."""
     first_attempt: int = 0
-    """First attempt of this supervisor: a job that begins again has earlier ones."""
+    """First attempt of this supervisor. Earlier starts of the same job had the attempts before."""
     search: HostSearch | None = None
-    """Between two attempts of a run with a pool of hosts."""
+    """Set between two attempts of a run with a pool of hosts."""
     asked_at: float = 0.0
     """When hosts without a started rank were last asked."""
     is_preparing: bool = False
-    """The hosts of the attempt are getting their jobs, before mpirun starts."""
+    """True while the attempt's hosts are sent their jobs, before mpirun starts."""
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
-    """Id of the last dump taken unasked."""
+    """Id of the last dump that no user asked for."""
     job: JobState | None = None
     limit: JobLimit | None = None
     is_limit_near: bool = False
-    """The ranks have received the notice that the job is about to end."""
+    """True once the ranks were told that the job is about to end."""
     has_left_at_notice: bool = False
-    """A rank exited after the notice. Others may still be saving, or fail because it is gone."""
+    """True once a rank has exited after the notice. Others may still be saving, or fail because it is gone."""
     has_noticed: bool = False
-    """A rank handled the notice."""
+    """True once a rank has handled the notice."""
     is_asked_to_stop: bool = False
-    """By a signal: from ipexctl stop, the call, or the queue."""
+    """True after a signal to stop: from ipexctl stop, the call, or the queue."""
     is_closing: bool = False
-    """No attempt follows, unless the queue refuses to requeue the job."""
+    """True if no attempt follows, unless the queue refuses to requeue the job."""
     closed: Closed | None = None
-    """What the queue showed, while it is asked to requeue the job."""
+    """What the queue showed; set while it is asked to requeue the job."""
 
     @property
     def is_signal_open(self) -> bool:
-        """Ranks received a signal to end, and its sender is not known yet."""
+        """True while ranks got a signal to end whose sender is not known yet."""
         return self.signalled_at is not None and self.ending is None
 
     @property
@@ -200,17 +201,17 @@ class SupervisorState(NamedTuple):
 
     @property
     def shell(self) -> tuple[str, ...]:
-        """Words before host and command line by which node0 reaches a shell there; empty to use the host's starter."""
+        """As `Plan.shell`; empty if node0 reaches hosts through their starters."""
         return () if self.plan.has_starters else self.plan.shell
 
     @property
     def keeps_jobs(self) -> bool:
-        """Job files stay for another attempt; with a pool of hosts, each attempt has its own."""
+        """True if job files are kept for another attempt. With a pool of hosts, each attempt has its own files."""
         return self.restarts_left > 0 and not self.has_pool
 
     @property
     def setup_time(self) -> float:
-        """Like RANK_SILENCE, before the command starts: a rank sends nothing while it sources a setup file."""
+        """RANK_SILENCE before the command starts. A rank sends nothing while it sources a setup file."""
         return RANKS_BEGIN if self.plan.setup else RANK_SILENCE
 
 
@@ -243,7 +244,7 @@ def first_rank_status(rank: int, host: str) -> RankStatus:
 
 
 class Begin(NamedTuple):
-    """The caller sent its requests, and all hosts have their job files."""
+    """The caller has sent both requests, and all hosts have their job files."""
 
 
 class Tick(NamedTuple):
@@ -252,13 +253,13 @@ class Tick(NamedTuple):
     """When any rank last printed something in this attempt."""
     written_at: float = 0.0
     mpirun_log: tuple[str, ...] = ()
-    """Last lines of mpirun, if a rank is not connected or mpirun has exited."""
+    """Last lines of mpirun's output, if `needs_mpirun_log`."""
     starters: Mapping[str, float] = {}
     """When each connected starter last sent something."""
 
 
 class RankSent(NamedTuple):
-    """A message from a rank. `End` comes once all its output is written."""
+    """A message from a rank. `End` comes once all output of the rank is written."""
 
     rank: int
     message: Message
@@ -286,7 +287,7 @@ class MpirunEnded(NamedTuple):
 
 
 class WrapperExited(NamedTuple):
-    """A rank wrapper exited that no mpirun started."""
+    """A rank wrapper started without mpirun has exited."""
 
     rank: int
     code: int
@@ -307,30 +308,33 @@ class HostAnswered(NamedTuple):
 
 
 class HostsPrepared(NamedTuple):
-    """Answer to `PrepareHosts`: all hosts have their jobs, or which refused and why."""
+    """Answer to `PrepareHosts`."""
 
     failed: Mapping[str, str] = {}
+    """Host that refused its job → why; empty if all hosts have their jobs."""
 
 
 class StopAsked(NamedTuple):
-    """By a signal to the supervisor."""
+    """The supervisor got a signal to stop."""
 
     signal: int
 
 
 class ExchangeOver(NamedTuple):
-    """All hosts have the same checkpoint, or why not, and the host that failed."""
+    """The checkpoint exchange is over."""
 
     failure: str = ""
+    """Why it failed; empty if all hosts have the same checkpoint."""
     host: str = ""
+    """Host on which it failed."""
 
 
 class OutputRefused(NamedTuple):
-    """Neither disk nor memory had room for a chunk of output; its rank keeps it."""
+    """Neither disk nor memory had room for a chunk of output, which stays with its rank."""
 
 
 class DiskHasRoom(NamedTuple):
-    """Answer to `LookAtDisk`, if there is room."""
+    """Answer to `LookAtDisk`, if the disk has room."""
 
 
 class SilenceSeen(NamedTuple):
@@ -339,10 +343,10 @@ class SilenceSeen(NamedTuple):
 
 
 class DumpAsked(NamedTuple):
-    """A user asks for the stacks of these ranks (None: of all), or the answer to `TakeDump`."""
+    """A user asks for the stacks of these ranks (None for all). Also the answer to `TakeDump`."""
 
     id: str
-    """Empty: the disk has no room for a dump."""
+    """Empty if the disk has no room for a dump."""
     ranks: tuple[int, ...] | None = None
     is_own: bool = False
 
@@ -351,13 +355,14 @@ class TimeLeft(NamedTuple):
     asked_at: float
     is_answer: bool
     seconds: int | None = None
-    """None: the job has no limit."""
+    """None if the job has no limit."""
 
 
 class Closed(NamedTuple):
-    """All output is written or given up; has the queue's view of the job, if it was asked."""
+    """All output is written or given up."""
 
     job_shown: str = ""
+    """What the queue shows of the job; empty if it was not asked."""
     is_step_cancelled: bool = False
 
 
@@ -393,13 +398,13 @@ Event = Union[
 
 
 class StartAttempt(NamedTuple):
-    """End what is left of the last attempt, and start mpirun; AttemptStarted or StartFailed follows."""
+    """Kill processes of the last attempt, and start mpirun; AttemptStarted or StartFailed follows."""
 
     after: str = ""
 
 
 class FindHosts(NamedTuple):
-    """Find out in the background which of these hosts can be reached; HostAnswered may follow for each."""
+    """Check in the background which of these hosts can be reached; HostAnswered may follow for each."""
 
     hosts: tuple[str, ...]
 
@@ -425,13 +430,13 @@ class DropStarter(NamedTuple):
 
 
 class CallStarters(NamedTuple):
-    """Begin the starters of these hosts again, by logins from node0."""
+    """Restart the starters of these hosts with logins from node0."""
 
     hosts: tuple[str, ...]
 
 
 class Rewind(NamedTuple):
-    """Ask a rank for refused output, if any was."""
+    """Ask a rank to send refused output again, if some was refused."""
 
     rank: int
 
@@ -441,13 +446,13 @@ class EndOutput(NamedTuple):
 
 
 class SignalMpirun(NamedTuple):
-    """Signal mpirun's whole group; without mpirun, the rank wrappers."""
+    """Signal mpirun's process group; without mpirun, the rank wrappers."""
 
     signal: int
 
 
 class EndExchange(NamedTuple):
-    """End what is left of the exchange of checkpoints."""
+    """End the checkpoint exchange, if it is running."""
 
 
 class LogEvent(NamedTuple):
@@ -462,7 +467,7 @@ class AddNote(NamedTuple):
 
 
 class LookAtDisk(NamedTuple):
-    """Check whether the full disk has room again; DiskHasRoom follows if so."""
+    """Check whether the full disk has room again; if so, DiskHasRoom follows."""
 
 
 class LookAtSilence(NamedTuple):
@@ -471,7 +476,7 @@ class LookAtSilence(NamedTuple):
 
 
 class TakeDump(NamedTuple):
-    """Make an id for a dump of all stacks; DumpAsked follows."""
+    """Prepare a dump of all stacks; DumpAsked follows."""
 
 
 class WriteDump(NamedTuple):
@@ -489,7 +494,7 @@ class AskTimeLeft(NamedTuple):
 
 
 class AskJob(NamedTuple):
-    """Begin to ask the queue about the job while the ranks end: the queue itself may be ending them."""
+    """Ask the queue about the job while the ranks end, because the queue may be what ends them."""
 
 
 class Requeue(NamedTuple):
@@ -497,14 +502,14 @@ class Requeue(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Write all output and close its files; Closed follows."""
+    """Write all output and close the files; Closed follows."""
 
     patience: float
     """Seconds for a full disk to get room."""
     keeps_connectivity: bool
-    """The connections between the nodes worked."""
+    """True if the nodes could connect to each other, which is recorded."""
     asks_job: bool
-    """The state of the job decides what the end means."""
+    """True if the job's state is needed to understand the end."""
 
 
 class EndJob(NamedTuple):
@@ -550,7 +555,7 @@ class Transition:
         self.state, self.now = state, now
         self.commands: list[Action] = []
         self._ranks: dict[int, RankState] | None = None
-        """A copy, once a rank has changed."""
+        """Copy of the ranks; None until a rank changes."""
 
     @property
     def ranks(self) -> list[RankState]:

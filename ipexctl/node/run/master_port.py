@@ -1,7 +1,7 @@
-"""Tests on node0 whether rank 0 can listen on the user's MASTER_PORT, and finds who listens on it.
+"""Checks on node0 whether rank 0 can listen on the user's MASTER_PORT, and finds the process that listens on it.
 
-PyTorch binds the port on all addresses with SO_REUSEADDR, and so does the test: a port is free if its last connections
-are only closing.
+Like PyTorch, the check binds the port on all addresses with SO_REUSEADDR, so a port whose last connections are closing
+is free.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def check_master_port(address: str, port: int) -> None:
     process = listening_process(port)
     by = f": {process} listens on it" if process else f": {problem}"
     try:
-        other = f"; or another one, such as --master-port {listener.free_port(address)}"
+        other = f"; or give a free one, such as --master-port {listener.free_port(address)}"
     except OSError:
         other = ""
     raise PortError(
         f"the master port {port} can't be used{by}",
-        f"leave out --master-port, and node0 takes a free port for each start{other}",
+        f"leave out --master-port, so that node0 takes a free port for each start{other}",
     )
 
 
 def bind_problem(port: int) -> str | None:
-    """Why no process can listen on that port on all addresses; None if one can."""
+    """Why no process can listen on the port on all addresses; None if one can."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
@@ -51,14 +51,14 @@ def bind_problem(port: int) -> str | None:
                 listener.bind((address, port))
                 listener.listen(1)
             except OSError as error:
-                if family == socket.AF_INET6 and error.errno not in (13, 98):  # IPv6 is switched off
+                if family == socket.AF_INET6 and error.errno not in (13, 98):  # IPv6 is disabled
                     continue
                 return error.strerror or str(error)
     return None
 
 
 def listening_process(port: int) -> str:
-    """`python3 (pid 4711)`; empty for a process of another account, which only root sees."""
+    """The process that listens on a port, as in `python3 (pid 4711)`; empty if it belongs to another account."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(table).splitlines()[1:]:

@@ -1,7 +1,7 @@
-"""The ring of the step meter, as the rank wrapper makes and reads it; `inrank/meter.py` has its layout.
+"""Creates and reads the step meter's ring in the rank wrapper; `inrank/meter.py` has its layout.
 
-The rank's processes may write to the file as they like, and nothing in it makes the wrapper fail. The file has no name
-on a disk. A record counts only if two readings of it agree and its check word fits: it might be written meanwhile.
+The ring is a file in memory, into which the rank's processes may write anything. A record counts only if two readings
+agree and its check word fits, because the rank may write it meanwhile.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CLOEXEC = 1
 
 
 class StepRecord(NamedTuple):
-    """Times in nanoseconds; sums since the meter began, except `wall` and `flags`."""
+    """Times are in nanoseconds. All but `wall` and `flags` are sums since the meter started."""
 
     wall: int
-    """CLOCK_MONOTONIC, as `time.monotonic`."""
+    """CLOCK_MONOTONIC, as in `time.monotonic`."""
     steps: int
     samples: int
     wait: int
@@ -35,17 +35,17 @@ class StepRecord(NamedTuple):
 
     @property
     def unknown(self) -> int:
-        """Nonzero: the samples since the last record can't be known."""
+        """Nonzero if the number of samples since the last record is unknown."""
         return self.flags & 0x7F
 
     @property
     def is_fp32(self) -> bool:
-        """True if matrices are multiplied in fp32; false also if unknown."""
+        """True if matrices are multiplied in fp32; false if they are not, or that is unknown."""
         return bool(self.flags & 0x80)
 
     @property
     def gradients(self) -> float:
-        """Bytes of gradients of the models with DDP, to 64 KB; 0 without one."""
+        """Bytes of the DDP models' gradients, in units of 64 KB; 0 without such a model."""
         return float((self.flags >> 8 & 0xFFFFFF) << 16)
 
     @property
@@ -60,7 +60,7 @@ class MeterReader:
 
     @classmethod
     def create(cls) -> MeterReader | None:
-        """A new ring; None without room for one, or without a way to make a nameless file."""
+        """Create a ring; None if memory is short or the system has no memfd."""
         number = _create_memfd()
         if number < 0:
             return None
@@ -74,7 +74,7 @@ class MeterReader:
 
     @property
     def path(self) -> str:
-        """Path for processes of the rank, also those that inherit no descriptors."""
+        """Path for the rank's processes, which need not inherit the descriptor."""
         return f"/proc/{os.getpid()}/fd/{self.number}"
 
     def read(self) -> list[StepRecord]:
@@ -91,13 +91,16 @@ class MeterReader:
         found = {
             fields[0]: StepRecord(*fields[1:7])
             for place, (fields, repeated) in enumerate(pairs)
-            if fields == repeated and self._last < fields[0] and (fields[0] - 1) % SLOTS == place and _is_whole(fields)
+            if fields == repeated
+            and self._last < fields[0]
+            and (fields[0] - 1) % SLOTS == place
+            and _is_complete(fields)
         }
         self._last = max(found, default=self._last)
         return [found[number] for number in sorted(found)]
 
     def _has_next(self) -> bool:
-        """True if the next record's place holds a newer one than all that were read: most scripts have no steps."""
+        """True if the ring has a newer record. Quick, because most scripts have no steps."""
         data = os.pread(self.number, 8, self._last % SLOTS * RECORD_SIZE)
         return int.from_bytes(data, sys.byteorder) > self._last
 
@@ -115,7 +118,7 @@ def _create_memfd() -> int:
     return int(libc.syscall(ctypes.c_long(call), ctypes.c_char_p(NAME.encode()), ctypes.c_long(_CLOEXEC)))
 
 
-def _is_whole(fields: tuple[int, ...]) -> bool:
+def _is_complete(fields: tuple[int, ...]) -> bool:
     check = SALT
     for word in fields:
         check ^= word

@@ -1,10 +1,9 @@
-"""Runs the command of `run --notify` once when a run is over: by the call that watches the end, or by node0.
+"""Runs the `--notify` command once when a run is over: from the call that follows the run, or on node0.
 
-Whoever creates `notify.json` in the run's directory runs the command. The call claims it when it has seen the end; the
-supervisor starts `run.notify` when it exits, which claims it if no call did so in time. So no message is lost when the
-call was killed, has detached or sleeps with its laptop, and none is sent twice. The command may contain a token, so it
-is in no argument, file or variable: sh reads it from stdin. It gets the environment of a login, without the ranks'
-secrets, and a minute.
+Whoever creates `notify.json` in the run's directory runs the command: the call, when it has seen the end, or
+`run.notify` on node0, if no call did so in time. So the command runs even if the call was killed or detached, and never
+twice. The command may contain a token, so sh reads it from stdin and it is in no argument, file or variable. It runs in
+the environment of a login, without the ranks' secrets.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _INTERVAL = 0.2
 
 class NotifyEnd(NamedTuple):
     exit_code: int | None = None
-    """As in a shell; None if it timed out."""
+    """As a shell shows it; None if the command timed out."""
     error: str = ""
 
     @property
@@ -43,13 +42,13 @@ class NotifyEnd(NamedTuple):
 
 
 class NotifyRequest(NamedTuple):
-    """For `run.notify` on node0, on its stdin."""
+    """Request that `run.notify` on node0 reads from stdin."""
 
     rundir: str
     command: str
     summary: str
     claim_after: float
-    """Seconds for a call to claim the command first."""
+    """Seconds in which a call may claim the command first."""
     timeout: float
 
     def __repr__(self) -> str:
@@ -57,7 +56,7 @@ class NotifyRequest(NamedTuple):
 
 
 def claim(rundir: str, by: str) -> bool:
-    """True if this caller is to run the command. False also for a run without a record."""
+    """True if this caller shall run the command. False if another one does, or the run has no record."""
     try:
         number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):
@@ -70,9 +69,9 @@ def claim(rundir: str, by: str) -> bool:
 def run_command(
     command: str, summary: str, timeout: float, output: BinaryIO | int, cwd: str | None = None
 ) -> NotifyEnd:
-    """Run the line with the summary on its stdin; its output goes to `output`. It is killed after the timeout."""
+    """Run the command with the summary on stdin; kill it after `timeout` seconds."""
     line = command.encode("utf-8", "surrogateescape")
-    # dd reads exactly these bytes, so that the command finds the summary after them; head may read more.
+    # dd reads exactly the command, so the command finds the summary on stdin; head may read more.
     script = f'eval "$(dd bs=1 count={len(line)} 2>/dev/null)"'
     try:
         process = subprocess.Popen(
@@ -90,7 +89,7 @@ def run_command(
     except subprocess.TimeoutExpired:
         return NotifyEnd()
     finally:
-        if process.returncode is None:  # also when this call is interrupted
+        if process.returncode is None:  # timed out, or this call was interrupted
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -99,7 +98,7 @@ def run_command(
 
 
 def start_notify(request: NotifyRequest) -> None:
-    """Run `notify` in its own process, so that the supervisor exits when the run ends."""
+    """Run `notify` in its own process, so that the supervisor can exit when the run ends."""
     argv = [sys.executable, "-IS", os.path.join(request.rundir, "agent.zip"), "run.notify"]
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, close_fds=True
@@ -121,7 +120,7 @@ def notify(request: NotifyRequest) -> None:
 
 
 def end_on_node0(rundir: str) -> Json | None:
-    """How the command ended on node0, for `why`; None if it did not run there, still runs, or succeeded."""
+    """How the command failed on node0, for `ipexctl why`; None if it did not run there, is running, or succeeded."""
     document = read_json(os.path.join(rundir, FILE))
     if "exit_code" not in document or document["exit_code"] == 0:
         return None

@@ -1,8 +1,7 @@
 """Detects out-of-memory kills: from counters of the cgroup (v1, v2), the kernel's log, or the kernel's kill counter.
 
-After a rank is killed by a SIGKILL that ipexctl did not send, it says by what the kill is known, and the cgroup's limit
-if that was reached. It needs no more rights than the rank: most machines show the log only to root, and a container may
-hide its cgroups, but everybody may read the counter. None if nothing can be read.
+Used after a rank was killed by a SIGKILL that ipexctl did not send. Most machines show the log only to root, and a
+container may hide its cgroups, but everybody may read the kill counter.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 RECENT = 60.0
-"""Maximum age of a kill in seconds: freeing hundreds of GB of memory takes a while."""
+"""Maximum age of a kill in seconds. Freeing hundreds of GB of memory takes a while."""
 LOG_TIME = 2.0
-"""Seconds for dmesg, on a machine that was just short of memory."""
+"""Seconds for dmesg to run, on a machine that was just out of memory."""
 INITIAL_PIDS = 0xEFFFFFFC
 """Inode of the initial pid namespace, whose pids the kernel log uses."""
 UNLIMITED = 1 << 60
 _KILLED = re.compile(rb"(Memory cgroup out of memory|Out of memory)[^\n]*?: Killed process (\d+)")
 Cgroup = Tuple[int, str, str]
-"""The cgroup version, its directory, and the mount point of that hierarchy."""
+"""Version of a cgroup, its directory, and the mount point of its hierarchy."""
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
@@ -50,7 +49,7 @@ def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
 
 
 def _mounted(mounts: list[list[str]], version: int) -> Iterator[tuple[str, str]]:
-    """Mounted parts of the hierarchy: root and mount point."""
+    """Yield root and mount point of each mounted part of the hierarchy."""
     for fields in mounts:
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         if (version == 2 and kind == "cgroup2") or (version == 1 and kind == "cgroup" and "memory" in options):
@@ -66,7 +65,7 @@ def _kills(version: int, directory: str) -> int | None:
 def _times_reached(cgroup: Cgroup) -> int | None:
     """How often the limits of the cgroup and its parents were reached; None if unknown.
 
-    The counter of kills also rises when the whole machine runs out of memory.
+    The kill counter does not tell, because it also rises when the whole machine runs out of memory.
     """
     version, directory, top = cgroup
     counts: list[str] = []
@@ -101,14 +100,14 @@ def limit_of(cgroup: Cgroup) -> int | None:
 
 
 class OutOfMemoryWatch:
-    """Watches one process from its start, because a counter only shows the difference to an earlier value."""
+    """Watches one process from its start, because a counter says something only compared with an earlier value."""
 
     def __init__(self, pid: int, now: float, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._seen: dict[Cgroup, list[tuple[float, int]]] = {}
-        """Cgroup the process was in → times and numbers of kills."""
+        """Cgroup in which the process was → time and kill counter of each reading."""
         self._reached: dict[Cgroup, int | None] = {}
-        """How often a limit had been reached when the cgroup was first seen."""
+        """Cgroup → how often a limit had been reached when the cgroup was first read."""
         self._machine: list[tuple[float, int]] = []
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
@@ -116,7 +115,7 @@ class OutOfMemoryWatch:
 
     def update(self, now: float) -> None:
         cgroups = cgroups_of(self._pid, self._proc)
-        if cgroups and cgroups != self._latest:  # for a dead process the kernel shows another cgroup
+        if cgroups and cgroups != self._latest:  # the kernel shows another cgroup for a dead process
             self._before, self._latest = self._latest, cgroups
         for cgroup in cgroups:
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen.setdefault(cgroup, [])
@@ -125,7 +124,7 @@ class OutOfMemoryWatch:
         _add(self._machine, now, kills_of_machine(self._proc))
 
     def find_kill(self, now: float) -> Json | None:
-        """The out-of-memory report for a process killed by SIGKILL, or None."""
+        """Report on the out-of-memory kill of the process, which SIGKILL has killed; None if it was not one."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:
@@ -151,7 +150,7 @@ def _add(seen: list[tuple[float, int]], now: float, kills: int | None) -> None:
 
 
 def find_kill_in_log(log: bytes, pid: int) -> str | None:
-    """Which memory ran out, `cgroup` or `machine`, if the log has a kill of that process."""
+    """Which memory ran out, `cgroup` or `machine`; None if the log has no kill of this process."""
     for what, number in reversed(_KILLED.findall(log)):
         if int(number) == pid:
             return "cgroup" if b"cgroup" in what else "machine"

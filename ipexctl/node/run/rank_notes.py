@@ -1,14 +1,12 @@
-"""Notes of a rank's processes for each window: memory, faults, and how its stepping thread spent time.
+"""Notes of a rank's processes for each window: memory, page faults, and how the stepping thread spent its time.
 
-They are rates between two readings of /proc, which need no more rights than the rank's; what the kernel does not tell
-is None. The rank names the thread that steps its optimizer (`inrank/meter.py`); it counts only if it belongs to one of
-the rank's processes. Wall time says little about a DDP rank because all-reduce makes it equal on all ranks; the time on
-a processor and in its queue differs.
+They are rates between two readings of /proc. A figure that the kernel does not report is None. The rank itself names
+the thread that steps its optimizer (`inrank/meter.py`).
 
-Where a rank's own gloo threads share its cores, its main thread queues behind them while they transfer. That is part of
-the collective, and differs by a few percent between ranks of equal speed, because one receives more than another. They
-run half of their time while the main thread is ready (measured: 0.45 to 0.53 with one core per rank), so
-BEHIND_TRANSFER of it, shared by the rank's cores, is left out of its queue.
+If a rank's gloo threads share its cores, its main thread queues behind them while they transfer. That is part of the
+collective, and differs by a few percent between equally fast ranks, because one receives more than another. gloo's
+threads run half of their time while the main thread is ready (measured: 0.45 to 0.53 with one core per rank), so
+BEHIND_TRANSFER of their time, divided by the rank's cores, is subtracted from `queue`.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ from typing import Collection, Iterator, Mapping, NamedTuple
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 
 BACKWARD = "pt_autograd"
-"""torch's name for the threads of backward. A CPU-only graph has none: its caller runs it."""
+"""torch's name for backward threads. For a CPU-only graph there are none; the calling thread runs backward."""
 TRANSFER = ("gloo_", "pt_gloo_")
-"""Prefixes of the names of gloo's threads, which send, receive and add up."""
+"""Prefixes of the names of gloo's threads, which send, receive and sum."""
 MAX_THREADS = 1024
-"""Threads of a process whose names are read."""
+"""Most threads of a process whose names are read."""
 MAX_LOOKS = 2
-"""A thread may get its name some time after its start."""
+"""How often a thread's name is read, because a thread may get its name some time after its start."""
 BEHIND_TRANSFER = 0.5
-"""Part of the time gloo's threads run on a rank's only core while its main thread is ready, too."""
+"""Fraction of gloo's time on a rank's only core in which the main thread is ready too."""
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _NANO = 1e9
@@ -35,7 +33,7 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class RankNotes(NamedTuple):
-    """`RankRates` of `rates.py` explains each field."""
+    """Fields as in `rates.RankRates`."""
 
     rss: float | None = None
     cpu: float | None = None
@@ -46,11 +44,11 @@ class RankNotes(NamedTuple):
 class _Reading(NamedTuple):
     at: float
     processes: Mapping[int, Mapping[str, float]]
-    """Sums since each process started."""
+    """Sums since the start of each process."""
     threads: Mapping[int, Mapping[str, float]]
     rss: float
     main: int
-    """The thread that steps; 0 if unknown, or not one of these processes."""
+    """The thread that steps the optimizer; 0 if unknown or not in one of these processes."""
 
 
 class RankProbe:
@@ -65,7 +63,7 @@ class RankProbe:
     def update(self, pids: Collection[int], thread: int, now: float) -> None:
         processes = {pid: values for pid in pids if (values := self._process(pid))}
         main = next(((pid, thread) for pid in processes if thread and self._has_thread(pid, thread)), None)
-        # Mostly it is the first thread: what it used before the first step belongs to no later window.
+        # Before the first step, assume the first thread, so that its earlier time does not count in a later window.
         firsts = [(pid, pid) for pid in processes]
         self._find_threads(processes)
         looked_at = {*self._backward, *self._transfer, *([main] if main else firsts)}
@@ -74,7 +72,7 @@ class RankProbe:
         self._latest = _Reading(now, processes, threads, rss, main[1] if main else 0)
 
     def take(self) -> RankNotes | None:
-        """Rates since the last call; None without a new reading."""
+        """Rates since the last call; None if there was no new reading."""
         before, after = self._edge, self._latest
         seconds = after.at - before.at
         if seconds <= 0 or not after.processes:
@@ -159,6 +157,6 @@ def _between(before: _Reading, after: _Reading, threads: Collection[int]) -> dic
 
 
 def _add(sums: dict[str, float], after: Mapping[str, float], before: Mapping[str, float]) -> None:
-    """A new process or thread counts from its start."""
+    """Add the difference of two readings. A new process or thread counts from its start."""
     for name, value in after.items():
         sums[name] = sums.get(name, 0.0) + max(0.0, value - before.get(name, 0.0))

@@ -1,9 +1,8 @@
 """Writes the record of a run on node0: output, its times and notes, windows, status.json and events.jsonl.
 
-Decides nothing. Followers read the files while they grow. Output is written once and in order, even if it is sent
-again; a note marks what is missing (`output_notes.py`). Output that a full disk has no room for is held in memory for
-followers and written later (`unstored_output.py`); if memory has no room either, it stays with the ranks and is
-requested again.
+Followers read the files while they grow. Output is written once and in order, even if it is sent again; a note marks
+missing output (`output_notes.py`). If the disk is full, output is held in memory for followers and written later
+(`unstored_output.py`); if memory is full too, it stays with the ranks and is requested again.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ EVENTS = 4096
 SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
 """Bytes reserved on disk for the last status, and for each rank in it."""
 PROBE = 1 << 18
-"""Bytes that must be free before a disk that was full is written to again."""
+"""Bytes that must be free before output is written to a disk that was full."""
 
 
 def first_status(plan: Plan, now: float) -> RunStatus:
-    """The status before anything has happened; `now` in seconds since the epoch."""
+    """The status at the start of a run. `now`: seconds since the epoch."""
     hosts = tuple(host.name for host in plan.hosts)
     return RunStatus(
         plan.id,
@@ -62,8 +61,7 @@ def first_status(plan: Plan, now: float) -> RunStatus:
 
 
 def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> RunStatus:
-    """The status of a run that begins again in another start of its job; `ended`: last write of the earlier status.
-    Pure."""
+    """The status of a run that continues in another start of its job. `ended`: when `before` was written. Pure."""
     reason = before.reason or describe_run_end(REQUEUED)
     last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended, before.hosts, before.world_size)
     return status._replace(
@@ -87,9 +85,8 @@ class OutputFile:
         *,
         is_continued: bool = False,
     ) -> None:
-        """`on_grown` gets the size of the file after each write; `hold` keeps what the disk has no room for.
-
-        `announce` gets each note before its line is written; `withdraw` takes that back.
+        """`on_grown` is called with the file's size after each write, `announce` with each note before its line is
+        written; `withdraw` removes that note. `hold` keeps data that the disk has no room for.
         """
         self._key = key
         self._announce = announce
@@ -101,9 +98,9 @@ class OutputFile:
         self.full = False
         self.held: deque[Held] = deque()
         self._size = 0
-        """Includes what is held."""
+        """Size of the file together with held data."""
         self._ends_line = True
-        """True if what is written or held ends with a complete line."""
+        """True if the last line, written or held, is complete."""
         self.host = host
         self._on_grown = on_grown
         self._hold = hold
@@ -114,7 +111,7 @@ class OutputFile:
             self._ends_line = not self._size or os.pread(self._number, 1, self._size - 1) == b"\n"
 
     def take(self, offset: int, data: bytes) -> bool:
-        """Write a chunk; False if the disk is full and the chunk must be sent again."""
+        """Write a chunk; returns False if there is no room and the chunk must be sent again."""
         if offset < self.have:
             data = data[self.have - offset :]
             offset = self.have
@@ -133,13 +130,13 @@ class OutputFile:
         return True
 
     def end(self, offset: int) -> None:
-        """End the stream at that offset; output missing before it counts as lost."""
+        """End the stream at an offset. Output missing before the offset counts as lost."""
         if offset > self.have and not self._write_gap(offset):
             self.lost += offset - self.have
             self.have = offset
 
     def note(self, kind: str, fields: Json, *, is_first: bool = False) -> bool:
-        """Write a note after the output so far; with `is_first`, also if there is none. False without room."""
+        """Write a note after the output so far; with `is_first`, even if there is none. Returns False without room."""
         if not self._size and not is_first:
             return True
         if not self._ends_line and not self._write(b"\n"):
@@ -152,7 +149,7 @@ class OutputFile:
         return False
 
     def _write_gap(self, offset: int) -> bool:
-        """Output missing before that offset is lost. False if there is no room to note it."""
+        """Count output missing before an offset as lost, and note that; returns False without room for the note."""
         size = offset - self.have
         if not self.note("gap", {"bytes": size, "host": self.host}, is_first=True):
             return False
@@ -184,7 +181,7 @@ class OutputFile:
         return True
 
     def store_held(self, memory: UnstoredOutput) -> bool:
-        """Write what is held in memory; False while the disk has no room for all of it."""
+        """Write held output to the disk; returns False if the disk has no room for all of it."""
         while self.held:
             first = self.held[0]
             if not self._store(memory.get(first), self._size - sum(held.size for held in self.held)):
@@ -194,13 +191,13 @@ class OutputFile:
         return True
 
     def give_up_held(self, memory: UnstoredOutput) -> None:
-        """The run has ended: what is held counts as lost."""
+        """Count held output as lost, because the run has ended."""
         while self.held:
             self.lost += self.held.popleft().size
             memory.drop()
 
     def close(self) -> None:
-        """Raises an OSError if the filesystem lost output that it had accepted."""
+        """Close the file. Raises an OSError if the filesystem lost output that it had accepted."""
         os.close(self._number)
 
 
@@ -219,10 +216,10 @@ class WindowFiles:
 
 
 class Recorder:
-    """The record in the run's directory: `status` without its ranks and figures, which `complete` adds."""
+    """The record in the run's directory. `status` has no ranks and figures; `complete` adds them."""
 
     def __init__(self, rundir: str, status: RunStatus, *, is_continued: bool = False) -> None:
-        """With `is_continued`, output continues where the files of an earlier start end."""
+        """`is_continued`: append to the files of an earlier start."""
         self.rundir = rundir
         self._is_continued = is_continued
         self.status = status
@@ -238,7 +235,7 @@ class Recorder:
         self._unwritten_count: int | None = None
         """None if the disk never refused an event."""
         self.files: list[OutputFile] = []
-        # Room for the last status, in case the disk is full by then.
+        # Reserve room for the last status, because the disk may be full by then.
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
             file.write(b" " * (SPARE + SPARE_OF_RANK * status.world_size))
 
@@ -270,7 +267,7 @@ class Recorder:
         return any(file.held for file in self.files)
 
     def store_held(self) -> bool:
-        """Write output held in memory if the disk has room; True if all of it is written."""
+        """Write output held in memory if the disk has room; returns True if all is written."""
         self.notes.write_refused()
         return all(file.store_held(self.unstored) for file in self.files if file.held)
 
@@ -279,7 +276,7 @@ class Recorder:
             file.give_up_held(self.unstored)
 
     def event(self, at: float, name: str, fields: Mapping[str, Any]) -> None:
-        """Record an event, `at` in seconds since the epoch, and write the status at once."""
+        """Record an event; the next `save` then writes the status at once. `at`: seconds since the epoch."""
         line = json.dumps({"at": round(at, 3), "event": name, **fields}) + "\n"
         self._unwritten = [*self._unwritten, line.encode()][-EVENTS:]
         self._write_events()
@@ -303,7 +300,7 @@ class Recorder:
         self._write_events()
         temporary, spare = self.path("status.json.part"), self.path("status.spare")
         is_last = self.status.ended is not None
-        data = json.dumps(self.whole_status().to_json()).encode()
+        data = json.dumps(self.full_status().to_json()).encode()
         if self._put(temporary, data):
             self.is_unsaved = False
             if is_last:
@@ -312,8 +309,8 @@ class Recorder:
             remove_file(temporary)
             self.is_unsaved = not self._put(spare, data)
 
-    def whole_status(self) -> RunStatus:
-        """Includes the ranks, all figures, and how the record is kept."""
+    def full_status(self) -> RunStatus:
+        """The status with ranks and all figures."""
         if self._unwritten or self._unwritten_count is not None:
             self._unwritten_count = len(self._unwritten)
         return self.complete(self.status)._replace(

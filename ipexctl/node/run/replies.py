@@ -1,4 +1,4 @@
-"""Answers of the commands about runs, used on both sides."""
+"""Answers of agent commands about runs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ class PruneReply(NamedTuple):
     pruned: tuple[PrunedRun, ...]
     kept: int
     size: int
-    """Bytes of the runs that are kept."""
+    """Bytes of the kept runs."""
 
 
 class ProcessShare(NamedTuple):
-    """A process on the cores of a rank that is not part of it."""
+    """A process that uses a rank's cores and is not part of the rank."""
 
     pid: int
     command: str
-    """Its name in /proc, which it chooses itself."""
+    """Name in /proc, which the process can set itself."""
     user: str
     share: float
-    """Of one processor."""
+    """Number of processors used."""
     is_of_run: bool = False
+    """True for a process of the same run, such as another rank."""
 
 
 class SuspectLook(NamedTuple):
-    """What was seen on the host of a suspect rank within a second. None: unknown."""
+    """What was running beside a slow rank within a second."""
 
     others: tuple[ProcessShare, ...] = ()
     unseen_share: float | None = None
-    """Processor time on its cores that no visible process explains, as of other accounts or containers."""
+    """Use of the rank's cores by invisible processes, as of other accounts or containers; None if unknown."""

@@ -1,10 +1,9 @@
-"""Removes old runs of this host by age and size, but never a run in progress, and never the newest.
+"""Removes old runs of this host by age and size, but never a run in progress, and never the newest runs.
 
-A run whose state can't be known stays (`liveness.py`, and this account's processes that name a run). A run is renamed
-before its files are deleted, so that an interrupted removal leaves no half run; its summary stays as a line of
-`runs/.pruned.jsonl`. A directory of `runs` that is no run is neither counted nor removed. Token and secrets of finished
-runs go at once. Ranks may change a run's directory, and others what is above a home: so `runs` is opened once,
-everything is reached from there, and no link is followed.
+A run whose state is unknown is kept (`liveness.py`). A run is renamed before its files are deleted, so that an
+interrupted removal leaves no incomplete run; its summary stays in `runs/.pruned.jsonl`. Job files of finished runs,
+which contain tokens and secrets, are removed at once. Ranks can change a run's directory, so `runs` is opened once,
+everything is reached from its descriptor, and no link is followed.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class PruneRunsRequest(TypedDict):
     days: float
     gb: float
     keep: int
-    """Number of newest runs that stay."""
+    """Number of newest runs that are kept."""
     mine: str | None
-    """The caller's run, which stays."""
+    """The caller's own run, which is kept; or None."""
     dry_run: bool
 
 
@@ -69,13 +68,13 @@ class StoredRun:
         self.at = self.status.ended or last_write_in(self.path)
         self.bytes = disk_usage(self.path)
         self.machine = ""
-        """The host that received the job; empty for older runs."""
+        """Host that received the job; empty for runs of older versions."""
         with contextlib.suppress(OSError), open(self.path + "/machine", errors="replace") as file:
             self.machine = file.readline(MAX_NAME).strip()
 
     def may_be_in_progress(self, now: float, active: set[str]) -> bool:
-        """True also if that can't be known."""
-        if self.name in active or self.status.supervisor.is_alive:  # it may still close files after its last status
+        """True if the run is in progress, or that can't be known."""
+        if self.name in active or self.status.supervisor.is_alive:  # after its last status, it closes files
             return True
         if waits_in_queue(self.path, self.document):
             return True
@@ -99,7 +98,7 @@ def last_write_in(path: str) -> float:
 
 
 def runs_with_processes(runs_directory: str) -> set[str]:
-    """Runs that a process of this account names in its command line or environment."""
+    """Runs whose name is in the command line or environment of one of this account's processes."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
     found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
     return {os.fsdecode(run) for runs in found for run in runs}
@@ -108,7 +107,7 @@ def runs_with_processes(runs_directory: str) -> set[str]:
 def choose_runs(
     runs: list[StoredRun], request: PruneRunsRequest, active: set[str], now: float
 ) -> list[tuple[StoredRun, str]]:
-    """The runs to remove, oldest first, with reasons. The newest, and any in progress, stay."""
+    """Runs to remove, oldest first, with reasons."""
     days, max_bytes = request["days"], request["gb"] * 1e9
     ordered = sorted(runs, key=lambda run: run.at, reverse=True)
     removable = [
@@ -130,7 +129,7 @@ def choose_runs(
 
 
 def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: float) -> bool:
-    """Rename the run first, then delete its files. On a full disk its summary is written after that."""
+    """Rename the run, then delete its files. If the disk is full, the summary is written after that."""
     name, removed, line = os.fsencode(run.name), os.fsencode(f".gone-{run.name}"), ""
     if run.document:
         summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
@@ -145,16 +144,16 @@ def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: floa
     runs_directory.remove_tree(removed, ignore_errors=True)
     if not is_noted:
         append_line(runs_directory, line)
-    with contextlib.suppress(OSError):  # results stay, whatever their age; an empty directory has none
+    with contextlib.suppress(OSError):  # fails if there are results, which are kept
         os.rmdir(f"{os.path.dirname(os.path.dirname(run.path))}/results/{run.name}")
     release_trees(run.path)
     return True
 
 
 def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
-    """Append a line to the list of pruned runs; False if the disk or the quota is full. Raises other OSErrors.
+    """Append a line to the list of pruned runs; returns False if the disk or the quota is full.
 
-    An empty line before it separates it from one that a full disk cut off.
+    A newline goes first, because a full disk may have cut off the line before.
     """
     data = f"\n{line}\n".encode()
     try:
@@ -180,11 +179,11 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
 
 
 _JOB_FILE = re.compile(r"job(\.\d+)?\.json(\.part)?")
-"""Each attempt of a run that may continue on fewer hosts has its own (`common/job.py`)."""
+"""A run with a pool of hosts has a file for each attempt (`common/job.py: job_file`)."""
 
 
 def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
-    """Remove token and secrets of finished runs: of a killed call, or where all processes were killed."""
+    """Remove the job files of finished runs. A killed call, or killed ranks, may have left them."""
     for run in runs:
         names = [name for name in list_names(run.path) if _JOB_FILE.fullmatch(name)]
         if names and not run.may_be_in_progress(now, active):

@@ -1,10 +1,9 @@
-"""Answers `slow`: what the judgement of a run's windows needs, and a one-second look at a slow rank's host.
+"""Answers `ipexctl slow`: the status of a run, and what is running beside a slow rank.
 
 `setup` runs on node0: the id of a run → {"status": …, "backend": …, "allreduce": …}, the last two from its plan, or
-empty. `look` runs on the rank's host: the pid of its command → a `SuspectLook`. It only reads /proc, twice, and only
-for a rank whose windows are slow, because reading all processes of a host costs time. Names that processes gave
-themselves are cut here and made printable when shown; arguments of other processes may have secrets and are not read.
-Processes of other accounts may be invisible: `unseen_share` is what the kernel counted and no visible process explains.
+empty. `look` runs on the rank's host: the pid of the rank's command → a `SuspectLook`. It reads /proc twice within a
+second. Arguments of other processes are not read, because they may contain secrets. Processes of other accounts may be
+invisible: `unseen_share` is what the kernel counted and no visible process explains.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ipexctl.node.run.status_file import read_status_file
 LOOK = 1.0
 MOST_OTHERS = 5
 LEAST_SHARE = 0.05
-"""Of a processor: less is no reason for a slow rank."""
+"""Fraction of a processor. A process that uses less does not slow a rank down."""
 MOST_CANDIDATES = 40
 MOST_THREADS = 256
 MAX_ENVIRON = 256 << 10
@@ -44,17 +43,17 @@ def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
 
 class LookRequest(RunReference):
     pid: int
-    """The command of the rank, as in the status of the run."""
+    """The rank's command, from the run's status."""
 
 
 def look(request: LookRequest, _: object) -> SuspectLook:
     run, pid = request["id"], request["pid"]
     if not _is_of_run(pid, run):
-        raise AgentError("the process of the rank is gone, or belongs to another run")
+        raise AgentError("the rank's process has exited, or belongs to another run")
     try:
         cores = sorted(os.sched_getaffinity(pid))
     except OSError:
-        raise AgentError("the process of the rank has ended") from None
+        raise AgentError("the rank's process has exited") from None
     begun = time.monotonic()
     before, used_before = all_processes(), busy_seconds(read_text("/proc/stat"), cores)
     time.sleep(LOOK)
@@ -82,18 +81,18 @@ def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
 
 
 def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
-    """Processors that each process used between two readings; a new one counts from its start."""
+    """How many processors each process used between two readings. A new process counts from its start."""
     earlier = {(stat.pid, stat.start): stat.seconds for stat in before}
     return {stat.pid: (stat.seconds - earlier.get((stat.pid, stat.start), 0.0)) / seconds for stat in after}
 
 
 def busy_seconds(text: str, cores: Collection[int]) -> float | None:
-    """Time for which these processors were in use since boot, from /proc/stat."""
+    """Seconds since boot in which these processors were busy, from the `text` of /proc/stat; None if unknown."""
     names = {f"cpu{core}" for core in cores}
     rows = [line.split() for line in text.splitlines() if line.split(" ", 1)[0] in names]
     if not rows:
         return None
-    # user, nice, system, irq and softirq: not idle, not iowait, not stolen.
+    # user, nice, system, irq and softirq, but not idle, iowait and steal
     return sum(int(row[place]) for row in rows for place in (1, 2, 3, 6, 7) if len(row) > place) / _TICKS
 
 
@@ -110,7 +109,7 @@ def _others(
 
 
 def _part_on(pid: int, cores: frozenset[int]) -> float:
-    """The part of a process's recent work on these cores, by where its threads last ran."""
+    """Fraction of a process's running threads that last ran on these cores."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]
     except OSError:
@@ -130,7 +129,7 @@ def _account(pid: int) -> str:
     except OSError:
         return ""
     try:
-        import pwd  # a host without one has no names
+        import pwd  # may be missing
 
         return pwd.getpwuid(number).pw_name
     except (ImportError, KeyError):

@@ -1,8 +1,8 @@
-"""The supervisor's connections to the starters of the other hosts, which start the ranks without an mpirun.
+"""The supervisor's connections to host starters, which start the ranks of other hosts without mpirun.
 
-`rank_connections.py` hands them over by their hello. A starter has only ranks of its own host. A second starter of a
-host is turned away while the first is connected. What can't be read closes only its connection. `direct_start.py`
-decides what a lost starter means.
+`rank_connections.py` hands over a connection whose hello is a starter's. A second starter of a host is refused while
+the first is connected. An unreadable message closes only its own connection. `direct_start.py` decides what a lost
+starter means.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StarterConnections:
         """`ranks`: host with a starter → its ranks; `set_ranks` changes them."""
         self._ranks, self._owner = ranks, owner
         self._had = dict(ranks)
-        """Includes ranks of earlier attempts, whose ends a starter repeats after a reconnect."""
+        """As `_ranks`, with ranks of earlier attempts, because a starter repeats their ends after a reconnect."""
         self._links: dict[str, Link] = {}
         self._hosts: dict[Link, str] = {}
         self._instances: dict[str, str] = {}
@@ -57,12 +57,12 @@ class StarterConnections:
         return {host: link.last_received for host, link in self._links.items()}
 
     def accept(self, link: Link, handshake: ServerHandshake, hello: messages.StarterHello) -> None:
-        """Take over the connection of a starter, which may replace its broken one."""
+        """Take over a starter's connection. It replaces an older one of the same starter."""
         host = hello.starter
         if host not in self._ranks:
-            raise ConnectionBroken("the run has no starter on such a host")
+            raise ConnectionBroken("the run has no starter on this host")
         if host in self._links and self._instances[host] != hello.instance:
-            raise ConnectionBroken("another starter has this host")
+            raise ConnectionBroken("another starter is connected for this host")
         link.reader.max_frame = MAX_FRAME
         if (before := self._links.pop(host, None)) is not None:
             del self._hosts[before]
@@ -113,7 +113,7 @@ class StarterConnections:
 
     def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:
         if ended.rank not in self._had[host]:
-            raise FrameError("it has no such rank")
+            raise FrameError("the host has no such rank")
         if ended.text:
             self._owner.log_of_wrappers(ended.text)
         if ended.rank in self._ranks[host]:

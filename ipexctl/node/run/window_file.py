@@ -1,17 +1,16 @@
-"""Files of windows: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of that rank's host. Lines of JSON.
+"""Window files, lines of JSON: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of the rank's host.
 
-The first line is a `_Header`; each other line is a window, oldest first: its place in time, then its figures in the
-order of the header's `fields`. A place without a line is unknown: before a restart, or while a rank was cut off.
+The first line is a `_Header`. Each other line is a window, oldest first: its place, counted in windows from the start,
+then its figures in the order of the header's `fields`. Places without a line are unknown, as after a restart.
 
 {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
 [0,3.214,102.8,…]
 
-When the file reaches CAPACITY places, each two places become one. A repeated window counts once. A window that a full
-disk refuses is left out, and so is an unreadable line. Places follow this process's clock: those of hosts may differ.
+When the file reaches CAPACITY places, each two places become one. If the disk is full, windows are left out. Places
+follow this process's clock, because the clocks of hosts may differ.
 
-A RunReference is answered with frames of kind W, one for each file of a run, then {"event": "done"}; a follower gets
-the same at the end of the run (`follow.py`). If the files have more than MAX_SENT bytes together, each 2nd, 4th, 8th …
-window is sent, and stands for as many.
+The answer to a RunReference is a frame of kind W for each file of the run, then {"event": "done"}; `follow.py` sends
+the same frames. If the files have more than MAX_SENT bytes, only each 2nd, 4th, 8th … window is sent for all of them.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ BINARY = b"ipex"
 """First bytes of files of version 0.4 and before."""
 MAX_LINE = 256
 MAX_SENT = 16 << 20
-"""Bytes of all files together: 64 ranks on 64 hosts have 15 MB after a day."""
+"""Bytes of all files together. 64 ranks on 64 hosts have 15 MB after a day."""
 MOST_DOUBLINGS = 20
-"""A window then has four months, and the file more than anyone runs."""
+"""A window then covers four months."""
 
 
 CAPACITY = 2160
 """Places in a file: six hours in windows of ten seconds."""
 MAX_FILE = MAX_LINE * (CAPACITY + 3)
 KINDS: Mapping[str, Any] = {RANK_SUFFIX: RankRates, HOST_SUFFIX: HostRates}
-"""The class of the figures in a file."""
+"""Suffix of a file → class of its figures."""
 
 
 class _Header(NamedTuple):
@@ -61,7 +60,7 @@ class _Header(NamedTuple):
 
 
 class WindowWriter:
-    """Writes the windows of one rank or host. The file is created with the first one."""
+    """Writes the windows of one rank or host. The first window creates the file."""
 
     def __init__(self, path: str, rates: Any) -> None:
         self._path, self._rates = path, rates
@@ -83,7 +82,7 @@ class WindowWriter:
         self._first = None
 
     def add(self, number: int, rates: RankRates | HostRates, now: float, at: float) -> None:
-        """`now` is monotonic, `at` the time of day."""
+        """Write a window, unless the disk is full. `now` is monotonic, `at` in seconds since the epoch."""
         with contextlib.suppress(OSError):
             self._add(number, rates, now, at)
 
@@ -121,7 +120,7 @@ class WindowWriter:
         self._number = number
 
     def _double(self) -> None:
-        """Write a new file, so that a follower of the old one sees it complete."""
+        """Merge each two places, into a new file: a follower that reads the old file still sees it complete."""
         with open(self._path, "rb") as file:
             content = _read(self._rates, file.read())
         windows = content[2] if content is not None else ()
@@ -152,7 +151,7 @@ class WindowWriter:
 
 
 def _encoded(place: int, rates: RankRates | HostRates) -> bytes:
-    """Four digits: more than the numbers are accurate to."""
+    """Encode a window with four digits, which is more than the figures' accuracy."""
     short = [float(f"{value:.4g}") if isinstance(value, float) else value for value in rates]
     return json.dumps([place, *short], separators=(",", ":")).encode() + b"\n"
 
@@ -179,7 +178,7 @@ def _read_header(line: bytes) -> _Header | None:
 
 
 def _read(rates: Any, data: bytes) -> tuple[float, float, tuple[Any, ...]] | None:
-    """Start of the first window, the length of each, and all windows."""
+    """Start of the first window, seconds per window, and all windows; None for an invalid file."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
     if header is None:
@@ -209,7 +208,7 @@ _NUMBERS = (float, int, bool)
 
 
 def thinned(data: bytes, step: int) -> bytes:
-    """Keep only every `step`th window of a file, which then stands for so many."""
+    """Keep only every `step`th window of a file, for `step` windows."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
     if header is None or step < 2:
@@ -223,7 +222,7 @@ def thinned(data: bytes, step: int) -> bytes:
 
 
 def decode_rank_windows(data: bytes) -> RankWindows | None:
-    """The content of a rank's file; None for a damaged one, or one of another version."""
+    """Decode a rank's file; None if it is damaged or of another version."""
     content = _read(RankRates, data)
     return None if content is None else RankWindows(*content)
 
@@ -234,7 +233,7 @@ def decode_host_windows(data: bytes) -> HostWindows | None:
 
 
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
-    """The files, those of a rank together."""
+    """Yield the files in rank order."""
     directory = os.path.join(rundir, "ranks")
     try:
         names = sorted(name for name in os.listdir(directory) if os.path.splitext(name)[1] in KINDS)
