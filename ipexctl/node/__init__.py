@@ -1,4 +1,4 @@
-"""The agent: the part of ipexctl that runs on the hosts, with the standard library only, on Python 3.8 or newer.
+"""The agent: the part of ipexctl that runs on the hosts, on Python 3.8 or newer with only the standard library.
 
-The other packages import its records and protocol; it imports none of them.
+Other packages import its records and protocol; it imports none of them.
 """

@@ -1,4 +1,4 @@
-"""Entry point of the agent: `python AGENT PACKAGE.MODULE [ACTION]`; AGENT is a directory or a zip with this package."""
+"""Entry point of the agent: `python AGENT PACKAGE.MODULE [ACTION]`. AGENT is a directory or a zip with this package."""
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
 """The node's end of a session over srun: runs commands of the control machine within one Slurm step.
 
-srun has only three streams, which pass 5 MB/s in messages of 1024 bytes, so they carry only what starts and ends
-commands: lines of JSON on stdin, events on stdout. Each command gets its own TCP connection from here to the control
-machine's port, encrypted (`common/encrypted_socket.py`). Its key comes sealed for this account (`common/slurm.py`),
-because what srun sends can be read on the network. Script and stdin come in on it; output and exit go out.
+srun's streams carry only 5 MB/s, so they only start and end commands: lines of JSON on stdin, events on stdout. Each
+command has its own encrypted TCP connection from here to the control machine (`common/encrypted_socket.py`) for script,
+stdin, output and exit. The key is sealed for this account (`common/slurm.py`), because others on the network can read
+what srun sends.
 
 stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
 a call  J {"script", "stdin"}, I bytes (none: its end)            O, E bytes; J {"code"} or {"signal"} at the end
 
-A command runs as over ssh: in the account's home, in its own session, whose id finds its processes. All processes of
-the commands are ended when stdin ends, when a call's connection breaks, when the session's extra connection without a
-command breaks (also where srun was killed), and at SIGTERM, which Slurm sends before SIGKILL: without cgroups it loses
-the processes of a killed parent.
+A command runs as over ssh: in the account's home, in a session of its own. All processes of the commands are ended when
+stdin ends, when a call's connection breaks, when the session's extra connection breaks (srun may have been killed), and
+at SIGTERM, which Slurm sends before SIGKILL: without cgroups, Slurm loses the processes of a killed parent.
 
-Slurm ends everything that was started in a step. So the step of a session that `stays` lasts until the daemons of its
-commands exit, such as a run's supervisor: they have their own sessions and become children of this program.
+Slurm ends everything that was started in a step. So if a session `stays`, its step lasts until the daemons that its
+commands started exit, such as a run's supervisor.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ if TYPE_CHECKING:
 
 STDIN, STDOUT, STDERR, MESSAGE = b"I", b"O", b"E", b"J"
 GRACE = 2.0
-"""Seconds between TERM and KILL for commands whose control machine has left."""
+"""Seconds between SIGTERM and SIGKILL for commands that lost their control machine."""
 _READ = 1 << 18
 _POLL = 0.05
 _SIZE = struct.Struct(">I")
 _MAX_ENVIRONMENT = 16 << 20
 _DAEMON_POLL = 0.2
 _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
-"""Step variables with the address of the machine where srun was called."""
+"""Variables of a Slurm step with the address of the machine on which srun was called."""
 
 
 class ControlPort(NamedTuple):
@@ -63,7 +62,7 @@ class ControlPort(NamedTuple):
     port: int
     token: str
     fingerprint: str
-    """Of its certificate."""
+    """Of the control machine's certificate."""
     context: ssl.SSLContext
 
     def connect(self, call: str) -> socket.socket:
@@ -82,21 +81,21 @@ def main(action: str) -> int:
     try:
         key = parse_object(unseal(request["key"]))
     except (MungeError, JsonError) as error:
-        emit("failed", reason=f"munge there does not open the key of this call: {error}", fix="--transport ssh")
+        emit("failed", reason=f"munge there could not open this call's key: {error}", fix="--transport ssh")
         return 1
     target = ControlPort(address, request["port"], key["token"], key["fingerprint"], client_context())
     try:
         lifeline = target.connect(request["name"])
         variables = read_environment(lifeline)
     except OSError as error:
-        emit("failed", reason=unreached(target, error), fix="does a firewall keep nodes from ports of this machine?")
+        emit("failed", reason=unreached(target, error), fix="check that no firewall blocks this machine's ports")
         return 1
     server = _CommandTable(target, {**variables, **environment(dict(os.environ)), **request["environment"]})
 
     stays = request.get("stays", False) and adopt_descendants()
 
     def end(number: int, _: object) -> None:
-        if stays:  # a call that follows the run sees its end
+        if stays:  # so that a call that follows the run sees its end
             await_daemons(server.pids(), number)
             server.await_calls(GRACE)
         server.end_all()
@@ -112,7 +111,7 @@ def main(action: str) -> int:
         server.end_all()
         if stays:
             devnull = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):  # srun may be alone by now, and nobody reads what it prints
+            for stream in (0, 1, 2):  # nobody may read srun's output any more
                 os.dup2(devnull, stream)
             await_daemons()
         os._exit(0)
@@ -129,9 +128,9 @@ def main(action: str) -> int:
 
 
 def await_daemons(calls: Collection[int] = (), number: int = 0) -> None:
-    """Wait until the daemons of commands exit, such as a run's supervisor: Slurm would end them with this step.
+    """Wait until daemons that commands started exit, such as a run's supervisor. Slurm ends them with this step.
 
-    `calls`: processes of the commands themselves, not waited for. `number`: the signal that ends this step, and them.
+    `calls`: processes of the commands themselves, which are not waited for. `number`: signal to send to the daemons.
     """
     own = os.getpid()
     while daemons := [s.pid for s in all_processes() if s.parent == own and s.is_alive and s.pid not in calls]:
@@ -204,7 +203,7 @@ class _StepCommand:
         self._sending = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False
-        """True if its end was requested, perhaps before its start."""
+        """True once the command's end was requested, perhaps before its start."""
         self._is_over = False
 
     @property
@@ -244,7 +243,7 @@ class _StepCommand:
                 self._send(conn, encode_json({"signal": -code} if code < 0 else {"code": code}))
 
     def _start(self, request: Json) -> subprocess.Popen[bytes] | None:
-        """Start the command; None if it was ended before."""
+        """Start the command; returns None if its end was requested before."""
         script = str(request["script"]).encode("utf-8", "surrogateescape")
         with self._starting:
             if self._is_ended:
@@ -261,7 +260,7 @@ class _StepCommand:
         return self._process
 
     def _feed(self, reader: _FrameSource, process: subprocess.Popen[bytes]) -> None:
-        """Copy stdin. If the connection ends before the command does, nobody waits for it."""
+        """Copy stdin. If the connection ends before the command does, end the command."""
         stdin = process.stdin
         try:
             while True:
@@ -286,7 +285,7 @@ class _StepCommand:
                 if not data:
                     return
                 self._send(conn, HEAD.pack(len(data), kind) + data)
-        # The control machine closed the connection: drain the rest, so that the command does not block.
+        # The control machine closed the connection. Read the rest, so that the command does not block.
         with contextlib.suppress(OSError):
             while os.read(descriptor, _READ):
                 pass
@@ -296,7 +295,7 @@ class _StepCommand:
             conn.sendall(data)
 
     def end(self, grace: float) -> int:
-        """End all processes of the command's session, TERM first; return how many survive."""
+        """End all processes of the command's session; returns how many survive."""
         with self._ending:
             with self._starting:
                 self._is_ended = True
@@ -304,7 +303,7 @@ class _StepCommand:
             return end_session(process.pid, grace) if process is not None else 0
 
     def await_end(self) -> None:
-        """Wait for an `end` in another thread: the step must not end before its last signal."""
+        """Wait for an `end` in another thread, because this program must not exit before its last signal."""
         with self._ending:
             pass
 
@@ -320,17 +319,17 @@ class _FrameSource:
         self._frames: list[tuple[bytes, bytes]] = []
 
     def next(self) -> tuple[bytes, bytes]:
-        """Raises an OSError at the end of the connection, and a FrameError for an invalid frame."""
+        """The next frame. Raises an OSError at the end of the connection, and a FrameError for an invalid frame."""
         while not self._frames:
             data = self._conn.recv(_READ)
             if not data:
-                raise ConnectionError("the control machine has closed the connection")
+                raise ConnectionError("the control machine closed the connection")
             self._frames = list(self._reader.feed(data))[::-1]
         return self._frames.pop()
 
 
 def end_session(session: int, grace: float) -> int:
-    """End all processes of a session, with KILL after the grace time; return how many survive both signals."""
+    """End all processes of a session, with SIGKILL after `grace` seconds; returns how many survive."""
 
     def alive() -> list[int]:
         return [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
@@ -345,15 +344,12 @@ def end_session(session: int, grace: float) -> int:
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
-    """Variables without those that Slurm sets for a step.
-
-    A command would take a rank or a number of tasks from them, and an srun in it its options.
-    """
+    """The variables without the step's own, from which a command would take a rank, and srun its options."""
     return {name: value for name, value in variables.items() if not name.startswith(OF_SLURM)}
 
 
 def encode_environment(variables: dict[str, str]) -> bytes:
-    """Encode the variables of the control machine's call; they come first on a session's first connection."""
+    """Encode the variables of the call, which come first on a session's first connection."""
     data = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment(variables).items())
     return _SIZE.pack(len(data)) + data
 
@@ -374,11 +370,11 @@ def _read_exactly(conn: socket.socket, size: int) -> bytes:
     while len(data) < size:
         part = conn.recv(size - len(data))
         if not part:
-            raise ConnectionError("the control machine has closed the connection")
+            raise ConnectionError("the control machine closed the connection")
         data += part
     return bytes(data)
 
 
 def _home() -> str:
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # without a home it stays as it is
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.expanduser raises without a home
     return str(home) if home.is_absolute() and home.is_dir() else "/"

@@ -1,8 +1,8 @@
-"""Lists and removes what ipexctl put into a home of this host. Files that runs wrote stay unless requested.
+"""Lists and removes what ipexctl put into a home on this host. Files that runs wrote are kept unless requested.
 
-`remove` changes nothing while a run or another process uses the home, nor in a directory that is no home
-(`common/home.py`). It removes only what `common/home_entries.py` recognises and lists the rest. Files of `trust` stay;
-`tune.before` stays because undoing the settings needs it. The mark goes last.
+`remove` changes nothing while a run or another process uses the home, nor in a directory that is not a home
+(`common/home.py`). It removes only what `common/home_entries.py` recognizes, and lists the rest. Files of `trust` are
+kept, and `tune.before`, which is needed to undo the settings. The mark is removed last.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HomeEntry(NamedTuple):
     entries: int
     size: int
     path: str = ""
-    """Where the files that stay are."""
+    """Directory of files that are kept; else empty."""
 
 
 class HomeReply(NamedTuple):
@@ -46,29 +46,29 @@ class HomeReply(NamedTuple):
     starting: tuple[str, ...]
     """Runs that have files here and may still start."""
     over: tuple[str, ...]
-    """Runs that have ended, by their record here."""
+    """Runs that have ended, according to their record here."""
     busy: tuple[str, ...]
-    """Reasons other than runs why nothing can be removed now."""
+    """Why nothing can be removed now, apart from runs."""
     found: tuple[HomeEntry, ...]
     left: tuple[HomeEntry, ...]
-    """What stays; `runs`, `projects` and `results` are files that runs wrote."""
+    """What is kept; `runs`, `projects` and `results` are files that runs wrote."""
 
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
 EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
-"""Directories of a home that `remove` removes from."""
+"""Directories of a home that `remove` empties."""
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
-"""Foreign entries that are listed one by one."""
+"""Most foreign entries that are listed one by one."""
 
 
 class UninstallRequest(TypedDict):
     home: str
     results: bool
-    """Remove files that runs wrote, too."""
+    """True to remove also the files that runs wrote."""
     ended: Sequence[str]
-    """Runs that have ended or were never started."""
+    """Runs that the caller knows to have ended or never started."""
 
 
 class Part(ABC):
@@ -98,16 +98,17 @@ class TreePart(Part):
         super().__init__(self.tree.path)
 
     def results(self) -> list[bytes]:
-        """Everything but files that sync wrote and nothing changed since."""
+        """Files that sync did not write, or that were changed since."""
         synced = {self.tree.path_of(path) for path in TreePlan(self.tree, [], []).remove}
         state = self.tree.state_directory + b"/"
         files = (path for path in files_below(self.path) if path not in synced and not path.startswith(state))
         return [path for path in files if not is_bytecode(path)]
 
     def remove(self, *, with_results: bool) -> None:
-        """The state directory goes last, and stays if any file stays: it marks the tree as ipexctl's."""
+        """Remove the tree's files. The state directory marks the tree as ipexctl's, so it is removed last, and only if
+        no file is kept."""
         state = self.tree.state_directory
-        with self.tree.lock():  # no sync is at work, and none begins while its state still exists
+        with self.tree.lock():  # no sync is running
             removed = self.files(with_results=with_results)
         for path in removed:
             with contextlib.suppress(FileNotFoundError):
@@ -126,7 +127,7 @@ class RunPart(Part):
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
 
     def liveness(self) -> Liveness:
-        """Judged by its files only; processes on this host can show that it is in use."""
+        """Liveness of the run by its files. Processes on this host are checked elsewhere."""
         rundir = os.fsdecode(self.path)
         is_over = is_finished(rundir, read_json(f"{rundir}/status.json"))
         if is_over is not None:
@@ -143,14 +144,14 @@ class RunPart(Part):
         return liveness_of(stored.status, seconds_since(stored.written), REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
-        """Its ranks' output; meter windows are ipexctl's own."""
+        """Output of the run's ranks. Window files are ipexctl's own."""
         directories = [self.path + b"/" + encode_name(name) for name in OUTPUT_DIRECTORIES]
         paths = [path for directory in directories for path in files_below(directory)]
         return [path for path in paths if not path.endswith(WINDOW_SUFFIXES) and os.lstat(path).st_size]
 
 
 class ResultsPart(Part):
-    """The directory that a run got for its results: everything in it is the run's."""
+    """A run's results directory, in which everything is the run's."""
 
     def __init__(self, path: str) -> None:
         super().__init__(os.fsencode(path))
@@ -160,7 +161,7 @@ class ResultsPart(Part):
 
 
 class HomeContents:
-    """Reads the home of a request; changes nothing."""
+    """The contents of the requested home."""
 
     def __init__(self, request: UninstallRequest) -> None:
         self.home = home_of(request)
@@ -174,7 +175,7 @@ class HomeContents:
         return own_entries(self.home, directory)
 
     def run_states(self) -> dict[Liveness, list[str]]:
-        """Names of the runs in each state. `ended` of the request wins over `starting`."""
+        """Names of the runs in each state. A starting run in the request's `ended` is `unknown`."""
         active = runs_with_processes(f"{self.home}/runs") if self.runs else set()
         states: dict[str, Liveness] = {run.name: "live" if run.name in active else run.liveness() for run in self.runs}
         for tree in self.trees:
@@ -186,13 +187,12 @@ class HomeContents:
         return names
 
     def busy(self) -> list[str]:
-        """Reasons other than runs why nothing can be removed now."""
         reasons = []
         if users := environments.find_users([f"{self.home}/envs"]):
             reasons.append(f"process {', '.join(map(str, users[:5]))} uses an environment there")
         downloads = any(is_partial_in_use(path) for path in self._own("wheels") if path.endswith(".part"))
         if downloads or any(is_alive(path) for path in self._own("tmp") if "/owner-" in path):
-            reasons.append("an install is at work there")
+            reasons.append("an install is running there")
         return reasons
 
     def describe(self) -> HomeReply:
@@ -241,7 +241,7 @@ class HomeContents:
         for env, reason in environments.remove({"home": self.home, "names": envs, "used": {}}).failed.items():
             raise AgentError(f"{env} was not removed: {reason}")
         for path in self._own("checkpoints"):
-            remove_aside(f"{path}/aside")  # it may be on another disk, and in a tree there
+            remove_aside(f"{path}/aside")  # may be on another disk, in a tree
         for part in (*self.trees, *self.runs, *self.result_directories):
             part.remove(with_results=self.takes_results)
         for name in EMPTIED:
@@ -254,10 +254,8 @@ class HomeContents:
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
 
     def remove_home(self) -> None:
-        """Remove the mark and the directory if only files of others are left.
-
-        If a file of a run stays, so does the mark: without it, this would no longer be a home.
-        """
+        """Remove the mark and the directory if nothing of ipexctl is left. Without the mark, the directory would no
+        longer be a home."""
         if any(os.path.lexists(f"{self.home}/{name}") for name in HOME_ENTRIES - {MARK}):
             return
         remove_mark(self.home)
@@ -293,7 +291,7 @@ def size_of(path: bytes) -> int:
 
 
 def remove_directory(directory: bytes) -> None:
-    with contextlib.suppress(OSError):  # it is not empty, or a link of the user
+    with contextlib.suppress(OSError):  # not empty, or a user's link
         os.rmdir(directory)
 
 
@@ -320,9 +318,9 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
     contents = HomeContents(request)
     description = contents.describe()
     for run in (*description.live, *description.starting):
-        raise AgentError(f"run {run} is alive", f"ipexctl stop {run}")
+        raise AgentError(f"run {run} is not over", f"ipexctl stop {run}")
     for reason in description.busy:
-        raise AgentError(reason, "wait until it has ended, then run it again")
+        raise AgentError(reason, "wait until it has ended, then run ipexctl uninstall again")
     contents.remove()
     after = HomeContents(request)
     left = tuple(after.left())
@@ -341,8 +339,8 @@ def main(action: str) -> int:
         try:
             return actions[action](request, stdin)
         except HomeRefused as refused:
-            # The fix of other calls names a directory to start afresh in; here that directory might be in use.
-            fix = "nothing there is removed; name the directory of ipexctl: --home DIR"
+            # The fix for other calls names a new directory for a home, which would be wrong here.
+            fix = "nothing there is removed; name ipexctl's directory: --home DIR"
             failed = AgentError(refused.reason, fix)
             failed.is_wrong_call = refused.is_wrong_call
             raise failed from None

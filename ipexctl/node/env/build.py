@@ -1,7 +1,7 @@
-"""Builds an environment on this host: one builder at a time, in a temporary directory renamed when complete.
+"""Builds an environment on this host, in a temporary directory that is renamed when complete.
 
-An environment is complete or absent, even after kill -9, because the rename is atomic; the lock only avoids a second
-build. Builders are named by a token, so the next one knows and removes what a dead one left, and nothing else.
+The rename is atomic, so an environment is complete or absent, even after kill -9; the lock only avoids building twice.
+Each builder has a token in its file names, so the next builder can remove what a dead one left.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class BuildRequest(TypedDict):
     name: str
     python: str
     files: list[StoreFile]
-    """Wheels in the store; the lock's other wheels are unpacked in environments of the home (`unpacked.py`)."""
+    """Wheels in the store. Other environments of the home contain the lock's other wheels (`unpacked.py`)."""
     installer: StoreFile
     record: Json
     lock: LockDocument
     drop_wheels: bool
     replace: str | None
-    """`build` of a broken environment to replace."""
+    """`build` of a broken environment to replace, or None."""
 
 
 class BuildArea:
-    """Directories of a home. A builder has `tmp/owner-TOKEN`, `tmp/build-TOKEN` and builds in `envs/.build-TOKEN`."""
+    """A builder's entries in a home: `tmp/owner-TOKEN`, `tmp/build-TOKEN`, and `envs/.build-TOKEN`, where it builds."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)
@@ -72,7 +72,7 @@ class BuildArea:
         if flags & getattr(os, "ST_NOEXEC", 8):
             raise AgentError(
                 f"{self.home} is on a filesystem mounted noexec: no program can be run from there",
-                "give --home a directory on a filesystem that lets programs run",
+                "give --home a directory on a filesystem that allows programs to run",
             )
         for directory in (self.envs, self.tmp):
             directory.mkdir(exist_ok=True)
@@ -102,14 +102,14 @@ class BuildArea:
             if STAGED_ENVIRONMENT.fullmatch(name):
                 if not (self.tmp / name[1:].split("+")[0]).exists():
                     remove_tree(entry)
-            elif name.startswith(".link-"):  # of a killed call that named an environment
+            elif name.startswith(".link-"):  # left by a killed call that named an environment
                 with contextlib.suppress(OSError):
                     if seconds_since(os.lstat(entry).st_mtime) > 3600:
                         remove_tree(entry)
 
     @contextlib.contextmanager
     def lock(self, name: str, ready: Callable[[], bool]) -> Iterator[None]:
-        """Hold the lock of an environment; waiting for it ends when `ready()` is true."""
+        """Hold the lock of an environment. Stops waiting for the lock once `ready()` is true."""
         is_reported = False
 
         def wait(_: float) -> bool:
@@ -150,7 +150,7 @@ class Build:
                 self.area.close()
         else:
             with contextlib.suppress(OSError):
-                self.area.remove_leftovers()  # a builder may have died between the last rename and its cleanup
+                self.area.remove_leftovers()  # a builder may have died after the rename
         if self.request["drop_wheels"]:
             self._drop_wheels()
         return {"state": outcome}
@@ -179,7 +179,7 @@ class Build:
         raise AgentError(f"{self.final} is being changed by another process", "run ipexctl install again")
 
     def _drop_wheels(self) -> None:
-        if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # the own one is removed
+        if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # this build's marker is removed
             return
         for file in [*self.request["files"], self.request["installer"]]:
             remove_tree(str(self.area.store / file["sha256"]))

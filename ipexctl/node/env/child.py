@@ -1,8 +1,7 @@
-"""Runs programs until they exit, time out, or the caller is gone.
+"""Runs programs until they exit, time out, or the caller is gone. No program survives the call.
 
-Returns exit codes, the first 2 and last 4 KB of output, and a report from a separate pipe, because libraries print too.
-Each program has its own process group, which gets SIGTERM when this process exits, so no child survives a call. If one
-of several fails, the others have 5 s.
+Keeps the first 2 KB and the last 4 KB of a program's output. A program reports on a separate pipe, because libraries
+print too. If one of several programs fails, the others have 5 s to exit.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from ipexctl.node.common.clock import Countdown, Stopwatch
 from ipexctl.node.common.processes import end_with_parent
 
 KEPT = 2048, 4096
-"""Bytes kept of the beginning and end of a program's output."""
+"""Bytes kept of the beginning and of the end of a program's output."""
 
 
 def own_group() -> Callable[[], None]:
-    """A preexec_fn: a new process group whose leader gets SIGTERM when this process exits."""
+    """Return a preexec_fn: a new process group, whose leader gets SIGTERM when this process exits."""
     set_signal = end_with_parent(signal.SIGTERM)
 
     def prepare() -> None:
@@ -34,7 +33,7 @@ def own_group() -> Callable[[], None]:
 
 
 class Child:
-    """A program, its output, and its report on a separate pipe. `stdout`: a file for its stdout alone."""
+    """A program, its output, and its report on a separate pipe. `stdout`: file for stdout; `output` is stderr then."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class Child:
 
 
 def watch(children: Sequence[Child], timeout: float) -> bool:
-    """Wait until all exit, or 5 s after one failed; False on a timeout. No child survives this call."""
+    """Wait until all programs have exited, or 5 s after one failed; returns False on a timeout. Kills the rest."""
     countdown = Countdown(timeout)
     try:
         while True:

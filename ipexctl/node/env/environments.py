@@ -1,8 +1,7 @@
 """Checks, lists, names and removes environments of a home. `build.py` builds them.
 
-A name is a link to a directory. Removing a name keeps the environment until its last name is gone. An environment in
-use stays, and removal renames first, so no half of one can be used. Sizes, slow on NFS, are left out after 20 s.
-Foreign directories in `envs` are neither listed nor removed, nor are links that lead elsewhere.
+A name is a link to a directory. An environment is removed with its last name, unless a process uses it; it is renamed
+first, so that no process can use an incomplete one. Measuring sizes, which is slow on NFS, ends after 20 s.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ipexctl.node.env.replies import CheckResult, EnvEntry, EnvListing, EnvRecor
 from ipexctl.node.env.unpacked import list_unpacked
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"
-"""The Intel MPI inside the oneCCL bindings, below their package."""
+"""Intel MPI inside the oneCCL bindings; path relative to their package."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
 
@@ -61,7 +60,7 @@ class UsedRequest(EnvActionRequest):
 
 class PruneRequest(HomeRequest):
     used: Mapping[str, str]
-    """Environment → where else a process uses it."""
+    """Environment → on which other host a process uses it, as the end of a sentence."""
 
 
 class RemoveRequest(PruneRequest):
@@ -130,7 +129,7 @@ def check_python(python: Path) -> list[str]:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        return ["its Python doesn't end within 30 s"]
+        return ["its Python doesn't exit within 30 s"]
     except OSError as error:
         return [f"its Python doesn't run: {os.path.realpath(str(python))} ({error.strerror})"]
     if not done.returncode:
@@ -150,7 +149,7 @@ def list_directory(directory: Path) -> list[Path]:
 
 
 def size_until(path: Path, countdown: Countdown | None) -> int | None:
-    """Bytes on disk, or None if out of time: on a slow NFS the 30,000 files of an environment take a minute."""
+    """Bytes on disk; None if time runs out, because an environment's 30,000 files take a minute on a slow NFS."""
     try:
         return disk_usage(path, countdown)
     except TimeoutError:
@@ -162,7 +161,7 @@ def list_within_time(request: HomeRequest) -> EnvListing:
 
 
 def list_environments(request: HomeRequest, countdown: Countdown | None = None) -> EnvListing:
-    """Environments of a home; sizes not measured in time are None."""
+    """Environments of a home. A size is None if `countdown` ends before it is measured."""
     home = Path(home_of(request, "envs"))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -202,7 +201,7 @@ def leftovers(home: Path) -> list[str]:
 
 
 def find_users(paths: list[str]) -> list[int]:
-    """Processes on this host, other than this one and its ancestors, that use files below these directories."""
+    """Processes on this host that use files below these directories, except this process and its ancestors."""
     prefixes = tuple(path.rstrip("/") + "/" for path in paths)
     ancestors, pid = set(), os.getpid()
     while pid > 1 and pid not in ancestors:
@@ -222,7 +221,7 @@ def find_users(paths: list[str]) -> list[int]:
 
 
 def remove(request: RemoveRequest) -> Removed:
-    """Remove environments, each completely or not at all; one with other names only loses this name."""
+    """Remove environments, each completely or not at all. If an environment has other names, only this name goes."""
     removed: list[str] = []
     failed: dict[str, str] = {}
     for name in request["names"]:
@@ -239,7 +238,7 @@ def remove(request: RemoveRequest) -> Removed:
 
 
 def is_used(request: UsedRequest) -> Json:
-    """True if a process here uses an environment, also by one of `names`, or, if asked, it has a name."""
+    """True if a process here uses an environment, under any of `names`; with `or_named`, also if it has a name."""
     envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     links = [link for link in list_directory(envs) if link_target(link) == env.name] if request["or_named"] else []
     paths = [str(envs / name) for name in request["names"]]
@@ -247,10 +246,10 @@ def is_used(request: UsedRequest) -> Json:
 
 
 def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
-    """Remove an environment, or one name of it. `used`: where else a process uses it."""
+    """Remove an environment, or one of its names. `used`: as in PruneRequest, or None."""
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and not is_environment(str(env)):
-        raise AgentError(f"{env} is not an environment of ipexctl, which did not make it")
+        raise AgentError(f"{env} is not an environment that ipexctl made")
     if env.is_dir() and name != env.name and len(links) > 1:
         (home / "envs" / name).unlink()
         return [name]
@@ -261,7 +260,7 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
         if used:
             raise AgentError(f"{env.name} {used}")
         temporary = env.with_name(f".build-{os.urandom(6).hex()}+removed")
-        env.rename(temporary)  # atomic; after a kill, the next build removes the rest
+        env.rename(temporary)  # atomic; if this call is killed, the next build removes the rest
         shutil.rmtree(str(temporary), ignore_errors=True)
     elif not links:
         raise AgentError(f"there is no environment {name}")
@@ -280,7 +279,7 @@ def prune(request: PruneRequest) -> Removed:
         freed += before.leftover_bytes
         for entry in leftovers(home):
             shutil.rmtree(entry, ignore_errors=True)
-    # Finished wheels of a running install stay too: its build needs them all.
+    # While an install is running, its finished wheels stay, because the build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
     if not is_building and not is_downloading:
         freed += before.wheel_bytes
@@ -292,7 +291,7 @@ def prune(request: PruneRequest) -> Removed:
 
 
 def write_record(env: Path, record: Mapping[str, Any]) -> None:
-    """Write env.json, one line per field, because people read it."""
+    """Write env.json with one line per field, because people read it."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
@@ -316,7 +315,7 @@ def link(request: LinkRequest) -> Json:
 
 
 def unlink(request: LinkRequest) -> Json:
-    """Remove a name if it points at this environment, which stays."""
+    """Remove a name if it is this environment's. The environment is kept."""
     check_name(request["link"])
     link_path = Path(home_of(request, "envs"), "envs", request["link"])
     if link_target(link_path) == request["name"]:

@@ -1,8 +1,8 @@
 """Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs.
 
-The result has exactly the lock's packages, and the paths of its final place, where `build.py` moves it. uv installs
-from local wheels and never asks an index. The variables come from sourcing the bindings' script once in bash. After a
-failure, damaged wheels are removed from the store, and a full disk is reported with the missing bytes.
+Files contain the path of the final place, where `build.py` moves the environment. uv installs from local wheels and
+never asks an index. The variables are found by sourcing the bindings' script once in bash. After a failure, damaged
+wheels are removed from the store, and a full disk is reported with the missing bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MAN
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
 LIST_MARKER = "/ipexctl-base"
-"""Value of the lists before setvars.sh; the script adds text before it."""
+"""Value of list variables before setvars.sh is sourced. The script adds its text before the marker."""
 
 
 def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
@@ -57,7 +57,7 @@ def _site_of(env: Path) -> Path:
 
 
 class Fill:
-    """Fills `area.target` and writes its record; `final` is its later place."""
+    """Fills `area.target` and writes its record. `final` is where the environment is moved later."""
 
     def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.target, self.store = area.home, area.work, area.target, area.store
@@ -92,7 +92,7 @@ class Fill:
             prepended=tuple(prepended),
         )
         with contextlib.suppress(FileNotFoundError), (site / str(record.module) / HYDRA).open("rb") as program:
-            mpi = intel_mpi_version(program)  # it starts the ranks even if impi-rt is installed
+            mpi = intel_mpi_version(program)  # this MPI starts the ranks, even if impi-rt is installed
             record = record._replace(mpi=mpi)
         write_atomically(self.target / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
         write_record(self.target, record._asdict())
@@ -108,12 +108,12 @@ class Fill:
         python, wanted = self.request["python"], self.record.python
         code, text = self._run(python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if code:
-            raise failure(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "install it anew")
+            raise failure(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "reinstall it")
         if text.strip() != wanted:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
     def _find_unpacked_packages(self) -> list[LockedWheel]:
-        """Find packages that need no wheel; returns the other wheels, whose files are in the store."""
+        """Find packages that can be linked. Returns the other wheels, whose files are in the store."""
         sent = {file["sha256"] for file in self.request["files"]}
         wheels = self.request["lock"]["wheels"]
         others = [wheel for wheel in wheels if wheel["sha256"] not in sent]
@@ -148,12 +148,12 @@ class Fill:
         missing = self.needed - self._used() if missing is None else missing
         return failure(
             f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
-            f"it takes {format_size(self.needed)}, {format_size(max(missing, 1 << 20))} are missing",
-            "make room there (ipexctl envs lists the environments), or give --home a directory with more",
+            f"it takes {format_size(self.needed)}, {format_size(max(missing, 1 << 20))} more than is free",
+            "make room there (ipexctl envs lists the environments), or give --home a directory with more room",
         )
 
     def _remove_damaged_wheels(self) -> AgentError | None:
-        """Remove wheels with a wrong hash from the store; returns an error that names them, or None."""
+        """Remove wheels with a wrong hash from the store; returns an error with their names, or None."""
         damaged = []
         for file in self.request["files"]:
             if sha256_of(self.store / file["sha256"] / file["name"]) != file["sha256"]:
@@ -161,7 +161,7 @@ class Fill:
                 shutil.rmtree(str(self.store / file["sha256"]), ignore_errors=True)
         if not damaged:
             return None
-        return failure(f"{', '.join(damaged)} in {self.store} was not what the lock says, and was removed")
+        return failure(f"{', '.join(damaged)} in {self.store} did not match the lock, and was removed")
 
     def _install(self, new: list[LockedWheel]) -> None:
         lock = self.work / "lock.txt"
@@ -185,7 +185,7 @@ class Fill:
             options = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
             self._step(*install, *options, "-r", str(lock))
         with contextlib.suppress(FileNotFoundError):
-            (self.target / ".lock").chmod(0o600)  # uv makes it world-writable with any umask
+            (self.target / ".lock").chmod(0o600)  # uv ignores the umask and makes it world-writable
 
     def _step(self, *argv: str) -> None:
         code, text = self._run(*argv)
@@ -210,7 +210,7 @@ class Fill:
         return sum(seen.values())
 
     def _variables(self, site: Path) -> tuple[dict[str, str], list[str]]:
-        """A rank's variables: from the bindings' script, else from the libraries' location."""
+        """A rank's variables, from the bindings' script or else the libraries' location; and the names of lists."""
         env = self.target
         single_values: dict[str, str] = {}
         list_values: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
@@ -223,7 +223,7 @@ class Fill:
         lib = env / "lib"
         if "I_MPI_ROOT" not in single_values and (env / "bin" / "mpiexec.hydra").exists():
             single_values["I_MPI_ROOT"] = str(env)
-            directories = [lib, lib / "libfabric", lib / "libfabric" / "prov"]  # the location differs between releases
+            directories = [lib, lib / "libfabric", lib / "libfabric" / "prov"]  # differs between releases
             patterns = ("libmpi.so*", "libfabric.so*")
             list_values["LD_LIBRARY_PATH"] += [
                 str(p) for p in directories if any(any(p.glob(name)) for name in patterns)
@@ -238,13 +238,13 @@ class Fill:
         }
         fabrics = (Path(name, "libfabric.so.1") for name in values.get("LD_LIBRARY_PATH", "").split(":"))
         if "CCL_ROOT" in single_values and (fabric := next(filter(Path.is_file, fabrics), None)):
-            # oneCCL loads libfabric.so, which no wheel has, and falls back from ofi to MPI with a warning.
+            # By default oneCCL loads libfabric.so, which no wheel has, and falls back from ofi to MPI with a warning.
             single_values.setdefault("CCL_OFI_LIBRARY_PATH", str(fabric))
         variables = {**values, **single_values}
         return {name: self._with_final_path(value) for name, value in variables.items()}, sorted(values)
 
     def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
-        """Variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
+        """Variables that a script sets, and values that it prepends to lists. bash, because other shells set fewer."""
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
         try:
@@ -265,7 +265,7 @@ class Fill:
         return single_values, list_values
 
     def _with_final_path(self, text: str) -> str:
-        """Replace the temporary path by the final one; a tool may have resolved it."""
+        """Replace the temporary path with the final one. A tool may have written the path with links resolved."""
         for directory in (self.target, *sorted({Path(package.env) for package in self.unpacked})):
             text = text.replace(str(directory), self.final).replace(str(directory.resolve()), self.final)
         return text
@@ -281,17 +281,17 @@ class Fill:
                 continue
             after = self._with_final_path(before)
             if after != before:
-                fresh = path.with_name(path.name + ".new")  # the file may be a hard link to a file of the cache
+                fresh = path.with_name(path.name + ".new")  # the file may be a hard link to uv's cache
                 fresh.write_text(after)
                 shutil.copymode(str(path), str(fresh))
                 fresh.replace(path)
                 changed.add(os.path.relpath(str(path), str(site)))
-        linked = {package.info for package in self.unpacked}  # their sizes were compared to find them
+        linked = {package.info for package in self.unpacked}  # `find_unpacked` compared their sizes
         for record in site.glob("*.dist-info/RECORD"):
             self._update_record_file(site, record, changed, sizes=record.parent.name not in linked)
 
     def _update_record_file(self, site: Path, record: Path, changed: set[str], *, sizes: bool) -> None:
-        """Update a package's RECORD: some are published with wrong sizes."""
+        """Correct a package's RECORD, because some are published with wrong sizes."""
         entries, updated = list(csv.reader(record.read_text().splitlines())), []
         for entry in entries:
             is_compared = sizes or not changed.isdisjoint(entry[:1])

@@ -1,8 +1,7 @@
-"""Queries package indexes and pages of links for wheels, all at once, with this host's pip settings.
+"""Asks package indexes and pages of links for wheels, all at once, with this host's pip settings.
 
-Each source has its own thread and time limit, so a hanging one takes nothing from the others. File stores send 403 for
-a missing project; only if all replies are 403, the source needs a login. Only wheels for Linux on x86_64 count. Nothing
-is downloaded. A reply may contain logins for later downloads, so it must not be logged.
+Each source has its own thread and time limit, so a hanging source does not delay the others. Only wheels for Linux on
+x86_64 count. A reply may contain logins for later downloads, so it must not be logged.
 """
 
 from __future__ import annotations
@@ -74,11 +73,11 @@ class FileLink(NamedTuple):
 
 
 class SourceUnusable(Exception):
-    """The text is the reason."""
+    """Raised if a source can't be used; the text is the reason."""
 
 
 class ProjectMissing(Exception):
-    """`denied`: status 401 or 403, which some sources send for missing projects."""
+    """Raised if a source does not have a project. `denied`: the status is 401 or 403, as some sources send then."""
 
     def __init__(self, denied: bool = False) -> None:
         super().__init__()
@@ -88,7 +87,7 @@ class ProjectMissing(Exception):
 def read_page(
     client: HttpClient, url: str, timeout: float, on_response: Callable[[], None] = lambda: None
 ) -> tuple[str, str, str]:
-    """URL, type and text of a page. `on_response` is called as soon as the server responds."""
+    """Read a page; returns its URL, type and text. `on_response` is called as soon as the server responds."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise SourceUnusable("its address begins with neither http:// nor https:// nor file://")
     try:
@@ -125,7 +124,7 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
                 for item in parse_json(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise SourceUnusable("what it answers is not the JSON of an index") from None
+            raise SourceUnusable("its answer is not an index's JSON") from None
     found_links = []
     for tag, inner in TAG.findall(text):
         values = {name.lower(): html.unescape(a or b or c) for name, a, b, c in ATTRIBUTE.findall(inner)}
@@ -192,7 +191,8 @@ def local_links(path: Path) -> list[FileLink]:
 
 
 def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
-    """Intel MPI's version in a bindings wheel, empty if none, and whether it has oneCCL; both None if unknown."""
+    """Version of the Intel MPI in a bindings wheel (empty without one), and whether the wheel has oneCCL; None, None if
+    unknown."""
     if normalize(wheel.name.partition("-")[0]) != BINDINGS:
         return None, None
     try:
@@ -234,7 +234,7 @@ class SourceQuery(threading.Thread):
         except ProjectMissing as missing:
             self.reason = "needs a login" if missing.denied else "no such page (404)"
         except Exception as error:  # noqa: BLE001 - an error of one source must not end the others
-            self.reason = f"what it answers can't be read ({type(error).__name__}: {error})"
+            self.reason = f"its answer can't be read ({type(error).__name__}: {error})"
         self.responded.set()
 
     def query_links_page(self) -> None:
@@ -254,7 +254,7 @@ class SourceQuery(threading.Thread):
             for project, (found, is_denied) in zip(self.projects, pool.map(self.query_project, self.projects)):
                 denied += is_denied
                 self.results[project] = [item for item in found if item.project == project]
-        # File stores send 403 for missing files; only when all replies are 403, the source needs a login.
+        # File stores send 403 for a missing file. The source needs a login only if all replies are 403.
         if self.projects and denied == len(self.projects):
             raise ProjectMissing(denied=True)
 
@@ -278,7 +278,7 @@ class SourceQuery(threading.Thread):
             return [], missing.denied
         except SourceUnusable as error:
             if not self.reason:
-                self.reason = f"it answers for others, but {project}: {error}" if self.has_replied else str(error)
+                self.reason = f"it answers, but not for {project}: {error}" if self.has_replied else str(error)
             raise SourceUnusable(self.reason) from None
         finally:
             self.responded.set()
@@ -289,7 +289,7 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
     client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
     queries = [SourceQuery(each, projects, client, timeout, request["sdists"]) for each in request["sources"]]
-    first, whole = Countdown(timeout), Countdown(3 * timeout)
+    first, all_time = Countdown(timeout), Countdown(3 * timeout)
     for query in queries:
         query.start()
     candidates: dict[str, list[AvailableWheel]] = {project: [] for project in projects}
@@ -299,7 +299,7 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
         if not query.responded.wait(first.left):
             reason = f"no answer within {timeout:g} s"
         else:
-            query.join(whole.left)
+            query.join(all_time.left)
             if query.is_alive():
                 reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
         reason = reason or query.reason
@@ -335,5 +335,5 @@ def sizes(request: SizesRequest, _: BinaryIO) -> Json:
 
 def main(action: str) -> int:
     code = answer({"ask": query_sources, "sizes": sizes}[action])
-    # Does not wait for threads of timed-out sources.
+    # Do not wait for threads of sources that timed out.
     os._exit(code)

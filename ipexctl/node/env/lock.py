@@ -1,9 +1,9 @@
-"""Makes a lock with uv and returns its output unchanged; builds wheels from sources. `lock/lock.py` reads both.
+"""Makes a lock with uv, and builds wheels from the lock's source archives. `lock/lock.py` reads uv's output.
 
-Logins are in uv's environment, never in argv or a file. An index wins over later ones, which can add versions but not
-replace them. For a directory of wheels uv gets stand-ins with only METADATA: otherwise it would hash and unpack all of
-them, 3 minutes for 4 GB. Temporary files are below the home. A build runs the packages' own code on this machine; only
-packages named on the command line have a source in the lock.
+Logins are in uv's environment, never in argv or a file. An index has precedence over later ones, which can add versions
+but not replace them. In place of a directory of wheels, uv gets stand-ins with only METADATA, because hashing and
+unpacking all wheels takes 3 minutes for 4 GB. A build runs the packages' own code on this machine, so only packages
+named on the command line are built.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SourceArchive(NamedTuple):
 
 
 class BuildFailed(Exception):
-    """uv's output."""
+    """Raised if uv can't build a wheel; the text is uv's output."""
 
 
 def sources(pylock: str) -> Iterator[SourceArchive]:
@@ -60,7 +60,7 @@ def sources(pylock: str) -> Iterator[SourceArchive]:
 
 
 def interpreter_for(request: CompileRequest) -> str:
-    """The environments' Python, for building. Raises an AgentError if this machine has none."""
+    """The Python to build wheels with. Raises an AgentError if this machine does not have that version."""
     version = request["python"]
     own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
     found = request["interpreter"] or own or shutil.which(f"python{version}")
@@ -68,7 +68,7 @@ def interpreter_for(request: CompileRequest) -> str:
         builds = ", ".join(request["builds"])
         raise AgentError(
             f"there is no Python {version} on this machine to build {builds}",
-            "install that Python here, or let the first host reach an index: it builds then",
+            "install that Python here, or give the first host access to an index, so that it builds",
         )
     return found
 
@@ -98,7 +98,7 @@ def build_wheels(
 
 
 def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
-    """Raises an AgentError, also if the hash differs from the lock's."""
+    """Download a source archive. Raises an AgentError, also if the hash is not the lock's."""
     path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
     try:
         with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
@@ -106,21 +106,21 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
     except (OSError, HTTPException, ValueError) as error:
         raise AgentError(f"{without_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
     if sha256_of(path) != source.sha256:
-        raise AgentError(f"{path.name} has not the sha256 of the index", "run ipexctl install again")
+        raise AgentError(f"{path.name} does not have the sha256 in the index", "run ipexctl install again")
     return path
 
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 PIN = re.compile(r"[\w.-]+==[\w.+!]+")
-"""A build that needs torch gets the stack's."""
+"""A pinned requirement. It also constrains builds, so that a build that needs torch gets the stack's version."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
 class CompileRequest(TypedDict):
     home: str
     uv: str | StoreFile
-    """A path, or a file of the home's store."""
+    """A path, or a file in the home's store."""
     requirements: list[str]
     constraints: list[str]
     python: str
@@ -130,18 +130,18 @@ class CompileRequest(TypedDict):
     logins: Mapping[str, str]
     builds: list[str]
     interpreter: str
-    """Python of the environments on this machine, for builds; empty if unknown."""
+    """This machine's Python for builds; empty if unknown."""
     timeout: float
 
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """Removed at the end, also on a signal. `home`: the control machine's cache, or a marked home."""
+    """A directory that is removed at the end, even after a signal. `home`: the control machine's cache, or a home."""
     tmp = Path(home) / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     for leftover in own_entries(home, "tmp"):
         if LOCK_DIRECTORY.fullmatch(Path(leftover).name) and not is_partial_in_use(leftover):
-            shutil.rmtree(leftover, ignore_errors=True)  # of a killed command
+            shutil.rmtree(leftover, ignore_errors=True)  # left by a killed command
     directory = tmp / partial_name("lock")
     for path in (directory, directory / "tmp"):
         path.mkdir(mode=0o700)
@@ -157,11 +157,11 @@ def make_metadata_links(original: Path, directory: Path) -> None:
     for file in original.iterdir():
         stand_in = directory / file.name
         if not (file.name.endswith(".whl") and file.is_file() and write_metadata_wheel(file, stand_in)):
-            stand_in.symlink_to(file)  # uv reports it
+            stand_in.symlink_to(file)  # uv reports what is wrong with it
 
 
 def write_metadata_wheel(wheel: Path, target: Path) -> bool:
-    """False if the wheel is damaged. Only its table of contents and METADATA are read."""
+    """Write a wheel with only the METADATA of another, reading nothing else; returns False if that is damaged."""
     try:
         with zipfile.ZipFile(str(wheel)) as archive:
             entry = next(entry for entry in archive.infolist() if METADATA.fullmatch(entry.filename))
@@ -179,8 +179,8 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
     env = uv_environment(directory)
     env.update(
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
-        UV_INDEX_STRATEGY="unsafe-first-match",  # the name is uv's: a later index can add versions, not replace them
-        UV_PRERELEASE="if-necessary-or-explicit",  # as in pip: also for a package without a release
+        UV_INDEX_STRATEGY="unsafe-first-match",  # uv's name; later indexes can't replace a version
+        UV_PRERELEASE="if-necessary-or-explicit",  # as in pip: if a package has no release
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",
         NO_COLOR="1",
@@ -202,7 +202,7 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
 
 
 def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
-    """uv's configuration file with the indexes in order; adds their logins to the environment."""
+    """Text of uv's configuration file with the indexes in order. Adds the indexes' logins to `env`."""
     lines = []
     indexes = [source for source in sources if source["kind"] == "index"]
     for number, source in enumerate(indexes):

@@ -1,4 +1,4 @@
-"""Reads this host's pip settings: configuration files in pip's order, then PIP_* of the environment.
+"""Reads this host's pip settings: configuration files in pip's order, then PIP_* variables.
 
 Index URLs may contain credentials, so the reply must not be logged.
 """
@@ -16,7 +16,7 @@ from ipexctl.node.env.replies import PipSettings
 
 
 def files() -> list[Path]:
-    """Lowest precedence first."""
+    """pip's configuration files, lowest precedence first."""
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
@@ -34,7 +34,7 @@ def files() -> list[Path]:
 
 
 def prefix() -> Path:
-    """This Python's directory as pip sees it: `sys.prefix` is a venv's only after `import site`."""
+    """This Python's prefix as pip sees it. Before `import site`, `sys.prefix` is not the venv's."""
     of_venv = Path(sys.executable).parent.parent
     return of_venv if (of_venv / "pyvenv.cfg").is_file() else Path(sys.prefix)
 
@@ -44,7 +44,7 @@ def expand_home(path: str) -> str:
 
 
 def read_options() -> dict[str, str]:
-    """Option → text as written. Unreadable files are skipped."""
+    """Option → value as written. Files that can't be read are skipped."""
     sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, "install": {}}
     for path in files():
         parser = configparser.RawConfigParser(strict=False)
@@ -63,7 +63,7 @@ def read_options() -> dict[str, str]:
 
 
 def normalize_option(name: str) -> str:
-    """index_url, INDEX_URL and --index-url are one option."""
+    """`index-url` for index_url, INDEX_URL and --index-url."""
     name = name.lower().replace("_", "-")
     return name[2:] if name.startswith("--") else name
 

@@ -1,8 +1,4 @@
-"""env.json and the replies of environment commands, for both sides.
-
-The control machine decodes replies by these types (`remote/reply.py`); a malformed one is that host's failure. Values
-with logins show nothing in their repr.
-"""
+"""env.json and the replies of environment commands. Values with logins show nothing in their repr."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class EnvRecord(NamedTuple):
-    """Content of env.json, read by older and newer versions, so added fields need a default.
+    """Content of env.json. Older and newer versions read it, so a new field needs a default.
 
-    The control machine sends it; the agent adds the fields from `created` on, and the MPI inside the bindings.
+    The control machine sends it; the agent adds `mpi` and the fields from `created` on.
     """
 
     schema: str
@@ -47,9 +43,9 @@ class CheckResult(NamedTuple):
     problems: tuple[str, ...]
     exists: bool
     name: str
-    """Name of its directory: `ipex-2.8-1a2b3c4d`."""
+    """Name of the environment's directory, as `ipex-2.8-1a2b3c4d`."""
     build: str | None
-    """Token of its build, for a build's `replace`."""
+    """Token of the environment's build, for `BuildRequest.replace`; None without a record."""
     record: EnvRecord | None = None
     verified: Mapping[str, Json] = {}
     """Machine → recorded verification result."""
@@ -64,7 +60,7 @@ class CheckResult(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """True if it failed on every machine that verified it."""
+        """True if the environment failed on every machine that verified it."""
         return bool(self.verified) and all(record.get("ok") is False for record in self.verified.values())
 
 
@@ -78,7 +74,7 @@ class EnvEntry(NamedTuple):
     created: str | None
     packages: Mapping[str, str]
     bytes: int | None
-    """On disk; None if not measured in time."""
+    """Bytes on disk; None if not measured in time."""
     complete: bool
 
 
@@ -95,7 +91,7 @@ class EnvListing(NamedTuple):
 
     @property
     def prunable_bytes(self) -> int | None:
-        """What a prune frees if nothing is in use; None if not measured."""
+        """Bytes that a prune frees if nothing is in use; None if not measured."""
         sizes = [env.bytes for env in self.unnamed]
         if None in sizes:
             return None
@@ -119,7 +115,7 @@ class VerifyPhase(NamedTuple):
     seconds: float
     rc: int | None = None
     signal: int | None = None
-    """Signal that killed it; for ranks, the one mpirun reports."""
+    """Signal that killed the step; for ranks, as mpirun reports it."""
     timed_out: bool = False
     text: str = ""
     detail: Detail | None = None
@@ -134,19 +130,19 @@ class VerifyResult(NamedTuple):
     oneccl: str | None = None
     python: str | None = None
     capability: str | None = None
-    """Instructions of torch's own kernels: `AVX512`; never AMX, which only oneDNN uses."""
+    """Instruction set of torch's own kernels, such as `AVX512`; never AMX, which only oneDNN uses."""
     bf16: str | None = None
     """`training`, `inference` or `no`."""
     bf16_why: str = ""
     backend: str | None = None
     launcher: str | None = None
-    """mpirun that started the two ranks; None without one."""
+    """Path of the mpirun that started the two ranks; None without mpirun."""
     allreduce_ms: tuple[float, ...] = ()
-    """Best of three, for 4 KB and 4 MB."""
+    """Best of three all-reduces of 4 KB, and of 4 MB."""
     amx: bool | None = None
     """True if torch finds AMX; None if it can't tell."""
     allreduce_of: str | None = None
-    """Environment with the same files whose all-reduce counts; None if this one's ranks ran."""
+    """Environment with the same files that passed the all-reduce before; None if the all-reduce ran here."""
 
     @property
     def failed(self) -> VerifyPhase | None:
@@ -194,9 +190,9 @@ class AvailableWheel(NamedTuple):
     url: str | None = None
     sha256: str | None = None
     mpi: str | None = None
-    """Version of the Intel MPI inside a local bindings wheel; empty if none, None if unknown."""
+    """Version of the Intel MPI inside a local bindings wheel; empty without one, None if unknown."""
     oneccl: bool | None = None
-    """The same for oneCCL's library."""
+    """True if a local bindings wheel contains oneCCL's library; None if unknown."""
 
 
 class SourceFailure(NamedTuple):
@@ -209,7 +205,7 @@ class QueryReply(NamedTuple):
     answered: tuple[str, ...]
     failures: tuple[SourceFailure, ...]
     logins: Mapping[str, str] = {}
-    """`https://host` → its Authorization header, for later downloads."""
+    """Origin, such as `https://host` → value of the Authorization header, for later downloads."""
 
 
 class LocalWheel(NamedTuple):

@@ -1,8 +1,9 @@
-"""Finds packages of a lock that this home's environments have unpacked, to hard-link instead of sending the wheel.
+"""Finds packages of a lock that environments in this home already contain. `fill.py` hard-links their files, so the
+control machine (`stack/env/build.py`) sends only the other wheels.
 
-A package counts if its files have the sizes of its list, as in `check.py`. If an environment with the same wheel failed
-its verification, hashes must match too, because links share damage. Bytecode is linked too: compiling torch took longer
-than the build. `fill.py` links; the control machine (`stack/env/build.py`) sends only the other wheels.
+A package counts if its files have the sizes in its list, as in `check.py`. If an environment with the same wheel failed
+its verification, hashes must match too, because links share damage. Bytecode is linked too, because compiling torch
+took longer than the build.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _BLOCK = 1 << 20
 class UnpackedRequest(TypedDict):
     home: str
     python: str
-    """`3.11`: only environments of this version count, because some files have it in their paths."""
+    """Such as `3.11`. Only environments with this version count, because it is in the paths of some files."""
     wheels: Sequence[LockedWheel]
 
 
@@ -43,7 +44,7 @@ class Package(NamedTuple):
     """True if an environment with the same wheel failed its verification."""
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Path relative to site-packages and hash of each installed file."""
+        """Yield path (relative to site-packages) and hash of each installed file."""
         with open(f"{self.site}/{self.info}/RECORD", encoding="utf-8", newline="") as file:
             for fields in csv.reader(file):
                 if fields and not fields[0].endswith(".pyc") and os.path.isfile(f"{self.site}/{fields[0]}"):
@@ -53,7 +54,7 @@ class Package(NamedTuple):
         return all(_hash_of(f"{self.site}/{path}") == digest for path, digest in self.files() if digest)
 
     def link_into(self, env: str, site: str) -> None:
-        """Link its files into another environment, or copy them where hard links fail."""
+        """Link the package's files into another environment, or copy them if hard links fail."""
         directories: set[str] = set()
         tag = "cpython-" + os.path.basename(os.path.dirname(self.site)).replace("python", "").replace(".", "")
         for path, _ in self.files():
@@ -69,7 +70,7 @@ class Package(NamedTuple):
 
 
 def _link(source: str, target: str, directories: set[str]) -> None:
-    """`directories`: existing ones; making each of 2,000 again for each file takes seconds."""
+    """`directories`: known to exist; calling makedirs for each file takes seconds."""
     directory = os.path.dirname(target)
     if directory not in directories:
         os.makedirs(directory, exist_ok=True)
@@ -91,7 +92,7 @@ def _hash_of(path: str) -> str:
 
 
 def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict[str, Package]:
-    """Hash of a wheel → package made from it. Environments with many of the wheels come first."""
+    """Hash of a wheel → package unpacked from it. Environments with most of the wheels are searched first."""
     wanted = {wheel["sha256"]: wheel for wheel in wheels}
     candidates: list[tuple[str, set[str]]] = []
     doubtful: set[str] = set()

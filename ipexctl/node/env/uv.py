@@ -1,4 +1,4 @@
-"""Runs uv from the content store, a wheel or a binary, without the account's settings of uv and Python."""
+"""Runs uv from the store, where it is a wheel or a binary, without the account's settings for uv and Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 
 
 def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
-    """Unpack uv into the directory; returns its path. Raises an OSError or an AgentError."""
+    """Unpack uv into the directory and return its path. Raises an OSError or an AgentError."""
     source, program = store / file["sha256"] / file["name"], directory / "uv"
     if not source.is_file():
         raise AgentError(f"{file['name']} is not in {store}", "run ipexctl install again")
@@ -32,7 +32,7 @@ def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
                 with wheel.open(member) as packed, program.open("wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, 1 << 20)
         except StopIteration:
-            raise AgentError(f"{file['name']} holds no uv", "give a wheel of uv for Linux") from None
+            raise AgentError(f"{file['name']} contains no uv", "give a wheel of uv for Linux") from None
         except zipfile.BadZipFile:
             raise AgentError("uv's wheel is damaged", "run ipexctl install again") from None
     program.chmod(0o700)
@@ -40,7 +40,7 @@ def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
 
 
 def uv_environment(directory: Path) -> dict[str, str]:
-    """The account's variables without settings of uv, pip and Python; uv's own files are below the directory."""
+    """The account's variables without settings for uv, pip and Python. uv keeps its own files in the directory."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
     env.update(UV_CACHE_DIR=str(directory / "cache"), UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
     env.update(TMPDIR=str(directory / "tmp"), LC_ALL="C.UTF-8")
@@ -56,10 +56,14 @@ def run(
     stdout: BinaryIO | None = None,
     kept: tuple[int, int] = KEPT,
 ) -> Child:
-    """Run uv, or a program for it, to its end. Raises Stopped if the caller is gone, and an AgentError on a timeout."""
+    """Run uv, or a program that it needs, until it exits.
+
+    Raises Stopped if the caller is gone, and an AgentError on a timeout.
+    """
     if os.access(argv[0], os.F_OK) and not os.access(argv[0], os.X_OK):
-        raise AgentError(f"{argv[0]} can't be run: no programs may be run there (noexec)", "--home DIR elsewhere")
+        fix = "name a directory on another filesystem: --home DIR"
+        raise AgentError(f"{argv[0]} can't be run, because its filesystem is mounted noexec", fix)
     child = Child(argv, env, cwd=str(directory), stdout=stdout, kept=kept)
     if not watch([child], timeout):
-        raise AgentError("uv found no answer in time", "an index is very slow: leave it out")
+        raise AgentError("uv found no solution in time", "leave out indexes that are very slow")
     return child

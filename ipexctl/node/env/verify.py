@@ -1,9 +1,9 @@
-"""Verifies an environment by using it: imports, a training step in bf16, an all-reduce of two ranks.
+"""Verifies an environment by using it: imports, a training step in bf16, an all-reduce between two ranks.
 
-System libraries, the processor and the MPI decide whether a stack works, and pip knows none of them. Steps share a
-process; after a crash, blamed on the step begun last, the rest runs in a new one. An all-reduce that another
-environment of this machine passed counts if this one has the same files, unchanged since (HOME/envs/NAME/verified/
-MACHINE.json): that saves two thirds of a verification. `stack/env/environment.py` interprets the results.
+Whether a stack works depends on system libraries, the processor and the MPI, which pip does not know. Steps share a
+process; if it crashes, the step that began last is to blame, and the rest runs in a new process. If another environment
+on this machine passed the all-reduce (HOME/envs/NAME/verified/MACHINE.json), and this one has the same unchanged files,
+the all-reduce is skipped, which saves two thirds of the time. `stack/env/environment.py` interprets the results.
 """
 
 from __future__ import annotations
@@ -56,14 +56,17 @@ class _Environment(NamedTuple):
         return cls(path, record, wheels, packages) if wheels.keys() <= packages.keys() else None
 
     def settings(self, path: str) -> str:
-        """Everything but files that affects ranks, as if the environment were at that path."""
+        """Everything except files that affects ranks, with `path` in place of the environment's own path."""
         names = ("python", "backend", "module", "variables", "prepended")
         interpreter = os.path.realpath(f"{self.path}/bin/python")
         return repr([interpreter, *(self.record.get(name) for name in names)]).replace(self.path, path)
 
 
 def find_proof(keep: str, backend: str) -> Json | None:
-    """A good result of an environment contained in the one with the result file `keep`, or None."""
+    """A passed result of another environment whose files are all in this one, or None.
+
+    `keep`: the result file of this environment.
+    """
     env, machine = os.path.dirname(os.path.dirname(keep)), os.path.basename(keep)
     try:
         own = _Environment.read(env)
@@ -95,7 +98,7 @@ def _has_all(own: _Environment, part: _Environment, until: float) -> bool:
 
 def _is_same(own: Package, part: Package, path: str, until: float) -> bool:
     if path.endswith(".dist-info/RECORD"):
-        return True  # of an environment with scripts, which contain its path
+        return True  # differs if there are scripts, because scripts contain the environment's path
     own_path, part_path = f"{own.site}/{path}", f"{part.site}/{path}"
     found, other = os.stat(own_path), os.stat(part_path)
     if (found.st_dev, found.st_ino) == (other.st_dev, other.st_ino):
@@ -110,13 +113,13 @@ RANKS = 2
 
 class VerifyRequest(TypedDict):
     python: str
-    """Interpreter to verify; another one may run the agent."""
+    """Interpreter of the environment. Another one may run the agent."""
     variables: Mapping[str, str]
     prepended: Sequence[str]
     backend: str
-    """`auto` is ccl if there are bindings, else gloo."""
+    """`auto` means ccl if the bindings are installed, else gloo."""
     module: str | None
-    """Module of the bindings; None for the installed one."""
+    """Module of the oneCCL bindings; None for the installed one."""
     ipex: bool
     packages: Sequence[str]
     setup: str | None
@@ -130,23 +133,23 @@ class Verify:
         self.cache = cache
         self.python, self.timeout = request["python"], request["timeout"]
         self.backend, self.module = "", ""
-        """Used by the all-reduce, chosen from the installed parts."""
+        """Backend and bindings of the all-reduce; empty until the steps report what is installed."""
         self.phases: list[VerifyPhase] = []
         self.facts: Json = {}
         self.env = self._environment()
 
     def _environment(self) -> dict[str, str]:
-        """The host's minimal environment plus the environment's variables, as for a rank."""
+        """A minimal environment with the variables that a rank would get."""
         env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if setup := self.request["setup"]:
             try:
                 env = source_setup(setup, env).environ
             except SetupError as error:
-                raise AgentError(str(error.strerror), "mend the file, or leave --setup out") from None
+                raise AgentError(str(error.strerror), "correct the file, or leave out --setup") from None
         set_variables(env, self.request["variables"], self.request["prepended"])
         env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
-        env["TORCHINDUCTOR_CACHE_DIR"] = self.cache  # torch makes it when it is imported
+        env["TORCHINDUCTOR_CACHE_DIR"] = self.cache  # torch creates it when it is imported
         return env
 
     def run(self) -> VerifyResult:
@@ -154,7 +157,7 @@ class Verify:
         steps = self._steps()
         passed = {phase.name for phase in self.phases if phase.ok}
         if "torch" in passed and ("bindings" in passed or self.backend != "ccl"):
-            emit_step("adding up over two ranks")
+            emit_step("testing an all-reduce between two ranks")
             if not self._is_proven() and not self._allreduce() and "EADDRINUSE" in self.phases[-1].text:
                 self.phases.pop()
                 self._allreduce()
@@ -163,7 +166,7 @@ class Verify:
         return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
-        """Import and use the installed parts in one process; after a failure, the rest in a new one."""
+        """Import and use the installed parts in one process. After a failure, a new process does the rest."""
         steps: list[str] = []
         pending = ["torch"]
         while pending:
@@ -224,7 +227,7 @@ class Verify:
         )
 
     def _is_proven(self) -> bool:
-        """True if the all-reduce of an environment contained in this one counts."""
+        """True if the all-reduce can be skipped (`find_proof`)."""
         keep = self.request["keep"]
         runtime = Stopwatch()
         proof = find_proof(keep, self.backend) if keep else None
@@ -265,7 +268,7 @@ class Verify:
         return ok
 
     def _mpirun(self) -> list[str] | None:
-        """The mpirun command; for hydra mpiexec.hydra itself, because a killed mpirun would leave it behind."""
+        """The mpirun command. For hydra it is mpiexec.hydra, which a killed mpirun would leave behind."""
         path = shutil.which("mpirun", path=self.env["PATH"])
         if not path:
             return None

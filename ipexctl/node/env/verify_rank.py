@@ -1,7 +1,4 @@
-"""One rank of a small all-reduce, which checks the sum.
-
-Runs with the Python of the environment; `verify.py` starts it, with or without mpirun.
-"""
+"""One rank of a small all-reduce, which checks the sum. `verify.py` starts it with the environment's Python."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ from typing import Any
 from ipexctl.node.common.json_parser import parse_json
 
 MARK = "@ipexctl-rank "
-"""Begins a line with a rank's result, or its failure (`records.py: Detail`), as JSON."""
+"""Prefix of a line with a rank's result or failure (`records.Detail`) as JSON."""
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
 LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
 SIZES = (1024, 1 << 20)
 
 
 class VerificationError(Exception):
-    """The all-reduce can't be checked, or its result is wrong: a text for people, a kind for programs."""
+    """Raised if the all-reduce can't be checked or its result is wrong. The text is for people, `kind` for programs."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -37,7 +34,7 @@ def first_of(names: tuple[str, ...], default: str | None = None) -> str:
         if os.environ.get(name):
             return os.environ[name]
     if default is None:
-        raise VerificationError("wrong-mpi", f"mpirun told this rank its number in none of {', '.join(names)}")
+        raise VerificationError("wrong-mpi", f"mpirun set none of {', '.join(names)}, so this rank has no number")
     return default
 
 
@@ -50,7 +47,7 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
     low, high = float(values.min()), float(values.max())
     if low != expected or high != expected:
         raise VerificationError(
-            "wrong-result", f"the sum over {world} ranks is {low:g} to {high:g} and not {expected:g}"
+            "wrong-result", f"the sum over {world} ranks is {low:g} to {high:g} instead of {expected:g}"
         )
     return seconds
 
@@ -84,10 +81,10 @@ def write(result: dict[str, Any]) -> None:
 
 def main(options_text: str) -> int:
     backend, module, world, timeout = parse_json(options_text)
-    signal.alarm(int(timeout) + 5)  # the parent may be gone: no rank must be left spinning
+    signal.alarm(int(timeout) + 5)  # if the parent is gone, no rank may keep spinning
     try:
         work(backend, module, world, timeout)
-    except BaseException as error:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others forever
+    except BaseException as error:  # noqa: BLE001  # with oneCCL, a rank that only raises waits for ever
         traceback.print_exc()
         if isinstance(error, VerificationError):
             write({"detail": error.detail})

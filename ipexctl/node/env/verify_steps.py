@@ -1,8 +1,7 @@
-"""Imports and uses each part of a stack once, and reports on a pipe; a crash belongs to the step begun last.
+"""Imports and uses each part of a stack once, and reports on a pipe. A crash belongs to the step that began last.
 
-Each step's begin and end is a line of JSON. The environment's Python runs this, so it imports nothing of ipexctl.
-`bf16` tries whether training works, only inference, or neither: older processors refuse or are silently slow. It leaves
-by `_exit`, because a partly loaded library may hang the interpreter's exit.
+The environment's Python runs this. The begin and the end of each step is a line of JSON. The program ends with `_exit`,
+because a partly loaded library may hang the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.check import normalize
 
 IMPORT = "import "
-"""Begins the name of a step that imports the package that follows."""
+"""Prefix of a step that imports a package; the package's name follows."""
 NO_MODULES = {"benchmarks", "doc", "docs", "examples", "scripts", "test", "tests"}
 """Directories that some packages leave next to their module."""
 
@@ -42,8 +41,8 @@ def torch_step(_: str) -> dict[str, Any]:
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: None)()
     product = torch.ones(32, 32) @ torch.ones(32, 32)
     if float(product.sum()) != 32.0**3:
-        raise ArithmeticError(f"a product of matrices is wrong: {float(product.sum())}")
-    # get_cpu_capability() never says AMX: oneDNN, which multiplies matrices in bf16 and int8, chooses it by itself.
+        raise ArithmeticError(f"a matrix product is wrong: {float(product.sum())}")
+    # get_cpu_capability() never says AMX, because oneDNN, which multiplies bf16 and int8 matrices, chooses AMX itself.
     amx = getattr(getattr(torch, "cpu", None), "_is_amx_tile_supported", lambda: None)()
     facts = {"torch": str(torch.__version__), "python": sys.version.split()[0], "capability": capability, "amx": amx}
     return {**facts, **bf16(torch, None)}
@@ -56,7 +55,7 @@ def ipex_step(_: str) -> dict[str, Any]:
 
 
 def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
-    """Run a small model in bf16: does training work, only inference, or neither, with fp32 in its place?"""
+    """Run a small model in bf16, to find whether training works, only inference, or neither, as on older processors."""
     first: BaseException | None = None
     attempts: dict[str, Callable[[], None]] = {
         "training": lambda: train(torch, ipex),
@@ -66,7 +65,7 @@ def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
     for what, attempt in attempts.items():
         try:
             attempt()
-        except (AssertionError, RuntimeError, NotImplementedError) as error:  # older CPUs: not supported
+        except (AssertionError, RuntimeError, NotImplementedError) as error:  # not supported by older CPUs
             first = first or error
         else:
             return {"bf16": what, "bf16_why": str(first).strip()[:300] if first else ""}
@@ -82,7 +81,7 @@ def small_model(torch: Any) -> tuple[Any, Any]:
 
 def check_finite(torch: Any, value: Any) -> None:
     if not bool(torch.isfinite(value.float()).all()):
-        raise ArithmeticError("a small model gives values that are no numbers")
+        raise ArithmeticError("a small model returns NaN or infinite values")
 
 
 def train(torch: Any, ipex: Any) -> None:
@@ -115,7 +114,8 @@ def bindings_step(module_name: str) -> dict[str, Any]:
 
 
 def module_of(package: str) -> str | None:
-    """Module of a package: the one of its name, else the one with most files, also inside a namespace; or None."""
+    """Module of a package, which may be inside a namespace: the one with the package's name, else the one with most
+    files; None without one."""
     paths = [PurePosixPath(str(file)) for file in metadata.files(package) or ()]
     inits = {path.parent for path in paths if path.name == "__init__.py"}
     counts: dict[str, int] = {}
@@ -145,7 +145,7 @@ STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def choose_steps(backend: str, module: str | None, has_ipex: bool, packages: list[str]) -> tuple[list[str], str, str]:
-    """Steps for installed or required parts, found without importing them, the backend, and its module."""
+    """Steps for installed or required parts, the backend, and the backend's module. Imports nothing."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     module = module or next((name for name in modules if importlib.util.find_spec(name)), None)
     if backend == "auto":
@@ -172,7 +172,7 @@ def main(options_text: str) -> int:
         began = time.monotonic()
         try:
             facts = import_step(step[len(IMPORT) :]) if step.startswith(IMPORT) else STEPS[step](module)
-        except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
+        except BaseException:  # noqa: BLE001  # importing IPEX may call exit()
             traceback.print_exc()
             sys.stderr.flush()
             emit(end=step, ok=False, seconds=round(time.monotonic() - began, 3), facts={})

@@ -1,7 +1,7 @@
-"""Checks from node0 that a run's nodes can connect: ssh from node0 to each node, and TCP in both directions.
+"""Checks from node0, before a run starts, that its nodes can connect: ssh from node0 to each, and TCP both ways.
 
-mpirun would hang or print a riddle without these, so all are tried at once before it starts, by doctor's program
-(`ports.py`). A node that listens without a known address can't be tested from here, and is no failure.
+Without these connections mpirun would hang or print something incomprehensible. doctor uses the same program
+(`ports.py`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Connections(TypedDict):
     ssh: Sequence[str]
     nodes: Sequence[NodeAddress]
     seconds: float
-    """For one connection; a login gets three times as long."""
+    """Time limit of a connection; a login has three times as long."""
     record: str
-    """File of a passed check, to remove; empty to keep it."""
+    """File of an earlier passed check, which is removed; or empty."""
 
 
 class ConnectivityRequest(Connections):
@@ -81,15 +81,15 @@ class NodeCheck:
             if "ready" in events and "result" in events:
                 return self.classify(events["ready"], events["result"], seconds)
         stderr = process.stderr.read().decode(errors="replace").split("\n")
-        errors = [line for line in stderr if line.strip() and not line.startswith("\x1e")]  # not a marker of login_line
+        errors = [line for line in stderr if line.strip() and not line.startswith("\x1e")]  # of login_line
         code = process.wait()
         no_reason = "ssh gave no reason" if code == 255 else f"the port check ended there with exit code {code}"
         return NodeResult("login", errors[-1].strip() if errors else no_reason)
 
     def classify(self, ready: Json, back: Json, seconds: float) -> NodeResult:
-        """The connection back is known; test the one from node0 while the node still listens."""
+        """Test the connection from node0, while the node still listens. `back`: result of the connection to node0."""
         direction, port, result, text = "back", self.port, back["kind"], back["text"]
-        # without a port, the address is another machine's, as behind NAT: nothing to test
+        # If the node can't listen on its address, as behind NAT, there is nothing to test.
         if result == "ok" and ready["port"]:
             direction, port = "there", ready["port"]
             result, text = ports.connect(self.node["address"], port, self.token, seconds)
@@ -103,7 +103,7 @@ def problem(kind: str, text: str, port: int) -> str:
 
 
 def read_events(stdout: Iterable[bytes]) -> Iterator[Json]:
-    """Agent events of a node; other output comes from its login shell."""
+    """Yield the agent's events in a node's output. Its login shell may print other lines."""
     for line in stdout:
         with contextlib.suppress(JsonError):
             event = parse_object(line)
@@ -126,8 +126,8 @@ def check_nodes(request: ConnectivityRequest) -> dict[str, NodeResult]:
 
 
 def check_connections(request: ConnectivityRequest, _: BinaryIO) -> Json:
-    """Result of each node by its ssh name; `began` is in seconds since the boot."""
-    if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
+    """Result of each node by its ssh name. `began`: seconds since boot."""
+    if shutil.which(request["python"]) is None:  # another Python is running this check
         raise AgentError(f"{request['python']} does not exist")
     with open("/proc/uptime", encoding="ascii") as file:
         began = float(file.read().split()[0])

@@ -1,10 +1,8 @@
-"""Looks for hub repositories on this node and tests whether it reaches the hub. Writes nothing.
+"""Looks for hub repositories on this node, and tests whether the node reaches the hub. The answer is a `FoundHub`.
 
-→ {"problem": "", "has_own_cache": false, "in_home": ["hf:org/model"], "in_own": [], …}, a `FoundHub`
-
-The ranks' variables and setup file apply, because a proxy, a cache or another hub may come from them. The hub gets one
-try with a short limit, where any answer counts: a private hub refuses a request without a token, and a silent name
-server must not delay a run.
+The ranks' variables and setup file apply, because they may set a proxy, a cache or another hub. The hub is tried once,
+with a short limit, because a silent name server must not delay a run. Any answer counts, because a private hub refuses
+requests without a token.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class HubRequest(TypedDict):
     variables: Mapping[str, str]
     repos: Sequence[RepoRequest]
     work: str
-    """The ranks' working directory; relative below a project's tree."""
+    """The ranks' working directory; a relative path is in the project."""
     tries: bool
 
 
@@ -72,7 +70,7 @@ def has_repo(cache: str, repo: RepoRequest) -> bool:
 
 
 def is_prepared(directory: str, repo: RepoRequest) -> bool:
-    """True if `datasets` has prepared that dataset, by its own naming (`naming.py`, `load.py`)."""
+    """True if the library `datasets` has prepared the dataset; it names directories in its `naming.py`, `load.py`."""
     org, _, name = repo["repo_id"].rpartition("/")
     for boundary in (r"([A-Z]+)([A-Z][a-z])", r"([a-z\d])([A-Z])"):
         name = re.sub(boundary, r"\1_\2", name)
@@ -95,7 +93,7 @@ def is_directory(request: HubRequest, repo_id: str) -> bool:
 
 
 def has_http_proxy(endpoint: str) -> bool:
-    """True if a proxy reads requests to that address and may answer itself; for https it only connects."""
+    """True if an HTTP proxy may answer in place of that address. For https, a proxy only connects."""
     parts = urlsplit(endpoint)
     proxies = urllib.request.getproxies()
     is_named = parts.scheme == "http" and bool(proxies.get("http") or proxies.get("all"))
@@ -129,7 +127,7 @@ def try_hub(endpoint: str) -> str:
 def look(request: HubRequest, _: BinaryIO) -> Json:
     environ = {**os.environ, **account_variables()}
     if request["setup"]:
-        with contextlib.suppress(SetupError):  # the check of its path and the ranks report it
+        with contextlib.suppress(SetupError):  # the check of the file's path and the ranks report that
             environ = source_setup(request["setup"], environ).environ
     environ.update(request["variables"])
     os.environ.clear()

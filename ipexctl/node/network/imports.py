@@ -1,7 +1,7 @@
-"""Checks that this Python can parse a script and find its imports; nothing is run or imported.
+"""Checks that this Python can parse a script and find its imports. Nothing of the script is run or imported.
 
-The ranks' Python runs this source with `-c`, faster than an agent from a zip. Arguments: `own` for ipexctl's
-environment or `other`, then module names. Stdin: the script, or empty.
+The ranks' Python runs this source with `-c`, which is faster than an agent from a zip. Arguments: `own` for an
+environment of ipexctl, else `other`; then module names. Stdin: the script, or empty.
 
     → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def can_import(name: str) -> bool:
-    """Like importlib.util.find_spec, whose import takes 5 ms."""
+    """True if a finder knows the module. Importing importlib.util for find_spec takes 5 ms."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     try:
         return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in finders)
@@ -26,7 +26,7 @@ def can_import(name: str) -> bool:
 
 
 def extend_search_path() -> None:
-    """Add the ranks' search paths: this process runs isolated, and the agent without `site`."""
+    """Add the ranks' search paths, because this process runs isolated, and the agent without `site`."""
     import site
 
     if sys.flags.no_site:

@@ -1,13 +1,13 @@
 """Probes TCP ports between hosts: listens on a free port, connects to other hosts, and reports each attempt.
 
-    ADDRESS TOKEN SECONDS: this host's internal address, and the time after which it ends
+    ADDRESS TOKEN SECONDS: this host's internal address, and the time after which this process is killed
         → {"event": "ready", "port": N or null, "reason": why it can't listen, "identity": of machine and account}
     SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …: the targets
         → {"event": "result", "number": N, "kind", "text"}, one per target
 
-It exits when stdin ends. A listener proves to everybody that it has the token, unsent, so a wrong machine is not taken
-for a good one; it reads nothing, so no stranger can block it. Hosts run this source with `-c`, twice as fast as an
-agent from a zip. It imports little: `socket`, `signal` and `collections` would take 7 of 17 ms on up to 128 nodes.
+The program exits when stdin ends. A listener proves to everybody that it has the token, so another machine at the same
+address is noticed. A listener reads nothing, so no stranger can block it. Hosts run this source with `-c`, which is
+twice as fast as an agent from a zip. `socket`, `signal` and `collections` would take 7 of 17 ms on up to 128 nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 
 try:
     from _blake2 import blake2b
-except ImportError:  # a Python without its own hashes; hashlib loads OpenSSL, 3 to 15 ms
+except ImportError:  # a Python built without _blake2; hashlib loads OpenSSL (3 to 15 ms)
     from hashlib import blake2b
 
 _KINDS = {
@@ -50,7 +50,7 @@ def listen(address: str, token: str) -> tuple[int | None, str]:
     def greet() -> None:
         while True:
             try:
-                number, _ = listener._accept()  # type: ignore[attr-defined]  # of which socket makes accept()
+                number, _ = listener._accept()  # type: ignore[attr-defined]  # socket.accept() calls it
                 connection = _socket.socket(fileno=number)
                 try:
                     connection.settimeout(1)
@@ -76,12 +76,12 @@ def _is_greeting(data: bytes, token: str) -> bool:
 
 
 def _encoded(address: str) -> str | bytes:
-    """getaddrinfo encodes text with a module that takes 6 ms."""
+    """The address as bytes, because getaddrinfo would import a module to encode it (6 ms)."""
     return address.encode() if address.isascii() else address
 
 
 def connect(address: str, port: int, token: str, seconds: float) -> tuple[str, str]:
-    """Connect once and wait for the greeting; returns the kind of result and a text.
+    """Connect once and wait for the greeting; returns a kind and a text.
 
     Kinds: ok refused timeout noroute denied, wrong (no proof of the token), mute (no greeting in time), error.
     """
@@ -146,7 +146,7 @@ def report_attempt(number: int, address: str, port: int, token: str, seconds: fl
 
 
 def identity() -> str:
-    """Identity of machine and account, as a login prints it; empty if unknown."""
+    """Identity of machine and account, as doctor's login prints it; empty if unknown."""
     import pwd
 
     try:

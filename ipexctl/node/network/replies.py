@@ -1,4 +1,4 @@
-"""Results of network checks on a node, for both sides."""
+"""Results of network checks on a node."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class FoundHub(NamedTuple):
     in_home: tuple[str, ...] = ()
     in_own: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
-    """Names that are directories where ranks work: no hub is asked for them."""
+    """Names that are directories in the ranks' working directory, so the hub is not asked for them."""
     others: int = 0
-    """Repositories in the account's cache that the home's lacks."""
+    """Number of repositories in the account's cache that are not in the home's."""
     prepared_in_home: tuple[str, ...] = ()
-    """Datasets that `datasets` prepared next to the home's cache and loads without the hub."""
+    """Datasets that the library `datasets` prepared next to the home's cache. It loads them without the hub."""
     prepared_in_own: tuple[str, ...] = ()

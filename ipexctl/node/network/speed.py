@@ -1,4 +1,4 @@
-"""Measures how fast this host computes, and how fast its links to other hosts are, to a few percent.
+"""Measures to a few percent how fast this host computes, and how fast its links to other hosts are.
 
 host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16" | "rounded", "value": per second, "how"}, or
            {"event": "none", "reason"}, one per measurement
@@ -29,10 +29,10 @@ _MOST_BYTES = 256 << 20
 
 
 class SmokeRequest(TypedDict):
-    """Of `connect`, and the part that all requests share."""
+    """Request of `connect`, and base of the others."""
 
     lifetime: int
-    """Seconds after which this process is ended."""
+    """Seconds after which this process is killed."""
 
 
 class SpeedRequest(SmokeRequest):
@@ -60,17 +60,17 @@ def measure_host(request: SpeedRequest, _: BinaryIO) -> Json:
         how = f"by {workers} processes" if workers > 1 else "by one process"
         emit("figure", kind="memory", value=speed, how=how)
     else:
-        emit("none", reason="too little free memory to measure how fast it is")
+        emit("none", reason="too little memory is free to measure its speed")
     extend_search_path()
     try:
         multiply_matrices(deadline)
     except ImportError:
-        emit("none", reason="neither torch nor numpy to multiply matrices with")
+        emit("none", reason="neither torch nor numpy is installed to multiply matrices")
     return {}
 
 
 def copy_speed(cores: int) -> tuple[float, int]:
-    """Bytes per second, read and written, by one process per core, at most sixteen; and the number of processes."""
+    """Bytes per second, read plus written, with one process per core, at most sixteen; and the number of processes."""
     size, workers = 48 << 20, max(1, min(cores, 16))
     usable = available_memory()
     if usable is not None:
@@ -117,7 +117,7 @@ def available_memory() -> int | None:
 
 def multiply_matrices(deadline: float) -> None:
     try:
-        import torch  # type: ignore[import-not-found, unused-ignore]  # there or not
+        import torch  # type: ignore[import-not-found, unused-ignore]  # may be missing
     except Exception:  # noqa: BLE001  # a broken installation counts as none
         import numpy  # type: ignore[import-not-found, unused-ignore]
 
@@ -137,7 +137,7 @@ def multiply_matrices(deadline: float) -> None:
 
 
 def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: float) -> None:
-    """Operations per second, with square matrices as large as the time allows."""
+    """Report operations per second, for square matrices as large as the time allows."""
     size = 256
     while True:
         matrix = make(size)
@@ -152,12 +152,12 @@ def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: floa
     while time.perf_counter() - started < _ROUND and time.monotonic() < deadline:
         once = time.perf_counter()
         matrix @ matrix
-        took = min(took, time.perf_counter() - once)  # the best: other programs can only make it slower
+        took = min(took, time.perf_counter() - once)  # take the best, because other programs can only slow it down
     emit("figure", kind=kind, value=2 * size**3 / took, how=how)
 
 
 class LinkServer(AuthenticatingServer):
-    """Sends each word back, up to the one before the stream; then sends how fast the stream was."""
+    """Sends each word back, then reads a stream to its end and sends how fast the stream was."""
 
     def handle(self, conn: socket.socket) -> None:
         conn.settimeout(2)
@@ -215,14 +215,14 @@ def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
 def measure_links(request: SmokeRequest, stdin: BinaryIO) -> Json:
     limit_lifetime(request)
     for line in stdin:
-        whole, targets = parse_order(line)
-        deadline = time.monotonic() + whole
-        # In turn: all of them share this host's link.
-        seconds = min(0.5, max(0.03, 0.7 * whole / max(1, len(targets))))
+        all_seconds, targets = parse_order(line)
+        deadline = time.monotonic() + all_seconds
+        # One after the other, because all targets share this host's link.
+        seconds = min(0.5, max(0.03, 0.7 * all_seconds / max(1, len(targets))))
         for number, (address, port, token) in enumerate(targets):
             try:
                 if time.monotonic() > deadline:
-                    result = {"reason": "no time was left for it"}
+                    result = {"reason": "there was no time left for it"}
                 else:
                     result = measure_link(address, port, token, seconds)
             except (OSError, ValueError) as error:
