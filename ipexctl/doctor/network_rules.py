@@ -218,7 +218,7 @@ def no_network(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Only if the user named no network. IPv6 next to IPv4 is not a second network."""
+    """Reported only if the user named no network. IPv6 next to IPv4 is not a second network."""
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)

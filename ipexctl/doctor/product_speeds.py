@@ -1,4 +1,4 @@
-"""How fast each host multiplied fp32 matrices in its last `doctor --smoke`, also with bf16 inputs; a file here."""
+"""A file with the speed of fp32 matrix products on each host in its last `doctor --smoke`, also with bf16 inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _path() -> Path:
 
 
 def remember(speeds: Mapping[str, ProductSpeeds]) -> None:
-    """Without room for them, a later sentence lacks the figures, and nothing else."""
+    """Failures to write are ignored, because only a later sentence then lacks the figures."""
     if speeds:
         path, found = _path(), {name: each._asdict() for name, each in speeds.items()}
         with contextlib.suppress(OSError, AgentError):

@@ -1,1 +1,1 @@
-"""Facts about hosts: one probe, one round trip, one frozen `Facts` value per host."""
+"""Facts about hosts: one probe in one round trip gives one frozen `Facts` value per host."""

@@ -26,7 +26,7 @@ class Answers:
         return (self.first(key) or "").split()
 
     def named(self, key: str) -> dict[str, str]:
-        """Values of the form `NAME: REST` by name; the first one counts."""
+        """Values of the form `NAME: REST`, by name; the first value of a name counts."""
         result: dict[str, str] = {}
         for line in self.all(key):
             name, colon, value = line.partition(":")
@@ -39,7 +39,7 @@ class Answers:
 
 
 def read_answers(text: str) -> Answers:
-    """Drop a block without its end: half a block would be a wrong value."""
+    """Drop a block that has no end, because half a block would be a wrong value."""
     result: defaultdict[str, list[str]] = defaultdict(list)
     block: str | None = None
     block_lines: list[str] = []
@@ -58,7 +58,7 @@ def read_answers(text: str) -> Answers:
 
 
 def number(text: str | None) -> int | None:
-    """At most 19 digits: no kernel prints more."""
+    """Parse at most 19 digits, because no kernel prints more."""
     text = (text or "").strip()
     return int(text) if _NUMBER.fullmatch(text) else None
 
@@ -90,7 +90,7 @@ def kilobytes(text: str | None) -> int | None:
 
 
 def settings(text: str) -> Iterator[tuple[str, str]]:
-    """Pairs of `type=1 mtu=1500`."""
+    """Parse pairs such as `type=1 mtu=1500`."""
     for word in text.split():
         key, equals, value = word.partition("=")
         if equals:

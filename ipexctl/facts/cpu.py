@@ -1,7 +1,7 @@
 """A host's processors: usable cores, NUMA nodes, tier, and the parser for the probe's lines about them. Pure.
 
 Only online CPUs count. `allowed` combines affinity, cpuset and quota, because a container or batch job has less than
-the machine. The tier needs every flag that the kernels of PyTorch and oneDNN require.
+the machine. A tier needs every flag that the kernels of PyTorch and oneDNN require for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CpuList:
 
 @functools.lru_cache(maxsize=8192)
 def parse_cpulist(text: str) -> CpuList | None:
-    """Parse `0-3,8`; None if empty or invalid. Cached because hosts of a cluster have equal lists."""
+    """Parse `0-3,8`; None if empty or invalid. Cached, because hosts of a cluster have equal lists."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = _PART.fullmatch(part.strip())
@@ -70,11 +70,11 @@ def parse_cpulist(text: str) -> CpuList | None:
 
 Tier = Literal["amx", "avx512_bf16", "avx512", "avx2", "unsupported"]
 TIERS: Final[tuple[Tier, ...]] = ("unsupported", "avx2", "avx512", "avx512_bf16", "amx")
-"""Weakest first."""
+"""Weakest tier first."""
 
 X86: Final = ("x86_64", "amd64")
 _AMX_FP16_MODELS: Final = (173, 174)
-"""Granite Rapids. /proc/cpuinfo has no flag for AMX-FP16, so the model number decides."""
+"""Model numbers of Granite Rapids. They decide, because /proc/cpuinfo has no flag for AMX-FP16."""
 
 
 _ISA: Final = (
@@ -106,13 +106,13 @@ class Cpu(NamedTuple):
     governor: str | None = None
     smt: bool | None = None
     affinity: CpuList | None = None
-    """Affinity mask of this account combined with the cpuset."""
+    """Affinity mask of this account, combined with the cpuset."""
     quota: float | None = None
     """CPU time limit of the cgroup, in CPUs; None without a limit."""
 
     @property
     def isa(self) -> dict[str, bool | None]:
-        """Values are None if the probe has no flags."""
+        """Values are None if the probe printed no flags."""
         has: dict[str, bool | None] = {name: name in self.flags if self.flags else None for name in _ISA}
         if has["amx_tile"] and self.family == 6 and self.model in _AMX_FP16_MODELS:
             has["amx_fp16"] = True
@@ -145,7 +145,7 @@ class Cpu(NamedTuple):
 
     @property
     def allowed(self) -> int | None:
-        """Cores that affinity, cpuset and quota leave this account, rounded up."""
+        """Cores that affinity, cpuset and quota leave to this account, rounded up."""
         cores: int | None = len(self.allowed_cores) or self.cores
         if cores is None or self.quota is None:
             return cores
@@ -154,7 +154,7 @@ class Cpu(NamedTuple):
 
 _AVX2: Final = frozenset({"avx2", "fma"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-"""A Xeon Phi has only avx512f of these."""
+"""Of these flags, a Xeon Phi has only avx512f."""
 _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
     "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512_bf16": _AVX512 | {"avx512_bf16"},
@@ -164,7 +164,7 @@ _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
 
 
 def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
-    """Strongest tier with all its flags; stacks run on x86-64 only."""
+    """Strongest tier of which all flags are there; stacks run only on x86-64."""
     if arch is not None and arch not in X86:
         return "unsupported"
     if not flags:
@@ -245,7 +245,7 @@ def _hexadecimal(text: str | None) -> int | None:
 
 
 def _topology(answers: Answers, online: CpuList | None) -> tuple[tuple[CpuList, ...], tuple[CpuList, ...]]:
-    """Cores and sockets as lists of threads; both empty if a line is missing because both would be wrong."""
+    """Cores and sockets as lists of threads; both empty if a line is missing, because both would be wrong."""
     if "cpu.core" in answers or "cpu.socket" in answers:
         cores, sockets = (_groups(answers.all(key)) for key in ("cpu.core", "cpu.socket"))
     else:
@@ -264,7 +264,7 @@ def _groups(lines: Iterable[str]) -> set[CpuList]:
 
 
 def _positions(lines: Iterable[str]) -> tuple[set[CpuList], set[CpuList]]:
-    """Lines `PROCESSOR SOCKET CORE`, or the processor alone if the kernel has no topology."""
+    """Parse lines `PROCESSOR SOCKET CORE`, or the processor alone if the kernel shows no topology."""
     cores: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     sockets: defaultdict[int, list[int]] = defaultdict(list)
     for line in lines:
@@ -288,7 +288,7 @@ def _restrict_to_online(groups: set[CpuList], online: CpuList | None) -> tuple[C
 
 
 def _numa(answers: Answers) -> tuple[NumaNode, ...]:
-    """Lines `3 0-7` and `Node 3 MemTotal: 1024 kB`; a node with memory only has no list."""
+    """Parse lines `3 0-7` and `Node 3 MemTotal: 1024 kB`; a node that has only memory has no list."""
     cpus: dict[int, CpuList] = {}
     memory: dict[int, int] = {}
     for line in answers.all("numa"):
@@ -304,10 +304,10 @@ def _numa(answers: Answers) -> tuple[NumaNode, ...]:
 
 
 def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:
-    """The kernel prints its mask as wide as the CPUs it can have.
+    """The kernel prints a mask that is as wide as the CPUs it can have.
 
-    A topology with more CPUs than that is not this kernel's (a CPU profile of the lab), so the numbers in the mask mean
-    something else. A mask that covers the first process's mask is no limit then.
+    A topology with more CPUs than that is not this kernel's (but a CPU profile of the lab), so the numbers in the mask
+    mean something else. Then a mask that covers the first process's mask is no limit.
     """
     status = answers.named("status")
     mask = parse_cpulist(status.get("Cpus_allowed_list", ""))
@@ -328,7 +328,7 @@ _CPUSETS: Final = ("cgroup.cpuset.cpus.effective", "cgroup.cpuset.effective_cpus
 
 
 def _quota(answers: Answers) -> float | None:
-    """Lowest quota of all levels: `400000 100000`; `max` (v2) and -1 (v1) mean none."""
+    """Lowest quota of all levels: `400000 100000`; `max` (v2) and -1 (v1) mean no quota."""
     quotas = []
     for key in ("cgroup.cpu.max", "cgroup.cpu.cfs_quota_us"):
         for line in answers.all(key):

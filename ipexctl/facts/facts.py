@@ -1,7 +1,7 @@
 """Facts: the probe's result for one host, its parser, its JSON, and addresses between hosts. Pure.
 
 The output may be cut off. A value that can't be parsed is missing, and a missing value never counts against a host;
-`has_finished` tells "none" from "unknown". The names in the JSON are documented promises.
+`has_finished` distinguishes "none" from "unknown". The names in the JSON are documented promises.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
 
 
 def addresses_of(facts: Facts, address: str) -> HostAddresses:
-    """`address` is the control machine's for the host: often a name, or translated on the way."""
+    """`address`: how the control machine reaches the host; often a name, or translated on the way."""
     nics = tuple(address for nic in facts.network.nics for address in joining(nic))
     return HostAddresses(nics, facts.network.reached or address)
 
@@ -88,7 +88,7 @@ class Facts(NamedTuple):
     """The host's clock at the start of the probe, in seconds since 1970."""
     complete: bool = False
     cut: tuple[str, ...] = ()
-    """Unfinished parts of the probe, after a timeout or a lost connection."""
+    """Parts that the probe did not finish, because of a timeout or a lost connection."""
 
     def has_finished(self, part: str) -> bool:
         """True if the probe finished this part, so a missing fact means that there is none."""
@@ -161,7 +161,7 @@ def parse(text: str) -> Facts:
 
 
 def _cut(answers: Answers) -> tuple[str, ...]:
-    """Unfinished parts; `names` also if a lookup timed out."""
+    """Unfinished parts; includes `names` if a lookup timed out."""
     finished = set(answers.all("done"))
     known = len({line.partition(" ")[0] for line in answers.all("resolved")})
     if known <= len(answers.words("peers")) and any(line.startswith("getent ") for line in answers.all("tool")):

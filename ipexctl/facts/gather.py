@@ -1,7 +1,7 @@
-"""Probes hosts: one command, one round trip each.
+"""Probes hosts with one command and one round trip each.
 
-The probe is sh, so a host needs no Python. A dead file server or hanging program must not block a command: 5 s after a
-host's first output the probe there is stopped, and the facts that arrived are used. The times of sending and of the
+The probe is sh, so a host needs no Python. A dead file server or a hanging program must not block a command: the probe
+is stopped 5 s after a host's first output, and the facts that have arrived are used. The times of sending and of the
 first output also give the host's clock skew.
 """
 
@@ -28,7 +28,7 @@ from ipexctl.remote.session_pool import SessionPool
 
 
 class Skew(NamedTuple):
-    """Seconds that a host's clock is ahead of the control machine's, with the uncertainty."""
+    """Seconds by which a host's clock is ahead of the control machine's, with the uncertainty."""
 
     seconds: float
     uncertainty: float
@@ -57,7 +57,7 @@ class HostFacts(HostResult):
 
 
 class _ProbeOutput(OutputCollector):
-    """Records the time of the first byte, which starts the limit for the rest."""
+    """Records the time of the first byte, which starts the time limit for the rest."""
 
     received: float | None = None
 
@@ -73,12 +73,12 @@ class _ProbeOutput(OutputCollector):
             super().sink(stream, data)
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
-        """Status, reason and fix. A probe that the host ended itself has not run out of PROBE_REST."""
+        """Status, reason and fix. A probe that the host itself ended did not run out of PROBE_REST."""
         if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
         if not error.left_running:
             return "ok", "", ""
-        return error.status, error.reason, error.advice  # no option extends it
+        return error.status, error.reason, error.advice  # no option makes this limit longer
 
 
 def gather_facts(
@@ -89,9 +89,9 @@ def gather_facts(
     timeout: float | None = None,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
-    """Probe every host and yield results as they arrive. Every host resolves the names of all.
+    """Probe every host and yield results as they arrive. Every host resolves the names of all hosts.
 
-    After a timeout or a lost connection the result has the facts that arrived before it, and the reason.
+    After a timeout or a lost connection, the result has the facts that arrived before, and the reason.
     """
     command = probe_command(tuple(dict.fromkeys(name for host in hosts for name in names_of(host))), home)
     started = time.monotonic()
@@ -114,7 +114,7 @@ def gather_facts(
             on_step(host, "probed", time.monotonic() - probed_at)
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
         if facts is not None and session.server_key is None:
-            # Without ssh, this is the caller's own login to the control machine.
+            # Without ssh, the connection is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))
         seconds = time.monotonic() - started
         difference = None

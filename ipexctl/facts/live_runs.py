@@ -17,9 +17,9 @@ from ipexctl.facts.cpu import CpuList, parse_cpulist
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-"""Valid run ids; an id is printed as part of a command."""
+"""Pattern of valid run ids; an id is printed as part of a command."""
 _LONGEST: Final = 366 * 86400
-"""Seconds of a time limit that is believed."""
+"""Seconds; longer time limits are shortened to this, because any account can start a process with any arguments."""
 _MOST_NAME: Final = 60
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
@@ -30,15 +30,15 @@ class RunOnHost(NamedTuple):
     account: str | None = None
     """None if the host doesn't know the account's name."""
     since: float | None = None
-    """Start of its first program there, in seconds since 1970 by the host's clock."""
+    """Start of the run's first program on this host, in seconds since 1970 by the host's clock."""
     cores: CpuList = CpuList()
-    """Cores of its ranks there; empty if there are none yet or they are unknown."""
+    """Cores of the run's ranks on this host; empty if there are no ranks yet or their cores are unknown."""
     is_starting: bool = False
     until: float | None = None
-    """Its time limit. None if it has none, or its supervisor is on another host."""
+    """When the run's time limit ends, like `since`. None without a limit, or if the supervisor is on another host."""
     ranks: int = 0
     script: str = ""
-    """Empty if unknown; the look was not asked for it."""
+    """Empty if unknown, or if the probe was not asked for it."""
 
     @property
     def owner(self) -> str:
@@ -63,12 +63,12 @@ class BusyProgram(NamedTuple):
     """A process that uses cores and belongs to no run."""
 
     name: str
-    """With the script of an interpreter; no arguments."""
+    """Program name, for an interpreter followed by its script; without arguments."""
     uid: int
     account: str | None
     since: float | None
     cores: float
-    """Processor seconds a second."""
+    """Processor seconds per second."""
 
     @property
     def owner(self) -> str:
@@ -78,19 +78,19 @@ class BusyProgram(NamedTuple):
 class RunsOnHost(NamedTuple):
     runs: tuple[RunOnHost, ...] = ()
     hides_others: bool = False
-    """True if /proc hides processes of other accounts (hidepid): their runs are unknown."""
+    """True if /proc hides processes of other accounts (hidepid), so their runs are unknown."""
     waiting: tuple[WaitingCall, ...] = ()
-    """In the order of the queue."""
+    """Calls that wait for the host, in queue order."""
 
 
 class Look(NamedTuple):
     runs: RunsOnHost
     machine: str
-    """The same for two names of one machine, in every call."""
+    """Equal for two names of one machine, in every call."""
     uid: int | None = None
-    """The account that looked."""
+    """uid of the account that looked."""
     clock: float | None = None
-    """The host's seconds since 1970."""
+    """The host's clock, in seconds since 1970."""
     programs: tuple[BusyProgram, ...] = ()
 
 
@@ -160,7 +160,7 @@ def read_look(text: str) -> Look | None:
 
 
 def _busy_programs(answers: Answers) -> Iterator[BusyProgram]:
-    """`PID UID START PERCENT NAME`"""
+    """Parse lines `PID UID START PERCENT NAME`."""
     boot, names = natural(answers.first("run.boot")), _accounts(answers)
     for line in answers.all("run.busy"):
         match line.split(None, 4):
@@ -179,7 +179,7 @@ def _accounts(answers: Answers) -> dict[int, str]:
 
 
 def _script(program: str) -> str:
-    """Of an interpreter, the script alone; nothing while the rank's own programs begin it."""
+    """Only the script of an interpreter; empty while ipexctl's own programs still start the rank."""
     script = program.partition(" ")[2] or program
     return "" if script == "agent.zip" else script[:_MOST_NAME]
 
@@ -194,7 +194,7 @@ def _end(boot: int | None, program: _Program) -> float | None:
 
 
 def _program(line: str) -> _Program | None:
-    """`PID KIND RUN UID START [LIMIT]`"""
+    """Parse `PID KIND RUN UID START [LIMIT]`."""
     match line.split():
         case [pid, ("lock" | "rank" | "supervisor" | "wait") as kind, run, uid, start, *limit] if RUN_ID.fullmatch(run):
             numbers = natural(pid), natural(uid), natural(start)

@@ -1,7 +1,7 @@
 """A host's network, and the parser for the probe's lines about interfaces, addresses and names. Pure.
 
 Addresses come from `ip -o addr` or, without ip, from the kernel's tables. Temporary and deprecated addresses are left
-out because they change during a run. Each host resolves the names of all others, because /etc/hosts may differ.
+out, because they change during a run. Each host resolves the names of all others, because /etc/hosts may differ.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Nic(NamedTuple):
     state: str | None = None
     mtu: int | None = None
     speed: int | None = None
-    """Mbit/s; None if the driver reports none."""
+    """Mbit/s; None if the driver reports no speed."""
     physical: bool | None = None
-    """True if it belongs to a device; a container's eth0 does not."""
+    """True if the interface belongs to a device; a container's eth0 does not."""
     mac: str | None = None
     addresses: tuple[Address, ...] = ()
 
@@ -63,7 +63,7 @@ class Network(NamedTuple):
     resolves_to: tuple[str, ...] | None = None
     """Addresses of the host's own name; () if it doesn't resolve, None if unknown."""
     peers: Mapping[str, tuple[str, ...]] = {}
-    """Other host's name → addresses; missing if it could not be looked up."""
+    """Other host's name → addresses; missing if the name could not be looked up."""
     nics: tuple[Nic, ...] = ()
     rdma: tuple[Rdma, ...] = ()
     default_route: Route | None = None
@@ -74,7 +74,7 @@ class Network(NamedTuple):
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def nic_with(self, address: str | None) -> Nic | None:
-        """None if no interface has that address, as behind NAT."""
+        """The interface with that address; None if there is none, as behind NAT."""
         return next((nic for nic in self.nics for own in nic.addresses if own.address == address), None)
 
 
@@ -100,7 +100,7 @@ def parse_network(answers: Answers) -> Network:
 
 
 def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Lines `NUMBER CANONICAL ADDRESS…` by number: 0 is the host's own name, then the peers in order."""
+    """Parse lines `NUMBER CANONICAL ADDRESS…`, by number: 0 is the host's own name, then follow the peers in order."""
     result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
     for line in answers.all("resolved"):
         if named := _resolved_line(line):
@@ -110,7 +110,7 @@ def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]
 
 @lru_cache(maxsize=4096)
 def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
-    """Cached: every host has a line for every other, and most are equal."""
+    """Cached, because every host has a line for every other host, and most lines are equal."""
     words = line.split()
     number = natural(words[0])
     if number is None or len(words) < 2:
@@ -155,7 +155,7 @@ _LOCAL_ADDRESS = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
 
 
 def parse_kernel_tables(fib_trie: Sequence[str], routes: Sequence[str]) -> Mapping[str, Sequence[Address]]:
-    """IPv4 addresses of /proc/net/fib_trie, by the interface of their subnet in /proc/net/route ("" without one)."""
+    """IPv4 addresses in /proc/net/fib_trie, by the interface of their subnet in /proc/net/route ("" if none)."""
     subnets = []
     for line in routes[1:]:
         fields = line.split()
@@ -228,7 +228,9 @@ _OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|t
 
 
 def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
-    """By the kernel's attributes, and by name where they say too little: a docker bridge is a bridge to the kernel."""
+    """Decide by the kernel's attributes, or by the name if they don't suffice: to the kernel, a docker bridge is a
+    bridge.
+    """
     if _OF_DOCKER.fullmatch(name):
         return "docker"
     if name.startswith("virbr"):
@@ -246,7 +248,7 @@ def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
 
 
 def _speed(text: str | None) -> int | None:
-    """A driver that doesn't know the speed reports -1, signed or unsigned."""
+    """None if the driver doesn't know the speed and reports -1, signed or unsigned."""
     result = natural(text)
     return result if result and result < 1 << 31 else None
 
@@ -263,7 +265,7 @@ def _rdma(line: str) -> Rdma:
 
 
 def _route(lines: Iterable[str]) -> Route | None:
-    """The kernel's hex is little-endian for v4 and in network order for v6. v4 comes first."""
+    """Parse the kernel's hex, which is little-endian for v4 and in network order for v6. v4 comes first."""
     for line in lines:
         iface, _, gateway = line.partition(" ")
         try:

@@ -1,8 +1,8 @@
 """Software on a host that matters for a stack, its parser, and the commands that install a program there. Pure.
 
-A Python that does not run has no version. One for another libc or processor is listed too;
-`stack/resolve/compatibility.py` decides which are usable. An MPI's flavour comes from its --version because all are
-called mpirun. `stack/env/record.py` decides whether to believe an environment's record.
+A Python that can't start has no version. A Python for another libc or processor is also listed;
+`stack/resolve/compatibility.py` decides which ones are usable. An MPI's flavor comes from its --version, because every
+MPI's program is called mpirun. `stack/env/record.py` decides whether to trust an environment's record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumblewee
 
 
 def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
-    """For an unknown distribution, use Debian's package names."""
+    """Command that installs a package; for an unknown distribution, it has Debian's package name."""
     distro = facts.system.distro_id
     if distro in _APT:
         return f"as root: apt-get install -y {apt}"
@@ -53,7 +53,7 @@ def running_pythons(facts: Facts) -> list[Python]:
 
 
 def ways_to_python(facts: Facts) -> str:
-    """CentOS 7 has no package that is new enough."""
+    """Ways to get a newer Python; CentOS 7 has no package that is new enough."""
     if (facts.system.distro_version or "").startswith("7") and facts.system.distro_id in ("centos", "rhel"):
         return python_without_root("3.12")
     dnf = "python3" if facts.system.distro_id == "fedora" else "python3.11"
@@ -63,8 +63,9 @@ def ways_to_python(facts: Facts) -> str:
 FoundFlavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 GLOO_MENDED: Final = (2, 14)
-"""First torch with the gloo that checks offset and length of a message separately (pytorch/gloo#509). By its wheels,
-2.13.0 has the check whose sum wraps around, 2.14.0 and 2.15.0 the new one."""
+"""First torch whose gloo checks offset and length of a message separately (pytorch/gloo#509). In the wheels, 2.13.0 has
+the check whose sum can wrap around, 2.14.0 and 2.15.0 have the new one.
+"""
 
 
 def minor_of(version: str | None) -> tuple[int, int] | None:
@@ -75,14 +76,14 @@ def minor_of(version: str | None) -> tuple[int, int] | None:
 
 
 def has_gloo_overflow(torch: str) -> bool:
-    """True if anyone who reaches a gloo port can write into the process; False if the version is unreadable."""
+    """True if anyone who reaches a gloo port can write into the process; False if the version can't be parsed."""
     return (minor_of(torch) or GLOO_MENDED) < GLOO_MENDED
 
 
 class Python(NamedTuple):
     path: str
     version: str | None = None
-    """`3.11.2`; None if it doesn't run."""
+    """`3.11.2`; None if this Python can't start."""
     arch: str | None = None
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None
@@ -97,16 +98,16 @@ class Env(NamedTuple):
     name: str
     path: str
     python: str | None = None
-    """`3.11`, from the path of its packages."""
+    """`3.11`, from the path of the environment's packages."""
     runs: bool = False
     packages: Mapping[str, str] = {}
-    """Normalised name → version, for the packages of a stack."""
+    """Normalized name → version, for the packages of a stack."""
     record: str = ""
-    """Text of its env.json; empty without one."""
+    """Text of the environment's env.json; empty if there is none."""
     names: tuple[str, ...] = ()
-    """Links to it."""
+    """Names of links to the environment."""
     lost: tuple[str, ...] = ()
-    """Modules of its packages with a missing directory."""
+    """Modules of the environment's packages whose directory is missing."""
 
     @property
     def torch(self) -> str | None:
@@ -134,7 +135,7 @@ class Mpi(NamedTuple):
     flavor: FoundFlavor = "unknown"
     version: str | None = None
     on_path: bool = False
-    """True if a command over ssh finds it in PATH."""
+    """True if a command over ssh finds this mpirun in PATH."""
 
 
 class Software(NamedTuple):
@@ -142,7 +143,7 @@ class Software(NamedTuple):
     envs: tuple[Env, ...] = ()
     mpis: tuple[Mpi, ...] = ()
     libraries: Mapping[str, tuple[str, ...]] = {}
-    """libgomp, libiomp5, libtcmalloc, libjemalloc → paths."""
+    """`libgomp`, `libiomp5`, `libtcmalloc` or `libjemalloc` → paths."""
     conda: str | None = None
 
     @property

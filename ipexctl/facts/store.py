@@ -1,12 +1,12 @@
 """Tokens that identify stores: hosts with equal tokens share one home. Pure.
 
-The probe writes nothing, so a token describes the home's parent (it exists before the first install), or the home
+The probe writes nothing, so a token describes the home's parent, which exists before the first install, or the home
 itself if it is a link or a mount.
 
 - Network filesystem: the server's short name and the directory, `nfs1:/export/home`, because domain and address differ
-  between clients; plus the inode where the guest chooses the name (9p, virtiofs).
-- Disk: boot id, filesystem number and directory. Cloned machines differ in the boot id alone; containers on one machine
-  share it, and do share a directory mounted into them.
+  between clients; plus the inode if the guest chooses the name (9p, virtiofs).
+- Disk: boot id, filesystem number and directory. Cloned machines differ only in the boot id. Containers on one machine
+  have the same boot id, and do share a directory that is mounted into them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | N
 
 
 def _export(mount: Mount) -> str:
-    """`nfs1.cluster:/export/` → `nfs1:/export`."""
+    """Return `nfs1:/export` for `nfs1.cluster:/export/`."""
     server, colon, path = mount.source.rpartition(":/")
     if not colon:
         return mount.source.rstrip("/")
     path = f"/{path}".rstrip("/")
     if mount.type in ("lustre", "ceph"):
-        # Their source is a list of servers in any order.
+        # The source is a list of servers in any order.
         return path
     numeric = "[" in server or server.replace(".", "").isdigit()
     return f"{server if numeric else server.split('.')[0].lower()}:{path}"

@@ -1,7 +1,7 @@
 """A host's system, memory, disks, limits and policies, and the parser for the probe's lines about them. Pure.
 
-None means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, the limits of a
-command over ssh. Processes are listed with start times because a pid may have been reused.
+None means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, and the limits of a
+command over ssh. Processes are listed with their start times, because a pid may have been reused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class System(NamedTuple):
     kernel: str | None = None
     arch: str | None = None
     distro: str | None = None
-    """For display: `Ubuntu 20.04.6 LTS`."""
+    """Name for display: `Ubuntu 20.04.6 LTS`."""
     distro_id: str | None = None
     distro_version: str | None = None
     libc: Literal["glibc", "musl"] | None = None
     libc_version: str | None = None
     boot: str | None = None
-    """Changes with a reboot; equal in all containers of a machine."""
+    """Changes with a reboot; the same in all containers of a machine."""
 
     @property
     def is_linux(self) -> bool:
@@ -40,13 +40,13 @@ class Memory(NamedTuple):
     total: int | None = None
     available: int | None = None
     limit: int | None = None
-    """The cgroup's limit; None if none or unknown."""
+    """The cgroup's limit; None if there is none or it is unknown."""
     swap: int | None = None
     hugepages_total: int | None = None
     hugepages_free: int | None = None
     hugepage_size: int | None = None
     thp: str | None = None
-    """always, madvise or never."""
+    """Transparent huge pages: always, madvise or never."""
     shm_size: int | None = None
     shm_free: int | None = None
 
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """`math.inf` means unlimited and is "unlimited" in JSON."""
+    """`math.inf` means unlimited, which is "unlimited" in JSON."""
 
     soft: float | None = None
     hard: float | None = None
@@ -87,7 +87,7 @@ class Disk(NamedTuple):
     total: int | None = None
     free: int | None = None
     inodes: int | None = None
-    """None if the filesystem doesn't count them."""
+    """None if the filesystem doesn't count inodes."""
     inodes_free: int | None = None
     writable: bool | None = None
     noexec: bool | None = None
@@ -96,16 +96,16 @@ class Disk(NamedTuple):
 
 class HomeDirectory(NamedTuple):
     path: str
-    """Absolute, with symbolic links."""
+    """Absolute path, with symbolic links."""
     exists: bool = False
     real: str | None = None
     disk: Disk | None = None
     store: str | None = None
     """Hosts with the same token share this home; see `store.py`."""
     exposed: str = ""
-    """Directory above it that another account could change; nothing of the home was read then."""
+    """Directory above the home that another account could change; then nothing in the home was read."""
     has_hub: bool = False
-    """True if its hub cache has a repository."""
+    """True if the home's hub cache has a repository."""
 
 
 class Account(NamedTuple):
@@ -128,7 +128,7 @@ class Logind(NamedTuple):
 
 class Security(NamedTuple):
     selinux: Literal["enforcing", "permissive"] | None = None
-    """None if not installed or disabled."""
+    """None if SELinux is not installed or disabled."""
     firewall: tuple[str, ...] = ()
     """Firewalls visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
     ptrace_scope: int | None = None
@@ -136,14 +136,15 @@ class Security(NamedTuple):
 
 class Batch(NamedTuple):
     schedulers: tuple[str, ...] = ()
-    """Keys of `SCHEDULERS`; an older probe may know others."""
+    """Keys of `SCHEDULERS`; an older probe may have others."""
     job: str | None = None
 
 
 class RunSupervisor(NamedTuple):
-    """The supervisor of a run that its record calls running.
+    """The supervisor of a run that is running according to its record.
 
-    A record in a shared home is read on every host; only node0 (`machine`) can tell whether the process still exists.
+    A record in a shared home is read on every host, but only node0 (`machine`) can tell whether the process still
+    exists.
     """
 
     run: str
@@ -152,13 +153,13 @@ class RunSupervisor(NamedTuple):
     boot: str | None = None
     """node0's boot id; missing in records of older versions."""
     is_here: bool | None = None
-    """By pid and start time; None if unknown."""
+    """Whether the process is on this host, by pid and start time; None if unknown."""
 
 
 class RunProcess(NamedTuple):
     pid: int
     start: int | None
-    """Kernel ticks; with the pid it identifies the process."""
+    """Kernel ticks; together with the pid, this identifies the process."""
     run: str
 
 
@@ -167,20 +168,20 @@ class Activity(NamedTuple):
     runs: tuple[str, ...] = ()
     supervisors: tuple[RunSupervisor, ...] = ()
     ended: tuple[str, ...] = ()
-    """Newest ended runs in this home, by their records."""
+    """Newest ended runs in this home, according to their records."""
     pids: tuple[int, ...] = ()
-    """Processes of this account with a program in the `--home` directory."""
+    """Processes of this account whose program is in the `--home` directory."""
     processes: tuple[RunProcess, ...] = ()
     """Processes of this account that belong to a run, running or ended."""
     live: RunsOnHost = RunsOnHost()
-    """Runs of all accounts with a supervisor or rank wrapper here now."""
+    """Runs of all accounts with a supervisor or rank wrapper on this host now."""
 
 
 class Environment(NamedTuple):
     variables: Mapping[str, str] = {}
     tools: Mapping[str, str] = {}
     modules: str | None = None
-    """`lmod`, or `modules` for the classic ones."""
+    """`lmod`, or `modules` for the classic environment modules."""
 
 
 def parse_system(answers: Answers) -> System:
@@ -238,7 +239,7 @@ def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
 
 
 _NO_LIMIT: Final = 1 << 62
-"""cgroup v1 writes the largest possible page count for no limit."""
+"""cgroup v1 reports the largest possible page count if there is no limit."""
 
 
 def parse_limits(answers: Answers) -> Limits:
@@ -276,7 +277,7 @@ def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | N
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Nearest mount point above the path; the last one mounted if there are several."""
+    """Nearest mount point above the path; if it was mounted several times, the last mount."""
     best: Mount | None = None
     for mount in mounts:
         if _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
@@ -293,7 +294,7 @@ def parse_mounts(answers: Answers) -> tuple[Mount, ...]:
 
 
 def parse_mount(row: str) -> Mount | None:
-    """`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`"""
+    """Parse `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
     head, dash, tail = row.partition(" - ")
     left, right = head.split(), tail.split()
     if not dash or len(left) < 6 or len(right) < 2:
@@ -310,7 +311,7 @@ def parse_mount(row: str) -> Mount | None:
 
 
 def _unescape(text: str) -> str:
-    """mountinfo writes blanks and backslashes in octal."""
+    """Undo mountinfo's escapes, which write spaces and backslashes in octal."""
     if "\\" not in text:
         return text
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
@@ -359,7 +360,7 @@ def parse_logind(answers: Answers) -> Logind:
     if "present" not in answers.all("logind"):
         return Logind()
     values: dict[str, bool] = {}
-    # A setting overrides a commented default, and a later setting an earlier one.
+    # A setting overrides a commented default; among several, the last one counts.
     for comment_mark in ("#", ""):
         for line in answers.all("logind.conf"):
             match = re.match(r"\s*(#?)\s*(\w+)\s*=\s*(\w+)", line)
@@ -442,7 +443,7 @@ def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _supervisor(line: str) -> RunSupervisor | None:
-    """`RUN START {…}`: the record's supervisor, and the start time of the process with its pid on this host."""
+    """Parse `RUN START {…}`: the record's supervisor, and the start time of the process with its pid on this host."""
     run, _, rest = line.partition(" ")
     start, _, text = rest.partition(" ")
     try:
@@ -460,7 +461,7 @@ def _supervisor(line: str) -> RunSupervisor | None:
 
 
 def _process(line: str) -> RunProcess | None:
-    """`PID START RUN`"""
+    """Parse `PID START RUN`."""
     match line.split():
         case [pid, start, run] if (number := natural(pid)) and start != "-" and RUN_ID.fullmatch(run):
             return RunProcess(number, natural(start), run)

@@ -1,1 +1,1 @@
-"""Sessions on hosts (ssh, local), fan-out over many hosts, calls to the agent, file transfer."""
+"""Sessions on hosts, fan-out over many hosts, and calls to the agent."""

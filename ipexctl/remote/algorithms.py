@@ -22,14 +22,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Match one pattern, without its `!`. Case-sensitive: ssh's `Host` distinguishes A1 and a1."""
+    """Match one pattern, without a leading `!`. Case-sensitive, because ssh's `Host` distinguishes A1 and a1."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == name
     return _compiled(pattern).fullmatch(name) is not None
 
 
 def list_matches(patterns: str, name: str) -> bool:
-    """Match a comma-separated list of known_hosts, ignoring case; a pattern with `!` excludes."""
+    """Match a comma-separated list as in known_hosts, ignoring case; a pattern with `!` excludes."""
     is_match, name = False, name.lower()
     for pattern in patterns.lower().split(","):
         if pattern.startswith("!"):
@@ -41,11 +41,11 @@ def list_matches(patterns: str, name: str) -> bool:
 
 
 _WEAK: Final = re.compile(r"cbc|md5|sha1|^ssh-(rsa|dss)$")
-"""Off whatever the ssh config says. paramiko offers some of them, OpenSSH only for old servers."""
+"""Never used, whatever the ssh config says. paramiko offers some of them, OpenSSH only for old servers."""
 
 
 class Algorithms(NamedTuple):
-    """Lists of the ssh config, as `ssh -G` prints them. An empty one allows everything."""
+    """Lists from the ssh config, as `ssh -G` prints them. An empty list allows everything."""
 
     ciphers: str = ""
     macs: str = ""
@@ -58,7 +58,7 @@ ANY_ALGORITHMS: Final = Algorithms()
 
 
 def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, known_types: Sequence[str]) -> None:
-    """Prefer fast ciphers and types of known keys, else keep paramiko's order. Raises Unreachable for an empty list."""
+    """Prefer fast ciphers and types of known keys, else paramiko's order. Raises Unreachable if nothing is left."""
     options = transport.get_security_options()
     ciphers = allowed("Ciphers", options.ciphers, configured.ciphers)
     options.ciphers = sorted(ciphers, key=lambda name: "gcm" not in name)
@@ -80,14 +80,14 @@ def allowed(keyword: str, available: tuple[str, ...], configured: str) -> tuple[
     result = tuple(name for name in strong if list_matches(patterns, _without_alias(name)) != is_denied)
     if not result:
         raise Unreachable(
-            f"ipexctl supports none of the {keyword} that the ssh config allows for it: {configured}",
+            f"ipexctl supports none of the {keyword} that the ssh config allows for this host: {configured}",
             f"allow one of these in the ssh config: {', '.join(strong)}",
         )
     return result
 
 
 def _without_alias(name: str) -> str:
-    """curve25519-sha256@libssh.org is the older name of curve25519-sha256."""
+    """Drop the suffix: curve25519-sha256@libssh.org is the older name of curve25519-sha256."""
     return name.removesuffix("@libssh.org")
 
 

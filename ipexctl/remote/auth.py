@@ -1,7 +1,8 @@
 """Logs in with the agent's keys, then with key files, in ssh's order.
 
-A key file is read once for all hosts, and its passphrase asked for once on the terminal; meanwhile the waiting hosts'
-deadlines pause. Files whose public half the agent has offered are not opened. `Login.refusal` has the error with a fix.
+A key file is read once for all hosts, and its passphrase is asked for once on the terminal; meanwhile the deadlines of
+waiting hosts pause. Key files are not opened if the agent has offered the same public key. `Login.refusal` has the
+error with a fix.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class LoadedKey(NamedTuple):
 
 
 class KeyRing:
-    """The key files of one command. Each is read, and its passphrase asked for, once for all hosts."""
+    """The key files of one command. Each is read once for all hosts, and its passphrase is asked for once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
     def load(self, path: Path, deadline: Deadline) -> LoadedKey | None:
-        """The key, or None without such a file. The deadline pauses while the user types."""
+        """The key, or None if there is no such file. The deadline pauses while the user types."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load_file(path, deadline.cancel)
@@ -59,7 +60,7 @@ class KeyRing:
         except TypeError:  # raised by the cryptography library for an encrypted key
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
-            return LoadedKey(None, f"{path} is not a private key that can be read")
+            return LoadedKey(None, f"{path} can't be read as a private key")
 
     def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
         for attempt in range(3):
@@ -78,10 +79,10 @@ class KeyRing:
 
 
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
-    """The private key in a file, with the certificate next to it.
+    """The private key in a file, with the certificate beside it.
 
-    Not by PKey.from_path, which opens both by name, waits for a pipe without end and reads a device until memory is
-    full. A check before it would be of another file once somebody renames one.
+    Not read by PKey.from_path, which opens both files by name, waits forever for a pipe and reads a device until memory
+    is full. A check before that would be of another file if somebody renames one in between.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -108,7 +109,7 @@ def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
 
 
 def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
-    """Read a line without echo. Not getpass: in a thread, neither Ctrl-C nor `cancel` can end it."""
+    """Read a line without echo. Not by getpass, because in a thread neither Ctrl-C nor `cancel` can end it."""
     terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     try:
         before = termios.tcgetattr(terminal)
@@ -134,7 +135,7 @@ def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
 
 
 class _Agent(AgentSSH):
-    """An ssh agent client per connection: the agent protocol handles one request at a time."""
+    """An ssh agent client for one connection, because the agent protocol handles one request at a time."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -160,7 +161,9 @@ class Login:
         self._allowed: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Offer keys until one is accepted. Raises an AuthenticationException if none is, or the deadline passes."""
+        """Offer keys until one is accepted. Raises an AuthenticationException if none is accepted or the deadline
+        passes.
+        """
         self.has_started = True
         for label, key in self._keys():
             if self._deadline.over or self._deadline.cancelled:
@@ -168,7 +171,7 @@ class Login:
             self._tried.append(label)
             try:
                 _offer(transport, self._endpoint.user, key)
-            except Exception as error:  # noqa: BLE001  # rejected, or the agent can't use it: the next one is offered
+            except Exception as error:  # noqa: BLE001  # rejected, or the agent can't use the key: offer the next one
                 if isinstance(error, paramiko.BadAuthenticationType):
                     self._allowed = error.allowed_types
             else:
@@ -184,14 +187,14 @@ class Login:
         if self._problems:
             reason += f"; {'; '.join(self._problems)}"
         if self._allowed:
-            reason += f"; it allows {', '.join(self._allowed)}"
+            reason += f"; the host allows {', '.join(self._allowed)}"
         if endpoint.unsupported:
             reason += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
         port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
         return Unreachable(
             reason,
             f"ssh-copy-id {port}{endpoint.user}@{endpoint.hostname}",
-            option="or name the right key: --identity FILE, --user NAME",
+            option="or choose the right key and user: --identity FILE, --user NAME",
         )
 
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
@@ -244,7 +247,7 @@ def _offer(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None
 
 
 def _public_blob(path: Path) -> bytes | None:
-    """Public key of a key file, from the file itself or its `.pub`, without a passphrase."""
+    """Public key of a key file, read from the file or its `.pub` without a passphrase."""
     try:
         data = read_regular(path if path.suffix == ".pub" else f"{path}.pub", KEY)
         return bytes(PublicBlob.from_string(data.decode()).key_blob)

@@ -1,8 +1,8 @@
 """Cancellation, requested by one thread for many, and the deadline of one step on one host.
 
-`Cancel.throw` may be called in a signal handler, so it takes no lock. `closing` ends a wait inside a library without
-timeouts by closing its connection from another thread. One thread watches all deadlines: a thread per host costs 0.15
-ms, and there may be hundreds.
+`Cancel.throw` may be called in a signal handler, so it takes no lock. `closing` ends a wait inside a library that has
+no timeouts by closing the connection from another thread. One thread watches all deadlines, because a thread per host
+costs 0.15 ms, and there may be hundreds of hosts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ipexctl.remote.outcome import Cancelled
 
 RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 _SHORTEST_WAIT: Final = 0.05
-"""Seconds between checks of a deadline: a paused one has the same time left each time."""
+"""Seconds between checks of a deadline; the time left of a paused one does not change."""
 _LONGEST_WAIT: Final = 3600.0
 
 
 class Cancel:
-    """`throw` sets it for good; `waking` registers a callback for threads that block elsewhere."""
+    """`throw` sets it permanently; `waking` registers a callback for threads that block elsewhere."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,8 @@ class Cancel:
     def throw(self) -> None:
         """Safe in a signal handler, while its thread holds locks that callbacks need.
 
-        So callbacks run in another thread; `threading.Thread` would take a lock itself.
+        Callbacks therefore run in another thread, which is not started by `threading.Thread`, because that takes a lock
+        itself.
         """
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())
@@ -70,7 +71,7 @@ class Cancel:
 
 
 class Deadline:
-    """`seconds` None never expires. With `is_of_silence`, any sign of work by the host restarts it."""
+    """A deadline with `seconds` None never expires. With `is_of_silence`, any sign of work by the host restarts it."""
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
@@ -123,7 +124,7 @@ class Deadline:
 
     @contextmanager
     def closing(self, close: Callable[[], None]) -> Iterator[None]:
-        """Call `close` from another thread if the deadline passes or is cancelled within the block."""
+        """Call `close` from another thread if, within the block, the deadline passes or is cancelled."""
         with self.cancel.waking(close):
             if self.seconds is None:
                 yield
@@ -133,7 +134,7 @@ class Deadline:
 
 
 class _Clock:
-    """Closes what is open when its deadline passes. One thread for all: starting one costs 0.15 ms."""
+    """Closes connections whose deadline has passed. One thread for all, because starting one costs 0.15 ms."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -159,7 +160,7 @@ class _Clock:
                     self._watched.remove(entry)
 
     def wake(self) -> None:
-        """Check again: a watched deadline may be earlier now."""
+        """Check again, because a watched deadline may be earlier now."""
         with self._changed:
             self._changed.notify()
 

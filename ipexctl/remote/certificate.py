@@ -1,7 +1,7 @@
 """The TLS certificate of one call, for connections from the nodes.
 
-Made by `cryptography`; in a submitted job with only `submit`'s package, by the program `openssl`. The key is in memory,
-and for a moment in a private file, because Python loads keys only from files.
+`cryptography` makes it; in a submitted job, which has only `submit`'s package, the program `openssl` makes it. The key
+is in memory, and for a moment in a private file, because Python loads keys only from files.
 """
 
 from __future__ import annotations

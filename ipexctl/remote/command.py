@@ -1,8 +1,8 @@
 """Commands for hosts, as one string that every login shell passes on unchanged.
 
-The shell may be bash, zsh, csh or fish, and may print at login: the script is in single quotes, and a random marker,
-the fence, ends the shell's own output. The fence carries the session id, to find and end a cancelled command's
-processes. `login_line` quotes for the login shell; scripts quote their own words with `shlex`.
+The shell may be bash, zsh, csh or fish, and may print at login. The script is therefore in single quotes, and a random
+marker, the fence, shows where the shell's own output ends. The fence has the session id, by which a cancelled command's
+processes are found and ended. `login_line` quotes for the login shell; scripts quote their own words with `shlex`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Command(NamedTuple):
 
     @classmethod
     def argv(cls, *argv: str) -> Command:
-        """Literal arguments: no shell expands them."""
+        """Literal arguments, which no shell expands."""
         line = shlex.join(argv)
         return cls(script=f"exec {line}", label=line, program=argv[0])
 
@@ -42,19 +42,19 @@ class Command(NamedTuple):
 
     @classmethod
     def scripts(cls, *files: Path, arguments: Sequence[str], label: str, functions: str = "") -> Command:
-        """Join scripts into one, with positional parameters; `functions` are those they call."""
+        """Join scripts into one, with positional parameters; `functions` are shell functions that the scripts call."""
         text = functions + "".join(map(shell_text, files))
         return cls(script=f"set -- {shlex.join(arguments)}\n{text}", label=label)
 
     def hint(self, code: int) -> str:
         if code == 127 and any(c in self.program for c in " |;&<>$*"):
-            return f"no program is called that; a line for the shell goes after --shell: --shell {self.label}"
+            return f"there is no such program; to run a line in a shell: --shell {self.label}"
         return ""
 
 
 @lru_cache(maxsize=64)
 def shell_text(file: Path) -> str:
-    """Without comments and indentation, because it is sent to every host."""
+    """A script without comments and indentation, because it is sent to every host."""
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
@@ -62,9 +62,9 @@ def shell_text(file: Path) -> str:
 def login_line(command: Command, nonce: str) -> str:
     """The string for sshd, which passes it to a login shell: bash, zsh, csh or fish.
 
-    Text in single quotes is safe in all of them without quotes, backslashes, `!` or newlines; a script with such bytes
-    is sent as an argument of `printf %b` with octal escapes. The fence follows the login shell's output on stdout and
-    stderr; on stdout it carries the pid, also the id of session and process group.
+    Text in single quotes is safe in all four shells without quotes, backslashes, `!` or newlines; a script with such
+    bytes is sent as an argument of `printf %b` with octal escapes. The fence follows the login shell's output on stdout
+    and stderr. On stdout it has the pid, which is also the id of session and process group.
     """
     encoded = encode_for_printf(command.script)
     script = "$1" if encoded == command.script else '$(printf %b "$1")'
@@ -72,14 +72,14 @@ def login_line(command: Command, nonce: str) -> str:
     return f"""exec /bin/sh -c '{fence}; eval "set --;{script}"' ipexctl '{encoded}'"""
 
 
-@lru_cache(maxsize=64)  # one script goes to many hosts, and a long one takes a millisecond
+@lru_cache(maxsize=64)  # one script goes to many hosts, and encoding a long one takes a millisecond
 def encode_for_printf(script: str) -> str:
     """Text that `printf %b` turns back into `script`, without bytes a login shell would change."""
     return script.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES)
 
 
 def end_session_script(session: int | None, grace: float = CANCEL_GRACE) -> str:
-    """Ends every process of a session and prints the number of survivors."""
+    """A script that ends every process of a session and prints the number of survivors."""
     return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{shell_text(_END_SESSION)}"
 
 
@@ -87,7 +87,7 @@ _END_SESSION = Path(__file__).with_name("end_session.sh")
 
 
 class FenceFilter:
-    """Drops the bytes before the fence; keeps the last of them in case it never arrives."""
+    """Drops the bytes before the fence, but keeps the last of them in case the fence never arrives."""
 
     _KEEP = 4096
 
@@ -111,7 +111,7 @@ class FenceFilter:
             if start < 0:
                 self._held = self._held[-self._KEEP :]
             elif len(self._held) - start > self._KEEP:
-                raise HostError("it sends output that can't be read: a marker without its end")
+                raise HostError("its output can't be read: a marker has no end")
             return b""
         self.passed = True
         self.tag = self._held[start + len(self._mark) : end].strip()

@@ -1,8 +1,8 @@
 """Opens sessions with the command's connection options: local on this machine, else over ssh or srun.
 
-For ssh, the user's own `ssh -G` answers how to log in; then come TCP or a bastion, and the handshake, all within
---connect-timeout. Known hosts, keys and bastion logins are shared by all hosts. paramiko is slow to import, so that
-happens while `ssh -G` runs.
+For ssh, the user's own `ssh -G` tells how to log in; then follow TCP or a bastion, and the handshake, all within
+--connect-timeout. Known hosts, keys and bastion logins are shared by all hosts. paramiko is slow to import, so it is
+imported while `ssh -G` runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def _version(name: str) -> str:
-    """Version of a package, by the name of its metadata directory."""
+    """Version of a package, from the name of its metadata directory."""
     for directory in getattr(sys.modules.get(name), "__path__", ()):
         for metadata in Path(directory).parent.glob(f"{name}-*.dist-info"):
             return metadata.name.removeprefix(f"{name}-").removesuffix(".dist-info")
@@ -54,10 +54,10 @@ _UNUSED: Final[dict[str, dict[str, object]]] = {
     "invoke.vendor.yaml": {},
     "importlib.metadata": {"version": _version},
 }
-"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, with the imported
-names.
+"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, each with the names
+that are imported from it.
 
-They take a third of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata email.
+They take a third of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata imports email.
 """
 
 
@@ -67,7 +67,7 @@ def import_ssh() -> None:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:
             _import()
-        except (ImportError, AttributeError):  # a version of invoke or paramiko that needs more
+        except (ImportError, AttributeError):  # a version of invoke or paramiko that needs more of these modules
             _remove(placeholders)
             _import()
         finally:
@@ -92,7 +92,7 @@ def _remove(placeholders: list[ModuleType]) -> None:
 
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
-"""Called with the seconds taken by each connection (no command) and each finished command."""
+"""Called with the seconds of each connection (no command) and of each finished command."""
 
 
 class ConnectOptions(NamedTuple):
@@ -100,20 +100,20 @@ class ConnectOptions(NamedTuple):
     host_keys: Policy | None = None
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
-    """Called once per unsupported ssh config option."""
+    """Called once per unsupported option in the ssh config."""
     starter: Starter = OVER_SSH
     job: str = ""
-    """Slurm job whose nodes are reached by srun; empty for the call's."""
+    """Slurm job whose nodes srun reaches; empty for the job that this call is in."""
     stays_on: frozenset[str] = frozenset()
-    """Hosts where a run may be started over srun: its supervisor outlives the session."""
+    """Hosts on which a run may be started over srun, whose supervisor outlives the session."""
     shared: str = ""
-    """A directory on that job's nodes. Once the job is over, this machine replaces them if it has the directory too."""
+    """A directory on that job's nodes. If this machine has it too, it replaces the nodes once the job is over."""
 
 
 def _check_own_kernel() -> None:
     if not is_linux():
         raise Unreachable(
-            "it is this machine, which can't be a host: hosts run Linux",
+            "it is this machine, which can't be a host, because hosts run Linux",
             "name Linux hosts that ssh reaches: --hosts NAME,… or --hostfile FILE",
         )
 
@@ -148,7 +148,7 @@ class Connector:
             return self._keys
 
     def load(self, hosts: Sequence[Host]) -> None:
-        """Import what these hosts' sessions need, before the caller imports other modules concurrently."""
+        """Import what these hosts' sessions need, before the caller imports other modules in parallel."""
         if self.options.starter.uses_ssh and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
@@ -169,7 +169,7 @@ class Connector:
         return session
 
     def _over_srun(self, host: Host, cancel: Cancel) -> Session:
-        """Over srun; once that job is over, its runs' files are here if the home is shared."""
+        """Open a session over srun. Once the job is over, open a local one if this machine shares the nodes' home."""
         from ipexctl.remote.srun import SrunSession, StepServer, srun_ports
 
         with self._lock:

@@ -15,8 +15,8 @@ from ipexctl.user_directories import account_name
 def is_this_machine(host: Host) -> bool:
     """True if the host's address is one of the control machine's.
 
-    Not if the hostfile or command line names a port or another user: `localhost port=2222` is a tunnel or container,
-    `root@localhost` is another account, and both go through ssh.
+    False if the hostfile or command line names a port or another user: `localhost port=2222` is a tunnel or container,
+    `root@localhost` is another account, and both need ssh.
     """
     if host.port is not None or host.ssh_config is not None:
         return False
@@ -37,7 +37,7 @@ def _is_own_address(address: str) -> bool:
 
 
 def source_towards(address: str) -> str | None:
-    """Local address used to reach that one; connecting a datagram socket sends no packet."""
+    """Local address from which that address is reached; connecting a datagram socket sends no packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -48,7 +48,7 @@ def source_towards(address: str) -> str | None:
 
 
 def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
-    """Among other hosts, `localhost` becomes the control machine's address on their network."""
+    """Replace `localhost` among other hosts by the control machine's address on their network."""
     if not any(is_loopback(host.address) and is_this_machine(host) for host in hosts):
         return tuple(hosts)
     others = [host for host in hosts if not is_this_machine(host)]
@@ -67,7 +67,7 @@ def _own_address_towards(host: Host) -> str | None:
     try:
         infos = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
-        return None  # a name, resolved at connect time within a time limit
+        return None  # a name, which is resolved when connecting, within a time limit
     return next((own for *_, address in infos if (own := source_towards(str(address[0])))), None)
 
 

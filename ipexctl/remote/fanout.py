@@ -1,6 +1,6 @@
-"""Runs work in threads: the same for many hosts, where no failure affects another host; or one call.
+"""Runs work in threads: the same work for many hosts, where no failure affects another host; or one call.
 
-Any exception but a `HostError` is a bug: it cancels the rest and is raised. `execute` is the work of `ipexctl exec`.
+Any exception but a `HostError` is a bug: it cancels the rest and is raised. `execute` does the work of `ipexctl exec`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def execute(
     timeout: float | None,
     stdin_for: Callable[[], BinaryIO] | None,
 ) -> Iterator[ExecResult]:
-    """Run the command on every host; yields results as they come. `timeout` applies per host."""
+    """Run the command on every host; yield results as they arrive. `timeout` applies to each host."""
 
     def work(host: Host) -> ExecResult:
         started = time.monotonic()
@@ -81,9 +81,9 @@ class Outcome(Generic[Item, T]):
 def fan_out(
     items: Sequence[Item], work: Callable[[Item], T], *, forks: int, cancel: Cancel
 ) -> Iterator[Outcome[Item, T]]:
-    """Yield each item's outcome as it comes. Exceptions other than HostError are raised once the rest has stopped.
+    """Yield each item's outcome as it arrives. Exceptions other than HostError are raised once the rest has stopped.
 
-    Threads are daemons: a hanging system call doesn't keep the process alive.
+    The threads are daemons, so a hanging system call doesn't keep the process alive.
     """
     queued: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
@@ -137,7 +137,7 @@ def _collect(
 def run_in_background(work: Callable[[], T], name: str) -> Future[T]:
     """Start `work` and return at once; `result()` raises its error.
 
-    Not a ThreadPoolExecutor: Python joins its threads at exit, so hanging work would keep the process alive.
+    Not by a ThreadPoolExecutor, whose threads Python joins at exit: hanging work would keep the process alive.
     """
     future: Future[T] = Future()
 

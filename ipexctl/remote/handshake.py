@@ -1,9 +1,9 @@
 """Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
 
-Only the deadline bounds the handshake: paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so they
-expire later. `Transport` changes paramiko's connection for many hosts at once. paramiko has no hooks for that, so it
-overrides private methods; a new version can break them without notice: `tests/unit/remote/test_handshake.py` covers
-each. `auth.py` logs in.
+Only the deadline limits the handshake: paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so they
+expire later. `Transport` makes paramiko fast enough for many hosts at once. paramiko has no hooks for that, so private
+methods are overridden; a new version can break them without notice, and `tests/unit/remote/test_handshake.py` covers
+each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.ssh_config import Endpoint, manual_command
 
 _LONG_WAIT: Final = 5.0
-"""Seconds between keepalive checks. A dead connection wakes every waiting caller."""
+"""Seconds between keepalive checks. A dead connection wakes every waiting caller earlier."""
 _CHANNEL_MESSAGES: Final = frozenset(
     {
         MSG_CHANNEL_WINDOW_ADJUST,
@@ -51,20 +51,20 @@ _CHANNEL_MESSAGES: Final = frozenset(
 
 
 class ClosedChannels:
-    """Server channels closed from this side, with numbers not reused yet.
+    """Server channels that this side has closed and whose numbers are not reused yet.
 
-    The thread that feeds stdin may be late, and sshd ends the connection, with all its commands, on a message for an
-    unknown channel. A channel is
+    The thread that feeds stdin may be late, and on a message for an unknown channel sshd ends the connection with all
+    its commands. A channel is
 
-        open    → closed, when the close message is sent
-        closed  → open, when the server opens a channel with this number: it reuses numbers that are free
+    open    → closed, when the close message is sent
+    closed  → open, when the server opens a channel with this number: it reuses free numbers
     """
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()
 
     def may_send(self, kind: int, channel: int) -> bool:
-        """False after the close message, the last one allowed."""
+        """False after the close message, which must be the last one."""
         if kind not in _CHANNEL_MESSAGES:
             return True
         if channel in self._numbers:
@@ -78,7 +78,7 @@ class ClosedChannels:
 
 
 def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """Set `ended_by` of a channel whose command a signal ended, which paramiko drops; wake its waiter."""
+    """Set `ended_by` of a channel if a signal ended its command, which paramiko ignores; wake the waiting thread."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -102,10 +102,10 @@ class Transport(paramiko.Transport):
         self._closed_channels = ClosedChannels()
         super().__init__(sock, packetizer_class=_Packetizer, **options)
 
-    # No message to a closed channel.
+    # Send no message to a closed channel.
 
     def _send_message(self, data: paramiko.Message) -> None:
-        """paramiko's lock serialises this, except during key exchange."""
+        """paramiko's lock serializes this, except during key exchange."""
         with data.packet.getbuffer() as packed:
             kind, channel = packed[0], int.from_bytes(packed[1:5], "big")
         if self._closed_channels.may_send(kind, channel):
@@ -113,12 +113,12 @@ class Transport(paramiko.Transport):
 
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
         start = message.packet.tell()
-        message.get_int()  # the number on this side
+        message.get_int()  # the channel's number on this side
         self._closed_channels.on_opened(message.get_int())
         message.packet.seek(start)
         super()._parse_channel_open_success(message)  # type: ignore[misc]
 
-    # No polling.
+    # Do not poll.
 
     _active_check_timeout = 1.0
     """Seconds between checks for a close. paramiko's 0.1 s take a tenth of a core with 128 idle hosts."""
@@ -133,13 +133,13 @@ class Transport(paramiko.Transport):
         if not self.is_active():
             raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
 
-    # No log.
+    # Write no log.
 
     def _log(self, level: int, msg: str | list[str], *args: object) -> None:
-        """Nobody reads the log, and paramiko formats 35 messages per connection."""
+        """Do nothing: nobody reads the log, and paramiko would format 35 messages per connection."""
 
     def _parse_debug(self, message: paramiko.Message) -> None:
-        """Ignore sshd's debug messages: paramiko formats them byte by byte for a log that is off."""
+        """Ignore sshd's debug messages, which paramiko would format byte by byte for a log that is off."""
 
 
 class _Packetizer(Packetizer):
@@ -161,7 +161,7 @@ class Handshake(NamedTuple):
 
 
 def connect(handshake: Handshake) -> fabric.Connection:
-    """Handshake, host key check, login. Raises HostError with a fix, after closing the socket."""
+    """Do the handshake, check the host key and log in. Raises HostError with a fix, after closing the socket."""
 
     def shut_down() -> None:
         with contextlib.suppress(OSError):
@@ -174,8 +174,8 @@ def connect(handshake: Handshake) -> fabric.Connection:
             connection.open()
         if not connection.client.get_transport().is_authenticated():
             raise Unreachable(
-                f"it wants a second factor of {handshake.endpoint.user}",
-                "open the way yourself (ControlMaster in ~/.ssh/config) and reach it through ProxyJump",
+                f"it requires a second factor from {handshake.endpoint.user}",
+                "log in yourself with a ControlMaster in ~/.ssh/config, and reach the host through ProxyJump",
             )
     except BaseException as error:
         connection.close()
@@ -220,26 +220,27 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
     """A connection with plain attributes.
 
-    fabric's __setattr__ searches `dir(self)` at each assignment, half a millisecond per host, and changes the config.
+    fabric's __setattr__ searches `dir(self)` at each assignment, which takes half a millisecond per host, and changes
+    the config.
     """
 
     __setattr__ = object.__setattr__
 
 
 class _NoSSHConfig(paramiko.SSHConfig):
-    """No options; paramiko's own, even empty, calls getpwuid twice per host."""
+    """Has no options; paramiko's own class, even if empty, calls getpwuid twice per host."""
 
     def lookup(self, hostname: str) -> paramiko.SSHConfigDict:
         return paramiko.SSHConfigDict(hostname=hostname)
 
 
 _CONFIG: Final = fabric.Config(ssh_config=_NoSSHConfig(), lazy=True)
-"""Reads neither fabric.yaml nor ssh_config: the endpoint has everything."""
-_CONFIG._set(_root=_CONFIG, _keypath=())  # invoke searches for them in vain at each of ten accesses per host
+"""Reads neither fabric.yaml nor ssh_config, because the endpoint has everything."""
+_CONFIG._set(_root=_CONFIG, _keypath=())  # invoke otherwise searches for them at each of ten accesses per host, in vain
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):
-    """Checks every host key: paramiko's client gets no known_hosts."""
+    """Checks every host key, because paramiko's client gets no known_hosts."""
 
     def __init__(self, handshake: Handshake) -> None:
         self._handshake = handshake
@@ -249,7 +250,7 @@ class _CheckHostKey(paramiko.MissingHostKeyPolicy):
         endpoint = self._handshake.endpoint
         if isinstance(key, paramiko.RSAKey) and key.get_bits() < endpoint.required_rsa_size:
             raise Unreachable(
-                f"its RSA host key has {key.get_bits()} bits, and RequiredRSASize of the ssh config is"
+                f"its RSA host key has {key.get_bits()} bits, but RequiredRSASize in the ssh config is"
                 f" {endpoint.required_rsa_size}",
                 "ask the administrator of that machine for a longer key, or an ed25519 key",
             )
@@ -262,12 +263,12 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
         waited = f"(waited {handshake.deadline.seconds:g} s)"
         if login.has_started:
             return Unreachable(
-                f"sshd there takes too long over the login {waited}",
-                f"its PAM or DNS is slow? {try_by_hand}",
+                f"sshd there takes too long for the login {waited}",
+                f"check whether its PAM or DNS is slow; {try_by_hand}",
                 option="--connect-timeout gives it longer",
             )
         return Unreachable(
-            f"port {port} accepts connections but says nothing {waited}",
+            f"port {port} accepts connections but sends nothing {waited}",
             "sshd hangs there, or it isn't sshd that listens on this port",
             option="--connect-timeout gives it longer",
         )
@@ -276,11 +277,11 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
     if isinstance(handshake.sock, ProxySocket) and (proxy_error := handshake.sock.end()):
         proxy = handshake.endpoint.jump or "its ProxyCommand"
         if "open refused by peer" in proxy_error or "stdio forwarding failed" in proxy_error.lower():
-            return Unreachable(f"{proxy} can't connect to it", f"is sshd running there? {try_by_hand}")
+            return Unreachable(f"{proxy} can't connect to it", f"check that sshd is running there; {try_by_hand}")
         return Unreachable(f"no way to it through {proxy}: {proxy_error}", try_by_hand)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(f"its sshd and ipexctl have no algorithm in common: {error}", try_by_hand)
     return Unreachable(
         f"port {port} closed the connection before the login",
-        "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",
+        "check that sshd listens there; its log shows the reason (MaxStartups, DenyUsers, hosts.deny)",
     )

@@ -1,7 +1,7 @@
 """The rules for homes as sh functions, made from the tables of `node/common/home.py`, for steps without Python.
 
 `home_functions` precedes scripts that call `check_home` or `use_home` of `home.sh`. `refuse_home` prints the kind of a
-refusal; `home_refusal` turns it into the agent's reason and fix.
+refusal, which `home_refusal` turns into the agent's reason and fix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def home_functions() -> str:
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
-    """Error for a script's last stderr line, or None. Raises UserError for a home that no host may use."""
+    """The error for a script's last stderr line, or None. Raises UserError for a home that no host may use."""
     if not line.startswith(_PREFIX):
         return None
     kind, _, detail = line.removeprefix(_PREFIX).partition(" ")
@@ -56,12 +56,14 @@ def home_refusal(line: str, home: str) -> HostError | None:
 
 
 def walk_to(path: str) -> str:
-    """Shell lines that exit unless nobody else can change what the path leads to; `~/` is allowed."""
+    """Shell lines that exit if somebody else can change what the path leads to; `~/` is allowed."""
     return f"{shell_text(WALK)}walk {shlex.quote(path.removeprefix('~/'))} end || exit 0\n"
 
 
 def use_home_or_fail(home: str, below: str) -> str:
-    """Shell lines to prepare a home. A refusal is on stderr for `home_refusal`, and on stdout as event `failed`."""
+    """Shell lines that prepare a home. They print a refusal on stderr for `home_refusal`, and on stdout as event
+    `failed`.
+    """
     events = []
     for kind in REFUSALS:
         refused = HomeRefused(kind, home)

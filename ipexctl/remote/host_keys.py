@@ -1,9 +1,9 @@
-"""Host keys at connect time: types to request, the check, and the error for a rejected key.
+"""Host keys when connecting: types to request, the check, and the error for a rejected key.
 
 The policy is --host-keys, else the ssh config's: strict by default. `accept-new` adds unknown keys to the user's first
-known_hosts file, under a lock that also makes two names of one host agree. Only `off` accepts a changed key, and no fix
-contains a command that adds one, because fixes are pasted and the host may be another machine. A revoked key, or an
-unreadable list of revoked keys, ends the connection.
+known_hosts file, under a lock that also makes two names of one host agree. Only `off` accepts a changed key. No fix
+contains a command that adds a changed key, because fixes are pasted and the host may be another machine. A revoked key,
+or an unreadable list of revoked keys, ends the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName(NamedTuple):
-    """`|1|salt|digest`: comparable but not readable. The salt is hashed only once."""
+    """`|1|salt|digest`: can be compared but not read. The salt is hashed only once."""
 
     salted: hmac.HMAC
     digest: bytes
@@ -55,11 +55,11 @@ class KnownHostsEntry(NamedTuple):
     marker: str = ""
     hashed: HashedName | None = None
     plain: tuple[str, ...] = ()
-    """Names in lower case if none is a pattern or hashed."""
+    """Names in lower case, if none of them is a pattern or hashed."""
 
     @property
     def is_pattern(self) -> bool:
-        """True if the line is about other hosts too."""
+        """True if the line also applies to other hosts."""
         return any(character in self.names for character in "*?!")
 
 
@@ -90,7 +90,7 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 
 
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
-    """Entries of this host. Call it once per host: each hashed name costs an HMAC."""
+    """Entries of this host. Call it once per host, because each hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
     # Most lines have plain names, and every host is compared with every line.
     return tuple(
@@ -103,7 +103,7 @@ def _matches(entry: KnownHostsEntry, name: str, encoded: bytes) -> bool:
 
 
 def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> KeyCheck:
-    """Any other known key means a change, even of another type: known types are requested first."""
+    """Any other known key means a change, also one of another type, because known types are requested first."""
     known: KnownHostsEntry | None = None
     other: KnownHostsEntry | None = None
     for entry in entries:
@@ -121,7 +121,7 @@ def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> 
 
 
 def known_types(entries: Iterable[KnownHostsEntry]) -> tuple[str, ...]:
-    """Key types to request first: a host presents only one of its keys."""
+    """Key types to request first, because a host presents only one of its keys."""
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
 
 
@@ -158,7 +158,7 @@ class HostKeys:
         policy = self._policy or endpoint.strict
         if policy == "off":
             return
-        with self._lock:  # two hosts under one name at once: the second is checked against the first's key
+        with self._lock:  # two hosts may have one name: the second is checked against the first one's key
             result = self._compare(endpoint, key_type, key)
             if result.verdict == "known":
                 return
@@ -173,12 +173,12 @@ class HostKeys:
         result = check_key(self.entries(endpoint), key_type, key)
         if result.verdict == "unknown":
             bare_result = check_key(self._without_port(endpoint), key_type, key)
-            if bare_result.verdict in ("known", "revoked"):  # another key may belong to the sshd on port 22
+            if bare_result.verdict in ("known", "revoked"):  # another key may be the key of the sshd on port 22
                 return bare_result
         return result
 
     def _without_port(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
-        """Entries for the bare name: like ssh, a host on another port may be known by it too."""
+        """Entries for the bare name: as in ssh, a host on another port may also be known by it."""
         name = endpoint.bare_name
         return () if name == endpoint.key_name else self._entries(endpoint, name)
 
@@ -204,8 +204,8 @@ class HostKeys:
         except OSError as error:
             raise Unreachable(
                 f"its host key can't be remembered: {path}: {error.strerror}",
-                "make it a file that can be written",
-                option="or name another: --known-hosts FILE",
+                "make this file writable",
+                option="or use another one: --known-hosts FILE",
             ) from None
         if number and path in self._files:
             (entry,) = parse(line, str(path))
@@ -233,32 +233,31 @@ def _rejected_key(
             "do not connect; ask the administrator of that machine",
         )
     if entry and check.verdict == "changed":
-        # ssh-keygen -R deletes the complete line; if it has a pattern, other hosts' keys are lost too.
+        # ssh-keygen -R deletes the complete line; with a pattern in it, other hosts' keys would be lost, too.
         correct = (
             f"correct line {entry.line} of {entry.file}"
             if entry.is_pattern
             else f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(entry.file)}"
         )
         return Unreachable(
-            f"its host key CHANGED: it shows {key_type} {print_}, {entry.file}:{entry.line} has"
+            f"its host key CHANGED: it is {key_type} {print_}, but {entry.file}:{entry.line} has"
             f" {entry.key_type} {fingerprint(entry.key)}",
-            "another machine may be answering in its place: verify the new key with the machine's administrator"
+            "another machine may be answering instead: verify the new key with the machine's administrator"
             f" ({shows} there shows it); if the machine was reinstalled: {correct}",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
     if endpoint.known_hosts and store.parent.name != ".ssh" and not store.parent.is_dir():
         return Unreachable(
             f"its host key {print_} is unknown: the directory of {store} does not exist any more",
-            "if the host was one of a lab, that lab was removed, and its runs with it; to see the labs that are there: "
-            "ipexctl lab list",
-            option="else name the file that has its key: --known-hosts FILE",
+            "if the host was in a lab, that lab and its runs were removed; to see the existing labs: ipexctl lab list",
+            option="otherwise choose the file that has its key: --known-hosts FILE",
         )
-    expected = f"what {shows} says there"
-    # Stores one host's key: `accept-new` alone would store all others' unseen.
+    expected = f"what {shows} shows there"
+    # Stores one host's key; `accept-new` for all hosts would store the others' unseen.
     accept = f"ipexctl exec -l {shlex.quote(endpoint.name)} --host-keys accept-new -- true"
     if not endpoint.can_add_keys:
         advice = f"compare it with {expected}"
-        option = "then name a file for it: --known-hosts FILE --host-keys accept-new"
+        option = "then choose a file for it: --known-hosts FILE --host-keys accept-new"
     elif endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {expected}"
         option = f"if it is the same: {accept}"
@@ -296,8 +295,8 @@ def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
     except OSError as error:
         raise Unreachable(
             f"{path} can't be read: {error.strerror}",
-            "mend its permissions",
-            option="or name another: --known-hosts FILE",
+            "fix its permissions",
+            option="or use another one: --known-hosts FILE",
         ) from None
 
 
@@ -305,7 +304,7 @@ _KRL: Final = b"SSHKRL\n\0"
 
 
 def check_revoked(path: Path, key_type: str, key: bytes) -> None:
-    """Raise Unreachable if the file has that key. Like ssh, trust no key if it is unreadable."""
+    """Raise Unreachable if the file has that key. Like ssh, trust no key if the file can't be read."""
     try:
         data = read_regular(path, KNOWN_HOSTS)
         is_revoked = _is_in_krl(path, key_type, key) if data.startswith(_KRL) else _is_in_text(data, key)
@@ -323,7 +322,7 @@ def check_revoked(path: Path, key_type: str, key: bytes) -> None:
 
 
 def _is_in_text(data: bytes, key: bytes) -> bool:
-    """Raises a ValueError for a line that is no key: it may be the one meant."""
+    """True if the list has the key. Raises a ValueError for a line that is not a key, because it may be this one."""
     lines = [line.split() for line in data.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
     if any(len(fields) < 2 for fields in lines):
         raise ValueError("a line is not a public key")

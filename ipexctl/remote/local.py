@@ -1,7 +1,8 @@
 """A session on the control machine: the same commands, without ssh and login shell.
 
-A command runs in /bin/sh, in the account's home and its own session, as over ssh. It is over when both streams and the
-process have ended, because a background process may hold either. Cancellation and timeouts end all its processes.
+A command runs in /bin/sh, in the account's home and in its own session, as over ssh. The command is over when both
+streams and the process have ended, because a background process may hold either. Cancellation and timeouts end all its
+processes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LocalSession(Session):
                         stream.close()
 
     def close(self) -> None:
-        """Nothing is open between commands."""
+        """Does nothing, because nothing is open between commands."""
 
 
 def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
@@ -122,7 +123,7 @@ def _end_processes(process: subprocess.Popen[bytes]) -> None:
         try:
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10)
         except subprocess.TimeoutExpired:
-            if process.poll() is None:  # its pid is still its own
+            if process.poll() is None:  # its pid is not reused yet
                 os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1)

@@ -1,9 +1,9 @@
-"""Calls to the agent, the package `ipexctl.node`, run by a Python on the host.
+"""Calls to the agent, the package `ipexctl.node`, which a Python on the host runs.
 
 The agent is a zip on stdin before the request; nothing is written. A `cached` call runs the copy in `HOME/agent/HASH`,
-and sends the zip if that is missing. Python starts without `site`, because a host's .pth files run code (0.1 s on some)
-and their output would mix with the reply. The request is one line of JSON. The last event on stdout is `done`, or
-`failed` with `reason` and `fix`. Rank output follows the event `frames` as frames.
+and sends the zip only if there is no copy. Python starts without `site`, because a host's .pth files run code (0.1 s on
+some hosts), whose output would mix with the reply. The request is one line of JSON. The last event on stdout is `done`,
+or `failed` with `reason` and `fix`. Rank output follows the event `frames`, as frames.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from ipexctl.remote.reply import DEFAULT_LIMITS, EventLimits, EventReader, OnEve
 from ipexctl.remote.session import ChunkStream, Readable, Session, chunks_of
 
 _EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""Filesystem errors that are the cause wherever they appear: other lines follow from them."""
+"""Filesystem errors that are the cause wherever they appear, because other lines follow from them."""
 _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not recoverable|Child returned status)")
-"""Lines that only report that an earlier one ended the program."""
+"""Lines that only report that an earlier line ended the program."""
 
 
 def explain_stderr(stderr: bytes, path: str = "") -> tuple[str, str]:
-    """Reason, the last line as in a traceback, and fix; empty if not found. `path`: where the program writes. Pure."""
+    """Reason and fix from stderr: the last line, as in a traceback; empty if there is none. `path`: where the program
+    writes. Pure.
+    """
     text = stderr.decode(errors="replace")
     for words, code in _EXPLAINED:
         if words in text:
@@ -55,7 +57,7 @@ _NODE: Final = Path(__file__).parents[1] / "node"
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
 WALK: Final = Path(__file__).with_name("walk.sh")
-"""The sh function `walk`: who could change a path."""
+"""The sh function `walk`, which checks who could change a path."""
 _zip_lock = threading.Lock()
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
@@ -77,7 +79,7 @@ if copy:
     except (OSError, walk.Refused): pass
     data = b""
     while not present and not data.endswith(b"\\n"):
-        data = os.read(0, 1 << 20) or sys.exit("the connection broke off before the request had arrived")
+        data = os.read(0, 1 << 20) or sys.exit("the connection broke before the request had arrived")
     os.write(1, b'{{"event": "agent", "present": %s}}\\n' % (b"true" if present else b"false"))
 if present:
     opened = "/proc/%d/fd/%d" % (os.getpid(), place.number)
@@ -85,7 +87,7 @@ if present:
 else:
     data = b""
     while len(data) < size:
-        data += os.read(0, size - len(data)) or sys.exit("the connection broke off before the agent had arrived")
+        data += os.read(0, size - len(data)) or sys.exit("the connection broke before the agent had arrived")
     if os.path.isdir("/proc/self/fd"):
         try: fd = os.memfd_create("ipexctl")
         except (AttributeError, OSError):
@@ -117,13 +119,13 @@ sys.exit(main())
 """
 """Runs the agent's copy if this account owns it and nobody else can open it, else the zip from stdin.
 
-`node/common/walk.py`, passed as an argument, enters the copy before anything of it or the home is used. The answer says
-whether the copy exists. If not, the request sent ahead is dropped; zip and request follow. A copy in use is touched
-daily; `unpack_copy` removes unused ones.
+`node/common/walk.py`, passed as an argument, enters the copy before anything in it or in the home is used. The answer
+says whether the copy exists. If it does not, the request that was sent ahead is dropped, and zip and request follow. A
+copy in use is touched daily; `unpack_copy` removes unused ones.
 
 The zip stays in memory, with the pid in its path, so that programs started by the agent can load it. Pythons built for
-a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create` and use an unnamed temporary file.
-Without /proc, as on a Mac calling itself, it is imported from memory.
+a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`, so an unnamed temporary file is
+used. Without /proc, as on a Mac that calls itself, the zip is imported from memory.
 """
 
 _RUN_SOURCE: Final = f"""\
@@ -131,7 +133,7 @@ import sys
 if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
 exec(sys.argv.pop(1))
 """
-"""An older Python must not parse the source: it would report a wrong syntax."""
+"""An older Python must not parse the source, because it would report a syntax error."""
 
 _FIND_PYTHON: Final = """\
 try() {{
@@ -141,7 +143,7 @@ try() {{
   case $code in {too_old} | 126 | 127) ;; *) exit $code ;; esac
 }}
 {walk}for python in {first} {pythons}; do {check}try "$python"; done
-{envs}printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor says more"}}'
+{envs}printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor shows more"}}'
 """
 _CHECK: Final = 'case $python in {home}/*) walk "${{python%/*}}" end || continue ;; esac; '
 _ENVS: Final = """\
@@ -152,7 +154,7 @@ fi
 """Finds a Python and runs the agent in one round trip. An environment's Python may be the account's link to a
 cluster's.
 
-Shell codes 126 and 127: the file can't start, its interpreter is gone, or it is for another libc.
+Exit codes 126 and 127 of the shell: the file can't start, its interpreter is gone, or it is for another libc.
 """
 
 
@@ -160,8 +162,8 @@ _MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
 
 
 def agent_zip(*folders: str) -> bytes:
-    """The modules all commands share, and the given folders or modules with the folders they import."""
-    with _zip_lock:  # calls to many hosts start at once, and each would make the zip (4 ms)
+    """The modules that all commands share, and the given folders or modules with the folders that they import."""
+    with _zip_lock:  # calls to many hosts start at once, and each would otherwise make the zip (4 ms)
         return _make_zip(folders)
 
 
@@ -182,13 +184,15 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
 
 @functools.cache
 def script_text(module: str) -> str:
-    """Source of a standalone module below `ipexctl.node`, for Pythons too old for the agent."""
+    """Source of a standalone module in `ipexctl.node`, for Pythons that are too old for the agent."""
     folder, _, name = module.partition(".")
     return (_NODE / folder / f"{name}.py").read_text(encoding="utf-8")
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # a fixed date: equal text gives an equal zip
+    archive.writestr(
+        zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED
+    )  # a fixed date: the same text gives the same zip
 
 
 @functools.cache
@@ -201,7 +205,8 @@ def agent_command(
 ) -> Command:
     """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder.
 
-    The first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's below `home`.
+    The first Python 3.8 or newer runs it: `python` if it exists, else one of the system, else one of an environment in
+    `home`.
     """
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(command.partition(".")[0])
@@ -232,7 +237,7 @@ def _find_python(python: str, home_path: str, options: str, boot: str, arguments
 
 
 def ignore_reply(event: Reply) -> None:
-    """The default of `on_event`."""
+    """Default of `on_event`."""
 
 
 def call(
@@ -253,12 +258,12 @@ def call(
     silence: float = STEP_SILENCE,
     cancel: Cancel | None = None,
 ) -> Reply:
-    """Run an agent command; returns its last event. Raises HostError unless that is `done`, AgentEnded if there is
+    """Run an agent command and return its last event. Raises HostError unless that is `done`, AgentEnded if there is
     none, and UserError, which ends the call on all hosts, if the host refuses what the call names.
 
-    `command`: a module below `ipexctl.node`, such as `env.build`. `stdin` follows the request. Frames go to `on_frame`,
-    which may raise a FrameError. `cached`: for commands that may write below `home`; runs, or makes, the agent's copy
-    there. A function as `request` may block while the agent starts.
+    `command`: a module in `ipexctl.node`, such as `env.build`. `stdin` follows the request. Frames go to `on_frame`,
+    which may raise a FrameError. `cached`: for commands that may write to `home`; uses the agent's copy there, or makes
+    it. A function as `request` may block while the agent starts.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
     archive = agent_zip(command.partition(".")[0])
@@ -276,7 +281,7 @@ def call(
     try:
         return _run(session, line, feed, handle_event, on_frame, limits, timeout, silence, cancel)
     finally:
-        answers.put(None)  # releases the reader when the call ends without an answer
+        answers.put(None)  # so that the reader ends if the call ends without an answer
 
 
 def call_line(
@@ -332,7 +337,7 @@ def _run(
         return last[0]
     cause, fix = explain_stderr(output.stderr)
     how = f"{ended}: {cause}" if cause else str(ended)
-    raise AgentEnded(f"{line.label} broke off ({ended})" + (f": {cause}" if cause else ""), fix, how=how)
+    raise AgentEnded(f"{line.label} ended early ({ended})" + (f": {cause}" if cause else ""), fix, how=how)
 
 
 def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
@@ -359,7 +364,9 @@ def _call_chunks(
     rest: Readable | None,
     answers: queue.SimpleQueue[bool | None] | None,
 ) -> Iterator[bytes]:
-    """Zip, request and `rest`. With `answers`, the zip is sent only if the host reports no copy of the agent."""
+    """Zip, request and `rest`. With `answers`, the zip is only sent if the host reports that it has no copy of the
+    agent.
+    """
     request = _encode(made() if callable(made) else made)
     is_present: bool | None = False
     if answers is not None:

@@ -20,7 +20,7 @@ class Notice:
 class BytesMoved:
     host: str
     what: str
-    """`downloading`, `receiving`, or a file name."""
+    """`downloading`, `receiving`, or a file's name."""
     done: int
     total: int | None
 
@@ -52,22 +52,22 @@ Watch = Callable[[ProgressEvent], None]
 
 
 def ignore_event(*_: object) -> None:
-    """The default of `watch` and of other callbacks."""
+    """Default of `watch` and of other callbacks."""
 
 
 HostStatus = Literal["ok", "changed", "failed", "unreachable"]
 
 
 class HostError(Exception):
-    """Failure of one host. `reason` is a sentence without its name, `fix` the next thing to type.
+    """Failure of one host. `reason` is a sentence without the host's name, `fix` the next thing to type.
 
-    `fix` joins `advice`, valid for every command, and `option`, for commands with connection options. Caught within one
-    host's work: the fan-out turns it into an outcome.
+    `fix` joins `advice`, which fits every command, and `option`, which fits commands with connection options. Raised
+    within one host's work; the fan-out turns it into an outcome.
     """
 
     status: HostStatus = "failed"
     left_running = False
-    """Processes of the command may still run on the host."""
+    """True if processes of the command may still run on the host."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
         super().__init__(reason)
@@ -93,7 +93,7 @@ class Cancelled(HostError):
 
 
 class AgentEnded(HostError):
-    """The agent exited before its answer, `how`: it was killed, or its Python failed."""
+    """The agent exited before its answer; `how` says whether it was killed or its Python failed."""
 
     def __init__(self, reason: str, advice: str = "", *, how: str = "") -> None:
         super().__init__(reason, advice)
@@ -132,7 +132,7 @@ class Report(Generic[AnyResult]):
 
 
 def exit_code(statuses: Sequence[HostStatus]) -> int:
-    """Unreachable (3) wins over failed (1)."""
+    """Unreachable (3) takes precedence over failed (1)."""
     if "unreachable" in statuses:
         return 3
     return 1 if "failed" in statuses else 0

@@ -1,8 +1,8 @@
 """Connections through ProxyJump and ProxyCommand, carried by the user's own ssh.
 
 Only OpenSSH supports every bastion login (second factors, smart cards, an open ControlMaster), so it logs in there, and
-the host's ssh connection uses its pipe. One login serves all hosts behind a bastion with the same config and key, by
-the user's own master if open, with no retry after a refusal.
+the host's ssh connection uses its pipe. One login serves all hosts behind a bastion with the same config and key,
+through the user's own master if it is open. A refused login is not retried.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProxySocket(socket.socket):
         self._end_lock = threading.Lock()
 
     def end(self) -> str:
-        """Close the pipe, end the helper; returns its last stderr line, which explains a failed connection."""
+        """Close the pipe and end the helper; return its last stderr line, which explains a failed connection."""
         with self._end_lock:
             self.close()
             if not self._stderr.closed:
@@ -97,12 +97,13 @@ class ProxyJumps:
 
     def _options(self, host: Host) -> list[str]:
         options = ["-o", f"StrictHostKeyChecking={_OPENSSH_VALUES[self._policy]}"] if self._policy else []
-        # The host's known_hosts doesn't name the bastion; ssh doesn't pass its -o UserKnownHostsFile to a jump either.
+        # The host's known_hosts doesn't have the bastion, and ssh doesn't pass its -o UserKnownHostsFile to a jump
+        # either.
         options += ssh_options(replace(host, user=None, port=None, identity=None, known_hosts=None, proxy=None))
         return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:
-        """Options that share one bastion login: the user's ControlMaster if any, else a new one."""
+        """Options that share one bastion login: the user's ControlMaster if there is one, else a new one."""
         assert self._ssh
         key = (jump, host.ssh_config, host.identity)
         with self._lock:
@@ -126,7 +127,7 @@ class _Master:
         self._refusal: Unreachable | None = None
 
     def options(self, deadline: Deadline) -> list[str]:
-        with deadline.paused(), self._lock:  # starting it may ask the user for a second factor
+        with deadline.paused(), self._lock:  # starting the master may ask the user for a second factor
             if self._refusal:
                 raise Unreachable(self._refusal.reason, self._refusal.advice, option=self._refusal.option)
             if self._options is None:
@@ -155,7 +156,7 @@ class _Master:
         argv = [self._ssh, *options, "-o", "ControlMaster=yes", "-o", "ControlPersist=300"]
         argv += [] if is_interactive else ["-o", "BatchMode=yes"]
         argv += ["-o", f"ConnectTimeout={max(1, round(limit))}", "-f", "-N", *self._argv]
-        with tempfile.TemporaryFile() as stderr:  # not a pipe: the master process stays and would hold it open
+        with tempfile.TemporaryFile() as stderr:  # not a pipe, because the master process stays and would hold it open
             process = subprocess.Popen(
                 argv,
                 stdin=None if is_interactive else subprocess.DEVNULL,
@@ -169,10 +170,10 @@ class _Master:
         if deadline.cancelled:
             raise Cancelled("stopped before it was connected")
         if code is None:
-            return self._refuse(f"no login at the bastion {self._argv[-1]} in time")
+            return self._refuse(f"the login to the bastion {self._argv[-1]} timed out")
         if code != 0:
             detail = lines[-1].strip() if lines else "ssh failed"
-            return self._refuse(f"the bastion {self._argv[-1]} can't be passed: {detail}")
+            return self._refuse(f"the login to the bastion {self._argv[-1]} failed: {detail}")
         self._is_own_master = True
         return options
 
@@ -191,7 +192,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: Deadline) -> int | None:
 
 
 def _short_directory() -> Path:
-    """A private directory with a short name: a socket path has at most 107 characters."""
+    """A private directory with a short name, because a socket path has at most 107 characters."""
     directory = Path(tempfile.mkdtemp(prefix="ipexctl-"))
     if len(str(directory)) <= 80:
         return directory
@@ -200,10 +201,10 @@ def _short_directory() -> Path:
 
 
 def _jump_arguments(jump: str) -> list[str]:
-    """ssh's arguments for a chain of bastions: `a,b:2222` -> `-J a -- ssh://b:2222`."""
+    """ssh's arguments for a chain of bastions: `a,b:2222` → `-J a -- ssh://b:2222`."""
     *before, last = [part.strip() for part in jump.split(",")]
     if (":" in last or "[" in last) and not last.startswith("ssh://"):
-        last = f"ssh://{last}"  # ssh -G brackets IPv4 addresses too
+        last = f"ssh://{last}"  # ssh -G also prints IPv4 addresses in brackets
     return [*(["-J", ",".join(before)] if before else []), last]
 
 

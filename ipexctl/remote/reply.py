@@ -1,6 +1,6 @@
-"""Reads the agent's output (events, each a line of JSON, and raw bytes after some of them), and decodes its answers.
+"""Reads the agent's output (events, one line of JSON each, with raw bytes after some), and decodes its answers.
 
-A missing or mistyped field is an error of that host alone.
+A missing or mistyped field is an error of that host only.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _CREDENTIALS: Final = re.compile(r"//[^/@\s\"]*@")
 
 
 class MalformedReply(HostError):
-    """The reason quotes the beginning of its first line."""
+    """The reason quotes the beginning of the reply's first line."""
 
     def __init__(self, problem: str, answer: str) -> None:
         lines = (line.strip() for line in answer.splitlines())
         first = printable(next(filter(None, lines), ""))
         shown = first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}…"
         super().__init__(
-            f"its answer can't be read ({printable(problem)[:_MOST_SHOWN]}): {shown}",
-            "run the same command again with -vv; does a login script there print something?",
+            f"its reply can't be read ({printable(problem)[:_MOST_SHOWN]}): {shown}",
+            "run the same command again with -vv, and check whether a login script there prints something",
         )
 
 
 class Reply(dict[str, Any]):
-    """A JSON object from a host. Each method returns a field of that type or raises MalformedReply."""
+    """A JSON object from a host. Each method returns a field of its type or raises MalformedReply."""
 
     def __missing__(self, key: str) -> NoReturn:
         raise self.error(f"{key} is missing")
@@ -84,10 +84,10 @@ class Reply(dict[str, Any]):
 
 _STDERR_KEPT: Final = 8192
 _MOST_VALUES: Final = 1_000_000
-"""Values in one event: `[],[],…` takes 20 times its length when it is decoded."""
+"""Limit on the values in one event, because `[],[],…` takes 20 times its length when decoded."""
 
 RawReader = Callable[[memoryview], int | None]
-"""Reads bytes after an event. Returns None while more follow, else how many of these it used."""
+"""Reads bytes after an event. Returns None while more follow, else how many of these bytes it used."""
 OnEvent = Callable[[Reply], RawReader | None]
 """Handles an event; returns a reader if raw bytes follow. A HostError ends the call."""
 
@@ -95,12 +95,12 @@ OnEvent = Callable[[Reply], RawReader | None]
 class EventLimits(NamedTuple):
     line: int = 32 << 20
     total: int = 32 << 20
-    """Bytes of lines without raw bytes between them."""
+    """Limit on the bytes of lines without raw bytes between them."""
     subject: str = "answer"
     """What the error calls these lines."""
     fix: str = ""
     events_only: bool = False
-    """A line that is no event is an error; otherwise ignored as a login script's."""
+    """True if a line that is not an event is an error; otherwise it counts as a login script's and is ignored."""
 
 
 DEFAULT_LIMITS: Final = EventLimits()
@@ -130,11 +130,11 @@ class EventReader:
         part = data[at:] if end < 0 else data[at:end]
         self._received += len(part)
         if self._received > self._limits.total or len(self._line) + len(part) > self._limits.line:
-            self._line.clear()  # the error's traceback keeps this buffer until the command ends
+            self._line.clear()  # otherwise the error's traceback keeps this buffer until the command ends
             if self._received > self._limits.total:
                 limit = f"{self._limits.total >> 20} MB"
-                raise HostError(f"its {self._limits.subject} takes more than {limit}", self._limits.fix)
-            raise HostError("it sends a line without an end")
+                raise HostError(f"its {self._limits.subject} is larger than {limit}", self._limits.fix)
+            raise HostError("it sent a line without an end")
         if end < 0:
             self._line += part
             return len(data)
@@ -147,12 +147,12 @@ class EventReader:
 
     def _handle_line(self, line: bytes | bytearray) -> RawReader | None:
         if len(line) > _MOST_VALUES and sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-            raise HostError("it sends an answer with too many values")
+            raise HostError("it sent a reply with too many values")
         try:
             event = parse_object(line)
         except JsonError:
             if self._limits.events_only:
-                raise MalformedReply("a line that is no JSON object", line.decode(errors="replace")) from None
+                raise MalformedReply("a line that is not a JSON object", line.decode(errors="replace")) from None
             return None
         return self._on_event(Reply(event))
 

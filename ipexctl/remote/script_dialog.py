@@ -1,7 +1,7 @@
 """Works on many hosts until a common deadline, and talks with programs that print events and read lines.
 
 A host that failed or is late gets a HostError. A program on a host ends with its stdin, so none outlives the call.
-Events are limited to 64 KB a line and 1 MB in all.
+Events are limited to 64 KB per line and 1 MB altogether.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class ScriptDialog:
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        """Next event of any host, its HostError, or None if its program ended.
+        """The next event of any host, the host's HostError, or None if its program exited.
 
-        None instead of a tuple: time is up, the check is cancelled, or no program runs.
+        Returns None instead of a tuple if the time is up, the check is cancelled, or no program runs.
         """
         while self._running and not self._cancel.thrown:
             left = until - time.monotonic()
@@ -109,7 +109,7 @@ class ScriptDialog:
             session.run(command, output.sink, stdin=self._stdin[name], timeout=timeout, cancel=self._cancel)
         except HostError as host_error:
             error = host_error
-        except BaseException as bug:  # noqa: BLE001  # carried to the caller's thread and raised there
+        except BaseException as bug:  # noqa: BLE001  # passed to the caller's thread and raised there
             self._bug = bug
         finally:
             self._stdin[name].end()

@@ -1,8 +1,8 @@
-"""A session: one open connection to a host, local or over ssh; and ways to feed a command's stdin.
+"""A session: one open connection to a host, local or remote; and ways to feed a command's stdin.
 
-`Session.run` raises a HostError if the connection is lost, or on timeout or cancellation, after ending the command's
-processes. Without --timeout a step may take any time but not be silent for an hour: then a disk hangs. Collected output
-is limited to 16 MB, because a login script may print endlessly.
+`Session.run` raises a HostError if the connection is lost, on timeout and on cancellation, after ending the command's
+processes. Without --timeout a step may take any time, but may not be silent for an hour, because then a disk hangs.
+Collected output is limited to 16 MB, because a login script may print endlessly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ipexctl.text import rough_duration
 
 MAX_OUTPUT: Final = 16 << 20
 OVERTIME: Final = 0.2
-"""Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z)."""
+"""Seconds to read, after a deadline, what arrived before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
 
 
@@ -63,8 +63,11 @@ class OutputCollector:
     def sink(self, stream: StreamName, data: bytes) -> None:
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
-            collected.clear()  # the error's traceback keeps this collector until the command ends
-            raise HostError(f"it sends more than {MAX_OUTPUT >> 20} MB on {stream}", "does a login script there print?")
+            collected.clear()  # otherwise the error's traceback keeps this collector until the command ends
+            raise HostError(
+                f"it sent more than {MAX_OUTPUT >> 20} MB on {stream}",
+                "check whether a login script there prints endlessly",
+            )
         collected += data
 
     @property
@@ -99,11 +102,11 @@ class Session(ABC):
         deadline: Deadline | None = None,
         silence: float | None = None,
     ) -> Ended:
-        """Run a command in the account's home and forward its output as it comes.
+        """Run a command in the account's home and forward its output as it arrives.
 
-        Raises HostError if the connection is lost, or on timeout or cancellation, after ending the command's processes.
-        `deadline` replaces `timeout` and `cancel`; the sink may change it. Without `timeout`, `silence` limits the
-        seconds in which the command neither prints nor reads.
+        Raises HostError if the connection is lost, on timeout and on cancellation, after ending the command's
+        processes. `deadline` replaces `timeout` and `cancel`; the sink may change it. Without `timeout`, `silence`
+        limits the seconds in which the command neither prints nor reads.
         """
         started = time.monotonic()
         if deadline is None and timeout is None and silence is not None:
@@ -137,7 +140,7 @@ def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -
 
 
 class _WatchedStdin:
-    """Restarts the deadline whenever the host takes input."""
+    """Restarts the deadline whenever the host reads input."""
 
     def __init__(self, deadline: Deadline, stdin: Readable) -> None:
         self._deadline, self._stdin = deadline, stdin
@@ -164,8 +167,8 @@ class Wakeup:
 def timed_out(deadline: Deadline) -> TimedOut:
     if deadline.is_of_silence:
         return TimedOut(
-            f"nothing has come from it for {rough_duration(deadline.seconds or 0)}",
-            "does a disk of that host hang?",
+            f"nothing has arrived from it for {rough_duration(deadline.seconds or 0)}",
+            "check whether a disk of that host hangs",
             option="--timeout S sets another limit",
         )
     return TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
@@ -177,7 +180,7 @@ def copy_stdin(
     end: Callable[[], None],
     errors: tuple[type[Exception], ...],
 ) -> None:
-    """Feed stdin in a thread. If the command stops reading early, its exit code explains the rest."""
+    """Feed stdin in a thread. If the command stops reading early, its exit code explains why."""
 
     def copy() -> None:
         with suppress(ValueError, *errors):
@@ -207,7 +210,7 @@ def chunks_of(stream: Readable) -> Iterator[bytes]:
 
 
 class ChunkStream:
-    """Chunks as a stream. An error ends it early and is kept: the host only sees the end."""
+    """Chunks as a stream. An error ends it early and is kept, because the host only sees the end."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

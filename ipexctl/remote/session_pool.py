@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SessionPool:
-    """Opens a session on first use. An unreachable host is tried only once."""
+    """Opens a session on first use. A host that could not be reached is not tried again."""
 
     def __init__(self, connector: Connector, cancel: Cancel, *, forks: int) -> None:
         self.cancel = cancel
@@ -41,7 +41,7 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close open sessions. Threads save time only where a proxy's program is waited for."""
+        """Close open sessions. Threads save time only if a proxy's program is waited for."""
 
         def close(session: Session) -> None:
             with contextlib.suppress(OSError, EOFError):
@@ -85,7 +85,7 @@ class SessionPool:
         return self._sessions.pop(host.name, None)
 
     def forget(self, host: Host) -> None:
-        """Reconnect at the next step: the connection was lost or failed."""
+        """Reconnect at the next step, because the connection was lost or failed."""
         self._unreachable.pop(host.name, None)
         if (lost := self.detach(host)) is not None:
             with contextlib.suppress(OSError, EOFError):
@@ -96,7 +96,7 @@ class SessionPool:
             session.close()
 
     def lend(self, host: Host, cancel: Cancel) -> Session:
-        """The pool's session, or a new one if lost, for a caller that opens and closes sessions."""
+        """The pool's session, or a new one if it was lost, for a caller that opens and closes sessions itself."""
         return LentSession(self, self.detach(host) or self.connector.open(host, cancel))
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
@@ -104,7 +104,7 @@ class SessionPool:
 
 
 class LentSession(Session):
-    """Returns to the pool at its end, unless a command on it did not finish."""
+    """Returns to the pool when closed, unless a command on it did not finish."""
 
     def __init__(self, pool: SessionPool, session: Session) -> None:
         self._pool = pool
@@ -120,7 +120,7 @@ class LentSession(Session):
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
-        self._is_lost = True  # until the command ends: `close` may be called meanwhile
+        self._is_lost = True  # until the command ends, because `close` may be called before
         ended = self._session._run(command, sink, stdin, deadline)
         self._is_lost = False
         return ended

@@ -1,12 +1,12 @@
 """A session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
 `srun --overlap` starts the agent's `srun_step` there, which has the protocol. The step has all CPUs and the job's
-memory on that node and takes none from other steps; Slurm accounts for it and ends it with the job. It ends with srun's
-stdin, even if this process is killed. Only a session that stays leaves its step to a run's supervisor.
+memory on that node and takes none from other steps; Slurm accounts for it and ends it with the job. The step ends with
+srun's stdin, even if this process is killed. Only a session that stays leaves its step to a run's supervisor.
 
-Commands connect to the one port of `StepServer`, from all nodes. srun's own streams cross the network in clear: the
-agent, and names of commands. All else uses TLS with a certificate made for the call; its fingerprint and the clients'
-token reach a node encrypted by munge (docs/security.md).
+Commands connect from all nodes to the one port of `StepServer`. srun's own streams cross the network in clear: they
+carry the agent and names of commands. Everything else uses TLS with a certificate made for the call; munge encrypts its
+fingerprint and the clients' token on the way to a node (docs/security.md).
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, c
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
-"""Ports to try, of those that nodes can connect to."""
+"""Number of ports to try, of those that nodes can connect to."""
 _MAX_EVENT: Final = 1 << 16
 _MAX_EVENTS: Final = 100
-"""Unread events of a step; there are two per command."""
+"""Limit on a step's unread events; a command has two."""
 _CLOSE_TIME: Final = 5.0
 _SILENCE: Final = (15, 5, 3, 30)
-"""A node silent for 30 seconds is lost, as over ssh."""
+"""A node that is silent for 30 seconds counts as lost, as over ssh."""
 _READ: Final = 1 << 18
 _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
 """Variables with which a node finds the agent's Python."""
@@ -76,13 +76,13 @@ _WOKEN: Final = "woken"
 
 
 def srun_argv(node: str, script: str, job: str = "") -> list[str]:
-    # The call's environment may have secrets, and crosses the network in clear: a step gets it by TLS.
+    # The call's environment may have secrets, and srun sends it in clear: the step gets it by TLS.
     return [*step_argv(node, job), f"--export={_EXPORTED}", "/bin/sh", "-c", script]
 
 
 class StepServer:
     def __init__(self, ports: range | None = None) -> None:
-        """`ports`: reachable from nodes; None: any. Raises a HostError if none is free."""
+        """`ports`: ports that nodes can reach; None for any port. Raises a HostError if none is free."""
         self.token = secrets.token_hex(32)
         context, self.fingerprint = make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
@@ -122,12 +122,12 @@ class StepServer:
 
 
 def srun_ports() -> range | None:
-    """Ports nodes can connect to, if the cluster limits srun's."""
+    """Ports that nodes can connect to, if the cluster limits srun's ports."""
     return read_port_range(ask(["scontrol", "show", "config"]))
 
 
 def read_port_range(config: str) -> range | None:
-    """SrunPortRange of `scontrol show config`; None if it is 0-0, any port."""
+    """SrunPortRange in `scontrol show config`; None for 0-0, any port."""
     found = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
     if found is None or not 0 < int(found[1]) <= int(found[2]) <= _MOST_PORTS:
         return None
@@ -145,7 +145,7 @@ def _open_port(port: _Port, ports: range | None) -> _StepPort:
     numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _TRIES))
     reason = ""
     for number in numbers:
-        # Nodes come by any network, and prove the token; the second one is for machines without IPv6.
+        # Nodes come from any network and must prove the token. The second address is for machines without IPv6.
         for address in ("::", "0.0.0.0"):  # noqa: S104
             try:
                 return _StepPort(port, address, number)
@@ -161,7 +161,7 @@ class _StepPort(AuthenticatingServer):
         self._port = port
 
     def handle(self, conn: socket.socket) -> None:
-        # Its own descriptor: `conn`'s is closed after this method.
+        # A copy of the descriptor, because `conn` closes its own after this method.
         own = socket.socket(fileno=os.dup(conn.fileno()))
         own.setblocking(True)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -170,7 +170,7 @@ class _StepPort(AuthenticatingServer):
         encrypted = encrypt(own, self._port.context, seconds=REPLY_TIME)
         message = read_line(encrypted, REPLY_TIME, limit=256)
         encrypted.settimeout(None)
-        # Again, inside the encrypted connection: another program may have taken over the one that proved it.
+        # Checked once more inside the encrypted connection, because another program may have taken over the first one.
         if not hmac.compare_digest(str(message["token"]).encode(), self._port.token.encode()):
             encrypted.close()
             return
@@ -180,15 +180,15 @@ class _StepPort(AuthenticatingServer):
 class SrunSession(Session):
     server_key = None
     has_proxy = True
-    """srun's end is awaited at the close."""
+    """True, so that closing waits for srun to end."""
 
     def __init__(
         self, host: Host, server: StepServer, deadline: Deadline, *, job: str = "", stays: bool = False
     ) -> None:
-        """Start the step and wait until it takes commands; raises a HostError.
+        """Start the step and wait until it accepts commands. Raises a HostError.
 
-        `job`: the number, if the call is not in the job. `stays`: the step lasts as long as a daemon that a command
-        started in it, because Slurm ends with a step everything it started.
+        `job`: the job's number if the call is not in the job. `stays`: the step lasts as long as a daemon that a
+        command started in it, because at the end of a step Slurm ends everything that it started.
         """
         self.host = host
         self._job, self._stays = job, stays
@@ -198,12 +198,12 @@ class SrunSession(Session):
         self._writing = threading.Lock()
         self._count = 0
         self._waiting: dict[str, queue.SimpleQueue[Any]] = {}
-        """A command's connection, events of the step, or None at the step's end."""
+        """By command: its connection, events of the step, or None once the step has ended."""
         self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._errors: deque[str] = deque(maxlen=20)
         self._is_over = False
         self._lifeline = contextlib.ExitStack()
-        """A connection from the step that ends with the session, even if srun is killed."""
+        """A connection from the step, which ends with the session even if srun is killed."""
         self._lifeline.enter_context(server.expecting(self._name, self._on_lifeline))
         try:
             self._srun = self._start()
@@ -224,7 +224,7 @@ class SrunSession(Session):
             raise
 
     def _on_lifeline(self, conn: socket.socket) -> None:
-        """The step's first connection gets the call's variables."""
+        """Send the call's variables over the step's first connection."""
         conn.sendall(encode_environment(environment_of_srun(os.environ)))
         self._lifeline.enter_context(conn)
 
@@ -233,7 +233,7 @@ class SrunSession(Session):
         try:
             sealed = seal(json.dumps({"token": self._server.token, "fingerprint": self._server.fingerprint}))
         except MungeError as error:
-            reason = f"what srun sends could be read on the network, and munge can't seal a key: {error}"
+            reason = f"srun's traffic could be read on the network, and munge can't encrypt a key: {error}"
             raise HostError(reason, "--transport ssh") from None
         request = {
             "address": socket.gethostname(),
@@ -258,7 +258,7 @@ class SrunSession(Session):
 
     @staticmethod
     def _send_first(stdin: IO[bytes], data: bytes) -> None:
-        """In a thread: a step that waits for resources reads nothing."""
+        """Send in a thread, because a step that waits for resources reads nothing."""
         with contextlib.suppress(OSError, ValueError):
             stdin.write(data)
             stdin.flush()
@@ -273,7 +273,7 @@ class SrunSession(Session):
                 if deadline.cancelled:
                     raise Cancelled("stopped before it began")
                 if event is None:
-                    raise self._lost("no step starts there")
+                    raise self._lost("no step could be started there")
                 if isinstance(event, dict) and event.get("event") == "failed":
                     raise HostError(str(event.get("reason")), str(event.get("fix") or ""))
                 if isinstance(event, dict):
@@ -283,7 +283,7 @@ class SrunSession(Session):
                     raise Unreachable(
                         f"no step has started there within {deadline.seconds:g} s{detail}",
                         f"sinfo -N -n {self.host.name} shows its state",
-                        option="--connect-timeout S waits longer",
+                        option="for a longer wait: --connect-timeout S",
                     )
 
     def _read_events(self, stream: IO[bytes]) -> None:
@@ -306,11 +306,11 @@ class SrunSession(Session):
             self._errors.append(line.decode("utf-8", "replace").strip()[:500])
 
     def _lost(self, what: str) -> Unreachable:
-        self._threads[1].join(1.0)  # its last line says why
+        self._threads[1].join(1.0)  # srun's last line tells why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
         if job and (word := job_end_in(ask(show_job(job)))):
-            fix = f"scontrol show job {job} tells more; the files of its runs are on its nodes"
+            fix = f"for details: scontrol show job {job}; the files of its runs are on its nodes"
             return Unreachable(describe_run_end(word, job), fix)
         return Unreachable(
             what + (f": {errors[-1]}" if errors else ""),
@@ -325,14 +325,17 @@ class SrunSession(Session):
                 stdin.write(json.dumps(message).encode() + b"\n")
                 stdin.flush()
         except (OSError, ValueError):
-            raise self._lost("the step has ended") from None
+            raise self._lost("the Slurm step has ended") from None
 
     def _run(
         self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         if len(command.script) > MAX_LINE:
             size = len(command.script) // 1024
-            raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
+            raise HostError(
+                f"the command is {size} KiB long; a host takes 128",
+                "put it into a file and send that with ipexctl push",
+            )
         with self._lock:
             self._count += 1
             name = f"{self._name}-{self._count}"
@@ -341,7 +344,7 @@ class SrunSession(Session):
             is_over = self._is_over
         try:
             if is_over:
-                raise self._lost("the step has ended")
+                raise self._lost("the Slurm step has ended")
             with self._server.expecting(name, events.put):
                 self._send({"call": name})
                 with contextlib.ExitStack() as held:
@@ -374,9 +377,11 @@ class SrunSession(Session):
                 if deadline.cancelled:
                     raise Cancelled("stopped before it began")
                 if event is None:
-                    raise self._lost("the step has ended")
+                    raise self._lost("the Slurm step has ended")
                 if isinstance(event, dict) and event.get("event") == "call-failed":
-                    raise HostError(str(event.get("reason")), "does a firewall keep nodes from ports of this machine?")
+                    raise HostError(
+                        str(event.get("reason")), "check whether a firewall blocks nodes from this machine's ports"
+                    )
                 if deadline.over:
                     raise timed_out(deadline)
 
@@ -429,7 +434,7 @@ class SrunSession(Session):
             self._send({"end": name, "grace": CANCEL_GRACE})
             while True:
                 event = events.get(timeout=limit.left())
-                if event is None:  # Slurm ends what a step leaves
+                if event is None:  # Slurm ends what a step leaves behind
                     return ""
                 if isinstance(event, socket.socket):
                     event.close()
@@ -439,12 +444,12 @@ class SrunSession(Session):
         return "; its processes may still be running there"
 
     def close(self) -> None:
-        """End the step with everything in it; a staying one ends its commands and keeps its daemons."""
+        """End the step with everything in it. A step that stays ends its commands and keeps its daemons."""
         self._lifeline.close()
         with contextlib.suppress(OSError, ValueError):
             assert self._srun.stdin is not None
             self._srun.stdin.close()
-        if self._stays:  # it ends by itself once no daemon is left
+        if self._stays:  # it ends by itself when no daemon is left
             return
         try:
             self._srun.wait(_CLOSE_TIME)
@@ -452,7 +457,7 @@ class SrunSession(Session):
             self._kill()
 
     def _kill(self) -> None:
-        """End srun and its step: at the first SIGTERM it ends the tasks and waits for them."""
+        """End srun and its step: at the first SIGTERM, srun ends the tasks and waits for them."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(OSError):
                 os.killpg(self._srun.pid, number)

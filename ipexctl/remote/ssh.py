@@ -1,8 +1,8 @@
 """A session over ssh: one connection with one channel per command, tuned for short commands and long output.
 
-A command is over when its status has arrived and both streams are read, in any order. If sshd opens no further channel
-(MaxSessions), the command waits for another's end. After 15 s of silence, half of what TCP takes, sshd must answer a
-keepalive, which also finds a frozen host and one behind a bastion.
+A command is over when its exit status has arrived and both streams have been read, in any order. If sshd opens no
+further channel (MaxSessions), the command waits until another one ends. After 15 s of silence, half of what TCP takes,
+sshd must answer a keepalive; this also detects a frozen host and one behind a bastion.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READ = 1 << 20
 _RETRY_INTERVAL = 0.1
 """Seconds between attempts to open a channel while others are open."""
 _TRIES_ALONE = 3
-"""Attempts without another open channel: another thread may be about to open one."""
+"""Attempts if no other channel is open, because another thread may be about to open one."""
 _CONNECTION_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
@@ -67,7 +67,10 @@ class SshSession(Session):
         line = login_line(command, nonce)
         if len(line) > MAX_LINE:
             size = len(line) // 1024
-            raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
+            raise HostError(
+                f"the command is {size} KiB long; a host takes 128",
+                "put it into a file and send that with ipexctl push",
+            )
         channel = self._start(line, deadline)
         reader = _OutputReader(channel, sink, nonce)
         try:
@@ -96,7 +99,9 @@ class SshSession(Session):
                 self._commands_changed.notify_all()
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Start the command in a new channel. If sshd allows no more (MaxSessions), wait for another's end."""
+        """Start the command in a new channel. If sshd allows no more channels (MaxSessions), wait until another one
+        ends.
+        """
         tries_alone = 0
         while True:
             ended = self._ended_count
@@ -118,10 +123,10 @@ class SshSession(Session):
                 return channel
 
     def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Open the channel and run the command. If sshd doesn't answer in time, the connection is closed.
+        """Open the channel and run the command. If sshd doesn't answer in time, close the connection.
 
-        Neither request has a time limit of its own. A sent command may run before sshd answers, so a cancelled call
-        waits a moment for the answer: only then can its processes be ended over this connection.
+        Neither request has a time limit of its own. The command may run before sshd answers, so a cancelled call waits
+        a moment for the answer: only then can the command's processes be ended over this connection.
         """
         limit = Deadline(deadline.left(limits.DEAD_AFTER), deadline.cancel)
         channel = None
@@ -149,7 +154,7 @@ class SshSession(Session):
         overtime: Deadline | None = None
         with deadline.cancel.waking(reader.wake.set):
             while True:
-                reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status
+                reader.wake.clear()  # at the end of a stream, before the exit status, paramiko leaves it set
                 if deadline.cancelled:
                     raise Cancelled("stopped")
                 overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
@@ -178,11 +183,10 @@ class SshSession(Session):
         raise HostError(
             f"the login shell never ran the command (exit code {channel.exit_status}"
             + (f"; its output: {output[-1].strip()})" if output else ")"),
-            "is a shell set for this account? does it end early for commands without a terminal?",
+            "check that the account has a shell, and that its startup files do not exit when there is no terminal",
         )
 
     def _end_processes(self, reader: _OutputReader) -> str:
-        """End the command's processes; returns the end of the error message if some survive."""
         nonce = secrets.token_hex(8)
         fence = FenceFilter(nonce)
         line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
@@ -212,7 +216,7 @@ class SshSession(Session):
 
 
 class _Pipe:
-    """A channel's output in pieces as received; paramiko copies each into an array and out of it."""
+    """A channel's output in pieces as received; paramiko would copy each into an array and out again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -252,7 +256,7 @@ class _OutputReader:
         self._sink = sink
         self._out = FenceFilter(nonce)
         self._err = FenceFilter(nonce)
-        channel.wake = self.wake  # type: ignore[attr-defined]  # for the exit status, see handshake
+        channel.wake = self.wake  # type: ignore[attr-defined]  # for the exit status, see handshake.py
         channel.in_buffer.set_event(self.wake)
         channel.in_stderr_buffer.set_event(self.wake)
 
@@ -270,7 +274,7 @@ class _OutputReader:
 
     @property
     def at_end(self) -> bool:
-        """True once the exit status has arrived too: streams may end long before the command."""
+        """True once the exit status has also arrived, because streams may end long before the command."""
         channel = self.channel
         over = channel.closed or (channel.eof_received and channel.status_event.is_set())
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
@@ -289,14 +293,14 @@ class _OutputReader:
 
 
 class _Keepalive:
-    """Checks that a silent host's sshd answers: TCP can't detect a frozen host or one behind a bastion."""
+    """Checks that a silent host's sshd answers, because TCP can't detect a frozen host or one behind a bastion."""
 
     def __init__(self, transport: paramiko.Transport) -> None:
         self._transport = transport
         self._sent_at: float | None = None
 
     def check(self) -> None:
-        """Send a request unless one is pending; raise if one is pending too long."""
+        """Send a request unless one is pending; raise if one has been pending too long."""
         if self._sent_at is None:
             self._sent_at = time.monotonic()
             threading.Thread(target=self._send_request, name="keepalive", daemon=True).start()
@@ -311,9 +315,11 @@ class _Keepalive:
 
 def _refused(*, opened: bool) -> HostError:
     if opened:
-        return HostError("sshd there refuses to run commands", "is this account allowed more than sftp or forwarding?")
+        return HostError(
+            "sshd there refuses to run commands", "check whether this account may do more than sftp or forwarding"
+        )
     return _NoChannel(
-        "its sshd opens no session on this connection", "raise MaxSessions of its sshd_config, or its process limit"
+        "its sshd opens no session on this connection", "raise MaxSessions in its sshd_config, or its process limit"
     )
 
 

@@ -1,8 +1,8 @@
 """Address and login of a host, from the user's ssh config.
 
-OpenSSH evaluates it (`ssh -G`), so Include, Match and canonical names work; without OpenSSH, paramiko's parser has to
-do. Each `ssh -G` is a process, so hosts that no `Host` line tells apart share a call with only the name replaced; where
-a `Match` or unusual Include may tell them apart, each has its own.
+OpenSSH evaluates the config (`ssh -G`), so Include, Match and canonical names work; without OpenSSH, paramiko's parser
+is used. Each `ssh -G` is a process, so hosts that no `Host` line distinguishes share one call, in whose output only the
+name is replaced. If a `Match` or unusual Include may distinguish them, each host has its own call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ipexctl.user_directories import account_name
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 PARAMIKO_LOCK = threading.Lock()
-"""Held while paramiko is imported: two threads starting at once would see half-imported modules."""
+"""Held while paramiko is imported, because two threads starting at once would see half-imported modules."""
 _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",
@@ -49,7 +49,7 @@ _LINE = re.compile(r'\s*"?(\w+)"?\s*=?\s*(.*)')
 """A line of an ssh config: `Host n1`, `Host=n1` or `"Host" n1`."""
 _QUOTING = re.compile(r"""["'\\]""")
 _NEEDS_SSH = re.compile(r"""["'\\$%]""")
-"""Characters of an Include that ssh unquotes or expands, depending on its version."""
+"""Characters in an Include that ssh unquotes or expands, depending on its version."""
 
 
 class Endpoint(NamedTuple):
@@ -68,7 +68,7 @@ class Endpoint(NamedTuple):
     unsupported: tuple[str, ...] = ()
     hash_names: bool = False
     can_add_keys: bool = True
-    """False with `UserKnownHostsFile none`."""
+    """False if the config has `UserKnownHostsFile none`."""
     algorithms: Algorithms = ANY_ALGORITHMS
     required_rsa_size: int = 0
     revoked_keys: tuple[Path, ...] = ()
@@ -76,7 +76,7 @@ class Endpoint(NamedTuple):
 
     @property
     def key_name(self) -> str:
-        """Name in known_hosts, in lower case because hashed names are compared exactly."""
+        """Name in known_hosts, in lower case, because hashed names are compared exactly."""
         return self.bare_name if self.port == 22 or self.key_alias else f"[{self.bare_name}]:{self.port}"
 
     @property
@@ -125,7 +125,7 @@ class Resolver:
             code, out, err = _run(argv, timeout)
         except subprocess.TimeoutExpired:
             raise Unreachable(
-                f"`ssh -G` gave no answer within {timeout:g} s: does a `Match exec` in the ssh config hang?",
+                f"`ssh -G` gave no answer within {timeout:g} s: check whether a `Match exec` in the ssh config hangs",
                 _try_ssh_g(host),
             ) from None
         except OSError as error:
@@ -140,7 +140,7 @@ class Resolver:
 
 def _add_to_passwd() -> str:
     entry = f"user:x:{os.getuid()}:{os.getgid()}::{home_directory()}:/bin/sh"
-    return f"ssh needs an entry of this account; as root: echo {shlex.quote(entry)} >> /etc/passwd"
+    return f"ssh needs a passwd entry for this account; as root: echo {shlex.quote(entry)} >> /etc/passwd"
 
 
 def _try_ssh_g(host: Host) -> str:
@@ -148,7 +148,7 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """Returns exit code, stdout and stderr. stderr is a file, because background processes may keep it open."""
+    """Return exit code, stdout and stderr. stderr is a file, because background processes may keep it open."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -164,7 +164,7 @@ def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
 
 
 class _HostGroup:
-    """Hosts with equal settings: the first runs `ssh -G`, the others insert their name in its output."""
+    """Hosts with equal settings: the first one runs `ssh -G`, the others replace the name in its output."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -194,7 +194,7 @@ class _HostGroup:
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """Settings of `other`, made from those of `name`; None if the name occurs in more than `hostname`."""
+    """Settings of `other`, made from those of `name`; None if the name occurs elsewhere than in `hostname`."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
@@ -216,7 +216,7 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
 def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
     """Every `Host` pattern of these files and their includes.
 
-    None if only ssh can distinguish hosts: a `Match`, or an `Include` that needs its quoting, variables or tokens.
+    None if only ssh can distinguish hosts, because of a `Match` or an `Include` with quotes, variables or tokens.
     """
     patterns: list[str] = []
     for file in files:
@@ -250,7 +250,7 @@ def _included(rest: str, file: Path) -> list[Path]:
 
 @cache
 def ssh_home() -> Path:
-    """Directory of ssh's `~/.ssh`: the account's home, even if $HOME differs (sudo, containers)."""
+    """Directory that ssh uses as `~/.ssh`: in the account's home, even if $HOME differs (sudo, containers)."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -287,7 +287,7 @@ def _query_paramiko(host: Host) -> dict[str, list[str]]:
             continue
         except (OSError, UnicodeDecodeError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
             raise Unreachable(
-                f"{file} can't be read: {error}", "mend it", option="or name another: --ssh-config FILE"
+                f"{file} can't be read: {error}", "fix it", option="or use another one: --ssh-config FILE"
             ) from None
     parsed: dict[str, Any] = dict(config.lookup(host.address))
     result = {key: value if isinstance(value, list) else [value] for key, value in parsed.items()}
@@ -358,7 +358,7 @@ _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 def file_list(value: str) -> list[str]:
-    """Split a list of files printed by `ssh -G`, which joins them with blanks and doesn't quote blanks in names.
+    """Split a list of files as `ssh -G` prints it: joined with spaces, without quoting spaces in names.
 
     A part that doesn't begin like a path belongs to the name before it, unless existing files show otherwise.
     """

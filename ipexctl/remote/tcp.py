@@ -1,7 +1,7 @@
 """TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds.
 
-All addresses of a name are tried. Unreachable says whether name, route, port or time was at fault. The resolver knows
-neither time limit nor cancellation, so it runs in a thread that may be left behind.
+All addresses of a name are tried. The Unreachable error says whether name, route, port or time was at fault. The
+resolver supports neither time limits nor cancellation, so it runs in a thread that may be left behind.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ipexctl.remote.outcome import Cancelled, Unreachable
 _POLL_INTERVAL = 0.2
 
 _READ_AHEAD = 1 << 17
-"""Bytes of a read: four of ssh's largest packets."""
+"""Bytes per read: four of ssh's largest packets."""
 
 _QUICK_ACKS = 96
-"""Reads acknowledged at once: the handshake and the first commands."""
+"""Number of reads that are acknowledged at once: the handshake and the first commands."""
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:
@@ -44,7 +44,7 @@ def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = sock
 
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
     with contextlib.suppress(OSError, UnicodeError):
-        # Bytes: for text Python imports its codec of international names.
+        # Bytes, because for text Python imports its codec of international names.
         return socket.getaddrinfo(hostname.encode("ascii"), port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     infos: list[Any] = []
     resolved = threading.Event()
@@ -62,7 +62,7 @@ def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> lis
     if not infos:
         raise Unreachable(
             f"the name {hostname} doesn't resolve" + ("" if in_time else f" (waited {deadline.seconds:g} s)"),
-            "check the spelling, or say the address: address=… in the hostfile, ansible_host in an inventory, "
+            "check the spelling, or give the address: address=… in the hostfile, ansible_host in an inventory, "
             "HostName in ~/.ssh/config",
         )
     return infos
@@ -104,13 +104,13 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             f"port {port} refuses connections",
-            "is sshd running there, and on this port?",
+            "check that sshd is running there, and on this port",
             option="--port, or port= in the hostfile",
         )
     if isinstance(error, TimeoutError):
         return Unreachable(
             f"no answer on port {port} within {deadline.seconds:g} s",
-            "the machine is off, or a firewall drops the packets",
+            "check whether the machine is off or a firewall drops the packets",
             option="--connect-timeout gives it longer",
         )
     return Unreachable(
@@ -122,8 +122,8 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
 class TunedSocket(socket.socket):
     """A socket for ssh's small messages: reads ahead, and acknowledges its first reads at once.
 
-    paramiko reads a message in two or three pieces, and with a timeout Python polls before each, releasing the
-    interpreter lock that other hosts' threads wait for. Linux delays an acknowledgement by up to 40 ms, which a
+    paramiko reads a message in two or three pieces. With a timeout, Python polls before each piece and releases the
+    interpreter lock, for which other hosts' threads wait. Linux delays an acknowledgement by up to 40 ms, which a
     handshake pays at every turn. The kernel resets the option, so it is set again after each of the first reads.
     """
 
@@ -137,12 +137,14 @@ class TunedSocket(socket.socket):
     def settimeout(self, seconds: float | None) -> None:
         """Let the kernel enforce the time limit of reads and writes."""
         limit = struct.pack("@ll", *divmod(round((seconds or 0) * 1_000_000), 1_000_000))
-        with contextlib.suppress(OSError):  # macOS refuses it for a closed connection; the next read reports that
+        with contextlib.suppress(
+            OSError
+        ):  # macOS refuses this for a closed connection; the next read reports the closing
             self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def close(self) -> None:
-        """End a read in another thread too."""
+        """Close; also ends a read in another thread."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
         super().close()

@@ -149,7 +149,7 @@ class InstallRequest:
     dry_run: bool = False
     upgrade: bool = False
     downgrade: bool = False
-    """Accept a lower version or a lost package."""
+    """True to accept lower versions and lost packages."""
 
     def with_torch(self) -> InstallRequest:
         stack = replace(self.env.stack, torch=self.torch) if self.torch else self.env.stack

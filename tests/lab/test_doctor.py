@@ -46,7 +46,7 @@ def test_three_unreachable_hosts_have_reasons_and_other_hosts_have_facts(mixed: 
     assert list(hosts) == [f"node{i}" for i in range(1, 9)]
     assert {name for name, host in hosts.items() if host["status"] == "unreachable"} == set(sick)
     assert "refuses connections" in hosts["node2"]["reason"]
-    assert "says nothing" in hosts["node5"]["reason"]
+    assert "sends nothing" in hosts["node5"]["reason"]
     assert "CHANGED" in hosts["node6"]["reason"]
     tiers = {name: host["facts"]["cpu"]["tier"] for name, host in hosts.items() if host["facts"]}
     weak = {"node1": "avx512", "node3": "unsupported", "node7": "unsupported"}

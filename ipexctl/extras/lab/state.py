@@ -167,7 +167,7 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[LabHost, ...]:
-        """Bastion first, if there is one."""
+        """All hosts, with the bastion first if there is one."""
         return (self.bastion, *self.hosts) if self.bastion else self.hosts
 
     @property

@@ -151,7 +151,7 @@ def _of_inventory(host: str, name: str, text: str) -> Any:
 
 
 def _listed(text: str) -> Any:
-    """Lists and mappings are JSON from a YAML inventory, Python literals from an INI file."""
+    """Parse a list or mapping: JSON if from a YAML inventory, a Python literal if from an INI file."""
     for parse in (parse_json, ast.literal_eval):
         try:
             value = parse(text)

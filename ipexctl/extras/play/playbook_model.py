@@ -25,7 +25,7 @@ from ipexctl.text import expanded, is_variable_name
 
 OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
 Where = Literal["host", "control", "all"]
-"""On each host; on the control machine without a host; on all hosts of the play in one call."""
+"""`host`: on each host; `control`: on the control machine; `all`: one call for all hosts of the play."""
 
 TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 FALSE: Final = frozenset({"no", "false", "off", "0", "n"})

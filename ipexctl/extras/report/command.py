@@ -138,7 +138,7 @@ def compared(page: ReportPage, other: ReportPage) -> ReportPage:
 
 
 def _plan(snapshot: RunSnapshot, copy: Path) -> Mapping[str, Any]:
-    """From this machine, else the fields that node0 sends: of a submitted run the plan here has little."""
+    """The plan from the copy here, else the fields that node0 sends: a submitted run's copy has only a few."""
     copied = read_json(copy / "plan.json")
     return copied if copied.get("settings") else snapshot.context.plan
 

@@ -84,8 +84,8 @@ class Signature(NamedTuple):
 def find_cause(evidence: Evidence) -> SlowCause:
     """The first signature that fits. A cause must explain at least EXPLAINS of the rank's additional own time.
 
-    It is `possible` if others resemble it. A rank with more work waits longer for crowded cores, too, which does not
-    prove another program. Without a fitting signature the evidence is `insufficient`, and nothing is guessed.
+    A cause is `possible` if others resemble it. A rank with more work also waits longer for crowded cores, so a longer
+    wait alone does not prove another program. If no signature fits, the evidence is `insufficient`.
     """
     return next((signature.cause for signature in SIGNATURES if signature.fits(evidence)), _UNKNOWN)
 
@@ -149,7 +149,7 @@ TRANSFER: Final = 0.3
 STEP_BYTES: Final = 1 << 20
 """Least bytes that each host sends in a step; with fewer, round trips dominate."""
 SLOW_SPEED: Final = 1e9 / 8
-"""Bytes per second."""
+"""Bytes per second; slower transfers are slow."""
 CROWDED: Final = 0.25
 """Least part of the time in which a crowded rank's threads wait for a processor."""
 Window = TypeVar("Window")

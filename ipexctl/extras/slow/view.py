@@ -143,8 +143,8 @@ def cost_of(found: SlowFinding) -> str:
 def reason_of(found: SlowFinding) -> str:
     evidence, look = found.evidence, found.evidence.look
     who = "ranks" if _is_of_run(look) else "programs"
-    queue = f"its main thread waited {_percent(evidence.queue_more)} of the time longer for a processor"
-    compute = f"it ran on its processor for {_percent(evidence.cpu_more)} of the time longer"
+    queue = f"its main thread waited longer for a processor, by {_percent(evidence.queue_more)} of the time"
+    compute = f"it ran longer on its processor, by {_percent(evidence.cpu_more)} of the time"
     samples = 100 * ((evidence.samples_ratio or 1) - 1)
     reasons: dict[CauseKind, str] = {
         "other-programs": f"other {who} use its cores: {_programs(look)}; {queue}"
@@ -152,7 +152,7 @@ def reason_of(found: SlowFinding) -> str:
         else f"other programs, other ranks or a limit of its processor time (which one is unknown): {queue}",
         "slower-cores": f"its cores are slower than the other hosts': {evidence.mhz or 0:.0f} MHz, the others "
         f"{evidence.usual_mhz or 0:.0f} MHz, and {compute}",
-        "data": f"its data arrives late: it waited {_percent(evidence.data_more)} of the time longer for data",
+        "data": f"its data arrives late: it waited longer for data, by {_percent(evidence.data_more)} of the time",
         "memory": f"its host lacks memory: it read {evidence.faults_more or 0:.0f} pages a second from disk",
         "more-work": f"it has more data: {samples:.0f} % more samples; {compute}"
         if evidence.has_more_samples
@@ -272,7 +272,7 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
         yield f"the ranks of run {record.id} cannot be compared: {reason}"
         yield f"  {fix.format(run=record.id)}"
     elif not verdict.findings and not verdict.links:
-        judged = f"{counted(verdict.windows, 'window')} of {rough_duration(verdict.seconds)} together"
+        judged = f"{counted(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
         yield f"no rank of run {record.id} is slow in {judged}"
     yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle)))
     if verdict.waiting == "spins" and not verdict.unjudged:

@@ -34,7 +34,7 @@ _REASONS: Final = {
     "DependencyNeverSatisfied": "the job it depends on did not end as required, so it never begins",
     "QOSMaxJobsPerUserLimit": "the account has its maximum number of jobs",
 }
-"""Slurm's reasons for waiting that do not explain it."""
+"""Slurm's reasons for waiting that users do not understand, in plain words."""
 _NEVER: Final = frozenset(
     ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied")
 )
@@ -166,7 +166,7 @@ class SlurmQueue(MpirunOverSsh):
     with_end_of_job = staticmethod(with_end_of_job)
 
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
-        """If the run has not begun, the status has the reason."""
+        """Record and status of a submitted run; if the run has not begun, the status says why."""
         if document.get("placed"):
             job = status.slurm.id if status.slurm is not None else ""
             record = with_place(record, document.record("placed"), job)

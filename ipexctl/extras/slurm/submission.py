@@ -279,7 +279,7 @@ class Submission:
         )
 
     def _plan(self, script: BatchScript, context: Gathered) -> Plan:
-        """Without hosts and what follows from them: the job makes that plan."""
+        """A plan without hosts and what depends on them: the job plans that part."""
         return Plan(
             script.run,
             context.home,

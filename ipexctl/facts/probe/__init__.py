@@ -26,7 +26,7 @@ _WAIT: Final = "ipexctl-host-wait"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
-"""Parts for which the script prints `done`; some run at the same time."""
+"""Parts after which the script prints `done`; some run at the same time."""
 
 
 @functools.cache
@@ -41,8 +41,8 @@ def _awk(name: str) -> str:
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
     """`home` is the `--home` directory, or None for the default.
 
-    Addresses need no lookup and are left out. So are invalid host names, because the script passes names to getent
-    unquoted.
+    Addresses need no lookup and are left out. Invalid host names are also left out, because the script passes names to
+    getent unquoted.
     """
     names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
     return Command(script=f"set -- {shlex.join([home or '', names])}\n{probe_script()}", label="the probe")

@@ -311,11 +311,10 @@ def _other_version(record: EnvRecord, package: str) -> str:
 def _other_stack(record: EnvRecord) -> str:
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
-    if record.row not in stock or not older:
-        return (
-            "choose another stack, such as PyTorch without IPEX: ipexctl install --stack torch; all: ipexctl versions"
-        )
-    return f"choose another stack, such as the previous one: ipexctl install --stack {older[0]}; all: ipexctl versions"
+    such = "PyTorch without IPEX: ipexctl install --stack torch"
+    if record.row in stock and older:
+        such = f"the previous one: ipexctl install --stack {older[0]}"
+    return f"choose another stack, such as {such}; to see all stacks: ipexctl versions"
 
 
 def _missing_package(phase: VerifyPhase) -> str:

@@ -44,7 +44,7 @@ class PackageRequest:
     sources: Sources = field(default_factory=Sources)
     """Sources from --index-url, --extra-index-url and --find-links lines."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Line → `requirements.txt:3`."""
+    """Requirement → where it is written, such as `requirements.txt:3`."""
     notes: tuple[str, ...] = ()
     """Says what was left out of the files."""
     files: tuple[Path, ...] = ()

@@ -53,7 +53,7 @@ class QueriedIndexes:
         queried = [f"queried: {join_names(self.answered, _MANY)}"] if self.answered else []
         if self.failed:
             queried.append(f"no answer from {join_names(self.failed, _MANY)}")
-        return f"no index in reach has {what}" + (f" ({'; '.join(queried)})" if queried else "")
+        return f"no reachable index has {what}" + (f" ({'; '.join(queried)})" if queried else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def other_platform(*, found: str, wheels_for: Literal["Linux", "x86_64"]) -> Tex
 
 
 def musl_instead_of_glibc() -> Text:
-    return "has musl instead of glibc", "a system with glibc, such as Debian, Ubuntu or Rocky Linux"
+    return "has musl instead of glibc", "use a system with glibc, such as Debian, Ubuntu or Rocky Linux"
 
 
 def missing_instructions(*, isa: Isa, part: str) -> Text:
@@ -109,7 +109,7 @@ def missing_instructions(*, isa: Isa, part: str) -> Text:
 
 
 def old_glibc(*, glibc: str, needed: str, part: str) -> Text:
-    return f"has glibc {glibc}; {part} needs {needed}", "a newer system, such as RHEL 8, Ubuntu 20.04 or Debian 10"
+    return f"has glibc {glibc}; {part} needs {needed}", "use a newer system, such as RHEL 8, Ubuntu 20.04 or Debian 10"
 
 
 def unusable_pythons(*, pythons: Names, too_old_for: str | None, install: str) -> Text:
@@ -277,12 +277,12 @@ def unknown_stack(*, requested: str, near: Names, oldest: str, newest: str) -> T
 
 
 def unknown_version(*, part: str, requested: str, near: Names, known: Names) -> Text:
-    there_are = f"it has {known[0]} to {known[-1]}: ipexctl versions" if known else ""
+    there_are = f"the table has {known[0]} to {known[-1]}: ipexctl versions" if known else ""
     return f"the version table has no {part} {quoted(requested)}", _guess(near, there_are)
 
 
 def unknown_patch(*, requested: str, line: str, known: Names) -> Text:
-    text = f"the version table has no torch {quoted(requested)}; of torch {line} there is {', '.join(known)}"
+    text = f"the version table has no torch {quoted(requested)}; of torch {line} it has only {', '.join(known)}"
     return text, f"--torch {known[-1]}"
 
 

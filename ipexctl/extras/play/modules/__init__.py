@@ -231,7 +231,7 @@ MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
 
 
 def runner(name: str) -> Callable[..., Any]:
-    """A module's function, called by the `where` of its declaration:
+    """A module's function; the `where` of its declaration decides how it is called:
 
     `control`: (context, call) -> Result; `host`: (context, call, session) -> Result;
     `all`: (context, call, hosts) -> Result for all hosts, or a mapping from the host's name.

@@ -36,7 +36,7 @@ _FIXES: Final = {
     "quota": "free some space there, then run it again",
 }
 _LINK_FIX: Final = (
-    "if {owner} is meant to choose the place: follow: true; else use the real path, without that link, in the task"
+    "if {owner} may choose the place: follow: true; otherwise use the real path, without the link, in the task"
 )
 _REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
 WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))

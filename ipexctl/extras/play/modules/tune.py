@@ -15,7 +15,7 @@ from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.session import Session
 
-LINK_FIX: Final = "name the home by its real path, without another account's links: --home DIR"
+LINK_FIX: Final = "use the home's real path, without links of other accounts: --home DIR"
 # HOME/tune.before has one line for each setting. `walk.sh` makes the home the current directory, and `home.sh` checks
 # that it is a home. With `become`, tune has a directory of its own.
 _TUNE: Final = (
