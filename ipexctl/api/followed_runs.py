@@ -16,13 +16,13 @@ from ipexctl.option_declaration import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, ignore_event
 from ipexctl.remote.session import Session
-from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy, run_exit_code
+from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, follow_copy
 from ipexctl.run.local_copy import LocalCopy, read_copy
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import look, wait_for_start
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.wait import WaitResult, wait_for_runs
+from ipexctl.run.wait import wait_for_runs
 
 
 def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> RunRecord:
@@ -62,7 +62,7 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
         return known.record
     assert known.status is not None
     explained = queue.explain(known.record, known.status)
-    exit_code = run_exit_code(known.status) if waits else 1
+    exit_code = known.status.code if waits else 1
     raise CallError(f"run {record.id}: {explained.reason}", fix=explained.fix, exit_code=exit_code)
 
 
@@ -174,10 +174,10 @@ def wait(
     caller: CallWatcher,
     *,
     timeout: float | None = None,
-    on_result: Callable[[WaitResult], object] = ignore_event,
-) -> list[WaitResult]:
+    on_result: Callable[[KnownRun], object] = ignore_event,
+) -> list[KnownRun]:
     """Wait until these runs are over, without touching them. `on_result` gets each result as it comes."""
-    results: dict[str, WaitResult] = {}
+    results: dict[str, KnownRun] = {}
     with ExitStack() as at_end:
         if timeout is not None:
             timer = threading.Timer(timeout, caller.cancel.throw)

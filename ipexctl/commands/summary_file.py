@@ -11,10 +11,9 @@ from ipexctl.errors import UserError
 from ipexctl.named_paths import check_named_file, open_named_file
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import RunStatus
-from ipexctl.node.run.summary import summary_text
+from ipexctl.node.run.summary import summary_fields, summary_text
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.summary import summary_fields
 from ipexctl.ui.messages import print_message
 
 
@@ -51,7 +50,7 @@ def write_summary(
 
     `other_runs`: runs on the hosts when this call started its run, if it checked.
     """
-    fields = summary_fields(record, status, code, seconds)
+    fields = summary_fields(None if record is None else record.plan, status, code, seconds)
     if other_runs is not None:
         fields["other_runs"] = [other._asdict() for other in other_runs]
     try:

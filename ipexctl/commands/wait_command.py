@@ -14,8 +14,9 @@ from ipexctl.commands.run_calls import call_about_runs
 from ipexctl.commands.shared_options import RUNS, SUMMARY, Output, command, option
 from ipexctl.commands.summary_file import check_summary, write_summary
 from ipexctl.errors import UserError
+from ipexctl.run.ps import KnownRun
 from ipexctl.run.registry import RunRegistry
-from ipexctl.run.wait import WaitResult, first_failure
+from ipexctl.run.wait import first_failure
 from ipexctl.text import printable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.run.end_of_run import end_lines
@@ -45,7 +46,7 @@ def wait_command(
     began = time.monotonic()
     with call_about_runs(output, only_waits=True) as (caller, interrupt):
 
-        def show(result: WaitResult) -> None:
+        def show(result: KnownRun) -> None:
             if not output.json and (interrupt.code is None or result.is_over):
                 show_waited(result, quiet=output.quiet)
 
@@ -60,7 +61,7 @@ def wait_command(
     raise typer.Exit(ended)
 
 
-def show_waited(result: WaitResult, *, quiet: bool) -> None:
+def show_waited(result: KnownRun, *, quiet: bool) -> None:
     run = result.record.id
     if result.status is not None and result.is_over:
         if not (quiet and result.exit_code == 0):
@@ -71,13 +72,13 @@ def show_waited(result: WaitResult, *, quiet: bool) -> None:
         print_with_fix(f"run {run} is still running after --timeout", f"ipexctl wait {run}, or ipexctl attach {run}")
 
 
-def as_json(results: Sequence[WaitResult], exit_code: int) -> dict[str, Any]:
+def as_json(results: Sequence[KnownRun], exit_code: int) -> dict[str, Any]:
     return {
         "schema": "ipexctl.wait/1",
         "runs": [
             {
                 "id": result.record.id,
-                "state": "unknown" if result.status is None else result.status.state,
+                "state": result.state,
                 "exit_code": result.exit_code,
                 "reason": printable(result.status.reason if result.status and result.is_over else result.reason),
                 "fix": printable(result.fix),

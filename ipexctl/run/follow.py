@@ -236,7 +236,7 @@ class Follower:
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:
             self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
-        return RunEnded(run_exit_code(status), status)
+        return RunEnded(status.code, status)
 
     def _call(self, session: Session, request: FollowRequest) -> Reply:
         silence = Deadline(self._silence_limit)
@@ -340,10 +340,3 @@ def follow_copy(
     local, session = open_copy(record, runs)
     follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
     return follower.follow(to_the_end=False)
-
-
-def run_exit_code(status: RunStatus) -> int:
-    """Exit code of the failed rank, or 1 if there is none; 0 for a run that is alive or succeeded."""
-    if status.state in ("ok", "queued", "starting", "running"):
-        return 0
-    return status.exit_code or 1

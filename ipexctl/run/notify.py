@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.run.notify import NotifyEnd, run_command
-from ipexctl.node.run.summary import summary_text
+from ipexctl.node.run.summary import summary_fields, summary_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError
@@ -23,7 +23,6 @@ from ipexctl.remote.session import Session
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.node0 import call_on_node0, options_of
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.summary import summary_fields
 
 
 def check_notify(command: str) -> None:
@@ -56,7 +55,7 @@ def notify_of_run(
     except HostError as error:
         on_warning(f"note: node0 will run the command of --notify: {node0.name}: {error.reason}")
         return
-    text = summary_text(summary_fields(record, status, code, seconds))
+    text = summary_text(summary_fields(record.plan, status, code, seconds))
     if problem := describe_end(run_command(command, text, NOTIFY, sys.stderr.fileno())):
         on_warning(f"note: the command of --notify {problem}")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER
@@ -24,8 +25,11 @@ from ipexctl.run.node0 import call_on_node0
 from ipexctl.run.queue import queue_of
 from ipexctl.run.registry import RunRecord
 
+TIMEOUT_CODE: Final = 124
+"""Exit code of a wait when the time is up and the run is still running, as `timeout` uses."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class KnownRun:
     """A run of the registry. If `status` is None, its state is unknown and `reason` says why."""
 
@@ -33,10 +37,25 @@ class KnownRun:
     status: RunStatus | None
     reason: str = ""
     fix: str = ""
+    is_unreachable: bool = False
+    """True if node0 did not answer until the end of a wait."""
     pruned: float | None = None
     """When node0 pruned its output; its last status is kept."""
     is_gone: bool = False
     """True if node0 has no directory for the run."""
+
+    def __repr__(self) -> str:
+        return f"KnownRun({self.record.id!r}, {self.state!r}, exit_code={self.exit_code})"
+
+    @property
+    def is_over(self) -> bool:
+        return self.status is not None and self.status.is_over
+
+    @property
+    def exit_code(self) -> int:
+        if self.status is not None and self.status.is_over:
+            return self.status.code
+        return 3 if self.is_unreachable else 1 if self.reason else TIMEOUT_CODE
 
     @property
     def state(self) -> str:

@@ -8,7 +8,6 @@ that was not seen is not reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session import Session
-from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate, run_exit_code
+from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate
 from ipexctl.run.local_copy import read_final_status, save_final_status
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
@@ -25,37 +24,12 @@ from ipexctl.run.registry import RunRecord
 
 ASK_AGAIN_SECONDS: Final = 10.0
 """Seconds between two attempts to reach a node0 that does not answer."""
-TIMEOUT_CODE: Final = 124
-"""Exit code if the time is up and the run is still running; the same as that of `timeout`."""
 _NO_LINES: Final = LineChoice(ranks=())
 _FIGURES_SECONDS: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitResult:
-    record: RunRecord
-    status: RunStatus | None
-    reason: str = ""
-    fix: str = ""
-    is_unreachable: bool = False
-
-    def __repr__(self) -> str:
-        state = self.status.state if self.status is not None else "unknown"
-        return f"WaitResult({self.record.id!r}, {state!r}, exit_code={self.exit_code})"
-
-    @property
-    def is_over(self) -> bool:
-        return self.status is not None and self.status.is_over
-
-    @property
-    def exit_code(self) -> int:
-        if self.status is not None and self.status.is_over:
-            return run_exit_code(self.status)
-        return 3 if self.is_unreachable else 1 if self.reason else TIMEOUT_CODE
-
-
-def first_failure(results: Sequence[WaitResult]) -> int:
-    """Exit code of the first run, in the order given, that did not succeed. Pure."""
+def first_failure(results: Sequence[KnownRun]) -> int:
+    """Exit code of the first run, in the order of the call, that did not succeed. Pure."""
     return next((result.exit_code for result in results if result.exit_code), 0)
 
 
@@ -74,19 +48,19 @@ class RunWait:
         self._status: RunStatus | None = None
         self._absence: Unreachable | None = None
 
-    def wait(self) -> WaitResult:
+    def wait(self) -> KnownRun:
         """Return once the run is over, node0 has no record of it, or the wait was cancelled."""
         try:
             while True:
                 try:
-                    return WaitResult(self._record, self._follow())
+                    return KnownRun(self._record, self._follow())
                 except Unreachable as error:
                     self._report_absence(error.last if isinstance(error, NotReachedAgain) else error)
                     self._cancel.sleep(ASK_AGAIN_SECONDS)
         except Cancelled:
-            return self._unfinished(self._absence)
+            return _unfinished(self._record, self._status, self._absence)
         except HostError as error:
-            return self._unfinished(error)
+            return _unfinished(self._record, self._status, error)
 
     def _follow(self) -> RunStatus | None:
         if (queue := queue_of(self._record)) is not None and not self._record.plan.world_size:
@@ -134,11 +108,12 @@ class RunWait:
             )
         self._absence = error
 
-    def _unfinished(self, error: HostError | None) -> WaitResult:
-        if error is None:
-            return WaitResult(self._record, self._status)
-        reason = f"{self._record.node0.name}: {error.reason}"
-        return WaitResult(self._record, self._status, reason, error.advice, isinstance(error, Unreachable))
+
+def _unfinished(record: RunRecord, status: RunStatus | None, error: HostError | None) -> KnownRun:
+    if error is None or isinstance(error, Cancelled):
+        return KnownRun(record, status)
+    reason = f"{record.node0.name}: {error.reason}"
+    return KnownRun(record, status, reason, error.advice, isinstance(error, Unreachable))
 
 
 def wait_for_runs(
@@ -147,23 +122,17 @@ def wait_for_runs(
     open_session: Callable[[RunRecord, Cancel], Session],
     cancel: Cancel,
     note: Callable[[str], None],
-) -> Iterator[WaitResult]:
-    """Yield each run's result as it arrives. `directory`: the registry's; a final status in it needs no node0."""
+) -> Iterator[KnownRun]:
+    """Yield each run's result as it comes. `directory`: the registry's, whose final statuses need no node0."""
 
-    def wait(record: RunRecord) -> WaitResult:
+    def wait(record: RunRecord) -> KnownRun:
         known = read_final_status(directory / record.id)
         if known is not None:
-            return WaitResult(record, known)
+            return KnownRun(record, known)
         result = RunWait(record, open_session, cancel, note).wait()
         if result.status is not None and result.is_over:
             save_final_status(directory / record.id, result.status)
         return result
 
     for outcome in fan_out(records, wait, forks=len(records), cancel=cancel):
-        yield outcome.result_or(_of_error)
-
-
-def _of_error(record: RunRecord, error: HostError) -> WaitResult:
-    if isinstance(error, Cancelled):  # before it began
-        return WaitResult(record, None)
-    return WaitResult(record, None, error.reason, error.advice)
+        yield outcome.result_or(lambda record, error: _unfinished(record, None, error))

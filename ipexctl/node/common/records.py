@@ -341,6 +341,11 @@ class RunStatus(NamedTuple):
         return self.state in FINAL
 
     @property
+    def code(self) -> int:
+        """The failed rank's exit code, or 1 if there is none; 0 for a run that continues or succeeded."""
+        return 0 if self.state in ("ok", "queued", "starting", "running") else self.exit_code or 1
+
+    @property
     def is_submitted(self) -> bool:
         """True if only the run's job tells its state."""
         return self.slurm is not None

@@ -602,17 +602,9 @@ class SupervisorLoop:
     def start_notify(self) -> None:
         from ipexctl.node.run import notify, summary  # few runs have --notify
 
-        plan = self.state.start.plan
         status = self.record.full_status()
-        code = 0 if status.state == "ok" else status.exit_code or 1
-        fields = summary.summary_fields(
-            status.id,
-            status,
-            world_size=status.world_size,
-            hosts=plan.names,
-            exit_code=code,
-            seconds=(status.ended or 0.0) - (status.started or 0.0),
-        )
+        seconds = (status.ended or 0.0) - (status.started or 0.0)
+        fields = summary.summary_fields(self.state.start.plan, status, status.code, seconds)
         text, claim_after = summary.summary_text(fields), NOTIFY_CLAIM if self.state.options.is_followed else 0.0
         command = self.state.start.notify
         try:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.json_records import as_json
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import RunStatus
 
 SCHEMA = "ipexctl.run/1"
 
 
-def summary_fields(
-    run: str | None, status: RunStatus | None, *, world_size: int, hosts: Sequence[str], exit_code: int, seconds: float
-) -> Json:
-    """`run`: None if no run was started; `status`: None if the run was not followed to its end."""
+def summary_fields(plan: Plan | None, status: RunStatus | None, exit_code: int, seconds: float) -> Json:
+    """`plan`: None if no run was started; `status`: None if the run was not followed to its end."""
     state = "unknown" if status is None else status.state  # as in `ps`
     lost = status.output_lost if status is not None else None
     return {
-        "id": run,
-        "state": None if run is None else state,
+        "id": plan and plan.id,
+        "state": plan and state,
         "exit_code": exit_code,
-        "world_size": world_size,
-        "hosts": list(hosts),
+        "world_size": plan.world_size if plan is not None else 0,
+        "hosts": list(plan.names) if plan is not None and plan.hosts else [],
         "seconds": round(seconds, 3),
         "output_lost": lost and lost._asdict(),
         "throughput": status and status.throughput and status.throughput._asdict(),

@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
+from ipexctl.node.run.summary import summary_fields
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.summary import summary_fields
 from ipexctl.text import AS_ASCII, printable, without_colors
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
@@ -162,7 +162,9 @@ class EventsView:
         if reason:
             self.fail("not-followed", reason, fix)
         seconds = time.monotonic() - self._began
-        self._print("end", summary_fields(self.record, status, exit_code, seconds))
+        self._print(
+            "end", summary_fields(None if self.record is None else self.record.plan, status, exit_code, seconds)
+        )
         self._events.finish(1.0 if self.cancel.thrown else None)
 
     def _on_chunk(self, chunk: Chunk) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, Throughput, read_status
-from ipexctl.run.summary import summary_fields
+from ipexctl.node.run.summary import summary_fields
 from ipexctl.ui.run.end_of_run import end_lines, throughput_text
 from message_data import missing
 
