@@ -117,7 +117,7 @@ def _add_bytecode(path: Path) -> None:
 
 @functools.cache
 def _compile(name: str, text: bytes) -> bytes:
-    """As `node/common/archive.py: save_bytecode` does; kept, as rooms share modules."""
+    """As `node/common/agent_copy.py: save_bytecode` does; kept, as rooms share modules."""
     code = compile(text, f"agent.zip/{name}", "exec", dont_inherit=True)
     unchecked_hash = (1).to_bytes(4, "little") + bytes(8)
     return importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code)

@@ -1,24 +1,14 @@
-"""The running agent: starts another of its commands, and keeps a copy of itself in the home."""
+"""The running agent: starts another of its commands, and opens the home with its copy."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, List
+from typing import List
 
 from ipexctl.node.common import home as homes
 from ipexctl.node.common.answer import AgentError, emit_failure, explain_os_error
-from ipexctl.node.common.clock import seconds_since
-from ipexctl.node.common.files import make_private_directory, write_atomically
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-_UNUSED = 30 * 86400.0
-"""Seconds until an unused copy of another version is removed. A copy in use is touched daily."""
-_ABANDONED = 3600.0
 
 
 def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = True) -> List[str]:  # noqa: UP006
@@ -41,76 +31,10 @@ def open_home(copy: str, is_present: bool) -> None:
         sys.exit(1)
     if exists and not is_present:
         # In a thread, so that the command does not wait for the disk.
-        threading.Thread(target=unpack_copy, args=(copy,)).start()
+        threading.Thread(target=_unpack, args=(copy,)).start()
 
 
-def unpack_copy(directory: str) -> None:
-    """Unpack the archive to HOME/agent/HASH, completely or not at all, and remove unused copies.
+def _unpack(copy: str) -> None:
+    from ipexctl.node.common.agent_copy import unpack_copy  # 10 ms, and the copy is usually present
 
-    If there is no copy, because the disk is full or read-only or the home is new, each call runs from its own archive.
-    """
-    import hashlib
-    import io
-    import shutil
-    import zipfile
-    from pathlib import Path  # 6 ms, and the copy is usually present
-
-    from ipexctl.node.common.home_entries import is_agent_copy
-
-    copy = Path(directory)
-    if os.path.lexists(directory):  # the boot program rejected this copy, which another account may have made
-        return
-    temporary = copy.with_name(f".new-{os.urandom(6).hex()}")
-    try:
-        archive = Path(sys.path[0]).read_bytes()
-        if not hashlib.sha256(archive).hexdigest().startswith(copy.name):
-            return
-        copy.parent.mkdir(0o700, exist_ok=True)
-        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            for name in opened.namelist():
-                _write(temporary / name, opened.read(name))
-        temporary.rename(copy)
-        for path in copy.parent.iterdir():
-            if path != copy and is_agent_copy(str(path)) and _is_unused(path):
-                path.rename(temporary)
-                if temporary.is_dir():
-                    shutil.rmtree(str(temporary), ignore_errors=True)
-                else:
-                    temporary.unlink()
-    except OSError:  # or another call was faster
-        pass
-    finally:
-        shutil.rmtree(str(temporary), ignore_errors=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    # Python writes bytecode to __pycache__; created here, it is private with any umask.
-    make_private_directory(path.parent / "__pycache__")
-    write_atomically(path, data)
-
-
-def _is_unused(path: Path) -> bool:
-    limit = _ABANDONED if path.name.startswith(".") else _UNUSED
-    with contextlib.suppress(OSError):
-        return seconds_since(path.lstat().st_mtime) > limit
-    return False
-
-
-def save_bytecode(path: str) -> None:
-    """Save the running agent's zip with this Python's bytecode. Other Python versions ignore the bytecode."""
-    import importlib.util
-    import io
-    import marshal
-    import zipfile
-
-    unchecked_hash = (1).to_bytes(4, "little") + bytes(8)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(sys.path[0]) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            text = source.read(name)
-            target.writestr(name, text)
-            if name.startswith("ipexctl/"):
-                code = compile(text, f"agent.zip/{name}", "exec", dont_inherit=True)
-                target.writestr(f"{name}c", importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code))
-    with contextlib.suppress(OSError):  # the disk may be full, or agent/ missing
-        write_atomically(path, packed.getvalue(), durable=False)
+    unpack_copy(copy)

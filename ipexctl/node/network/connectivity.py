@@ -12,13 +12,19 @@ import secrets
 import shutil
 import subprocess
 import threading
-from typing import BinaryIO, Iterable, Iterator, Sequence, TypedDict
+from typing import BinaryIO, Iterable, Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.network import ports
-from ipexctl.node.network.replies import NodeResult
+
+
+class NodeResult(NamedTuple):
+    kind: str
+    """`ok`; `login`: ssh from node0 fails; `back`: no connection to node0; `there`: no connection from node0."""
+    text: str = ""
+
 
 _PROBLEMS = {
     "timeout": "no answer",

@@ -15,7 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from typing import BinaryIO, Mapping, Sequence, TypedDict
+from typing import BinaryIO, Mapping, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
@@ -24,7 +24,23 @@ from ipexctl.node.common.home import home_of
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
 from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of, snapshot_in
 from ipexctl.node.common.limits import HUB_ANSWER
-from ipexctl.node.network.replies import FoundHub
+
+
+class FoundHub(NamedTuple):
+    problem: str = ""
+    """Why the hub is unreachable; empty if it answers or was not tried."""
+    has_own_cache: bool = False
+    """True if the account's variables name a cache."""
+    in_home: tuple[str, ...] = ()
+    in_own: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    """Names that are directories in the ranks' working directory, so the hub is not asked for them."""
+    others: int = 0
+    """Number of repositories in the account's cache that are not in the home's."""
+    prepared_in_home: tuple[str, ...] = ()
+    """Datasets that the library `datasets` prepared next to the home's cache. It loads them without the hub."""
+    prepared_in_own: tuple[str, ...] = ()
+
 
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

@@ -135,7 +135,7 @@ class Rank:
             self.end_job()  # first, because printing may fail: stderr may be closed by now
             print_error(f"the supervisor was lost ({self.state.lost_why}), so rank {self.rank} was ended")
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
-            from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
+            from ipexctl.node.common.agent_copy import save_bytecode  # only the first run of a version needs it
 
             save_bytecode(self.job.bytecode)
         return self.state.exit_code

@@ -27,7 +27,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
-from ipexctl.node.network.replies import NodeResult
+from ipexctl.node.network.connectivity import NodeResult
 from ipexctl.remote.reply import Reply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.stall_report import describe_activity, silence_lines

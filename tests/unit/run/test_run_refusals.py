@@ -22,8 +22,7 @@ from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
-from ipexctl.node.network.connectivity import Connections
-from ipexctl.node.network.replies import NodeResult
+from ipexctl.node.network.connectivity import Connections, NodeResult
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start.preflight import connectivity as ways

@@ -27,8 +27,7 @@ from ipexctl.launch.request import Gathered, Node0Files
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, LOGINS_REMEMBERED
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_parser import parse_object
-from ipexctl.node.network.connectivity import Connections, ConnectivityRequest
-from ipexctl.node.network.replies import NodeResult
+from ipexctl.node.network.connectivity import Connections, ConnectivityRequest, NodeResult
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.home_script import walk_to

@@ -13,7 +13,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import CACHES, OFFLINE_NAMES, HostHub, Hub
 from ipexctl.launch.hub_use import HubUse, with_arguments
 from ipexctl.limits import PATHS_CHECK
-from ipexctl.node.network.replies import FoundHub
+from ipexctl.node.network.hub import FoundHub
 from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CONNECTIVITY_CHECK
-from ipexctl.node.network.connectivity import problem
-from ipexctl.node.network.replies import NodeResult
+from ipexctl.node.network.connectivity import NodeResult, problem
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError
