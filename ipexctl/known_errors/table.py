@@ -216,7 +216,7 @@ def _aborted(found: PatternMatch) -> tuple[str, str]:
     whole = f"the complete message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
     if match := _THROWN.search(output.last_text):
         at = f" ({output.place})" if output.place else ""
-        return f"a library aborted {process}{at} by a C++ exception, {match['what']}", whole
+        return f"a library aborted {process}{at} with a C++ exception: {match['what']}", whole
     if output.place:
         return f"{process} was aborted in a call at {output.place}", whole
     if "Fatal Python error: Aborted" in output.last_text:
