@@ -1,7 +1,8 @@
-"""All ranks of a process group decide the same in the group's store: on for all, or off for all.
+"""All ranks of a process group make the same decision through the group's store: on for all, or off for all.
 
-Each rank posts its offer; rank 0 decides and publishes. A rank that waits longer than PATIENCE may publish `{"off":
-reason}` if it is first to count up the claim. So a rank that never takes part (`python -E`) means off.
+Each rank posts its offer; rank 0 decides and publishes the decision. After waiting for PATIENCE seconds, a rank may
+publish `{"off": reason}` instead, if it is the first to raise the claim. So the decision is off if a rank never takes
+part, as with `python -E`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Callable, Dict
 
 PATIENCE = 5.0
 WRITING = 60.0
-"""Seconds for a rank that may publish to do so."""
+"""Seconds for the rank that raised the claim to publish."""
 
 Decision = Dict[str, Any]
-"""JSON: what rank 0 makes of the offers; {"off": reason} if all ranks stay with the backend."""
+"""JSON: what rank 0 makes of the offers, or {"off": reason} if all ranks keep using the backend."""
 
 
 class Round:
@@ -58,13 +59,13 @@ class Round:
         return True
 
     def _read(self, key: str) -> Decision:
-        """Anybody on the ranks' network may write into their store."""
+        """Read and check a decision, because anybody on the ranks' network may write into their store."""
         try:
             value = json.loads(self._store.get(key))
         except (ValueError, RecursionError):
             value = None
         is_decision = isinstance(value, dict) and isinstance(value.get("off", ""), str)
-        return value if is_decision else {"off": f"{key} in the ranks' store is no JSON of ipexctl"}
+        return value if is_decision else {"off": f"{key} in the ranks' store is not JSON from ipexctl"}
 
     def _key(self, rank: int) -> str:
         return f"{self._name}/offer/{rank}"

@@ -1,20 +1,21 @@
 """Sums tensors over the ranks of one host in shared memory, and over hosts.
 
-A flat tensor is scaled by a factor and summed in place, in pieces; each rank sums one part of a piece, its shard:
+A flat tensor is scaled by a factor and summed in place, in pieces. Each rank sums one part of a piece, its shard:
 
-    1. it writes the shards of the others, multiplied, into a free slot of its own segment, and counts up WRITTEN
-    2. once all ranks have: it adds up its shard in the order of the ranks, leaves the sum in its slot, counts up SUMMED
-    3. once all ranks have: it copies the sums of the others, and counts up COPIED; once all have, its slot is free
+    1. It writes the other ranks' shards, scaled, into a free slot of its own segment, and raises WRITTEN.
+    2. Once all ranks have: it sums its shard in rank order, leaves the sum in its slot, and raises SUMMED.
+    3. Once all ranks have: it copies the other ranks' sums, and raises COPIED. Once all ranks have, its slot is free.
 
-Small pieces, and all pieces with two ranks, take a step less: each rank writes and sums all of it, in the same order.
+Small pieces, and all pieces with two ranks, take one step less: each rank writes and sums all of the piece.
 
-`start` takes step 1 for all pieces of a tensor, and steps 2 and 3 of any tensor as far as the others have come, while
-backward continues; it only waits for a free slot. `finish`, at the last bucket of a backward pass, waits for all. With
-several hosts, the ranks with the same place sum their shards (`wire.py`) before they count up SUMMED. A rank alone on
-its host sends its tensor itself to the other hosts.
+`start` takes step 1 for all pieces of a tensor, and any step that needs no other rank, while backward continues; it
+only waits for a free slot. `finish`, at the last bucket of a backward pass, waits for everything. With several hosts,
+the ranks with the same place on each host sum their shards (`wire.py`) before they raise SUMMED. A rank alone on its
+host sends its own tensor to the other hosts.
 
 All ranks get the same bits. Each counter passes the pieces in order, so gloo's calls have the same order on all hosts.
-A rank leaves `start` only if the others can too with what it has done: it may wait for them elsewhere.
+When a rank leaves `start`, it has done everything that others need to leave it too, because it may wait for them
+elsewhere.
 """
 
 from __future__ import annotations
@@ -36,21 +37,19 @@ if TYPE_CHECKING:
     from .wire import Between
 
 PIECE = 2 << 20
-"""Bytes of a piece on one host: it stays in the processor's caches until the others read it.
-
-Also of a piece encoded for other hosts: while it is sent, the next ones are encoded.
-"""
+"""Bytes of a piece on one host, which stays in the processor's caches until the other ranks read it; also of a piece
+encoded for other hosts, so that the next piece can be encoded while it is sent."""
 PIECE_BETWEEN = 16 << 20
-"""Bytes of a piece sent unencoded to other hosts: the network is slower, and each message has a cost."""
+"""Bytes of a piece sent unencoded to other hosts, because the network is slower and each message has a cost."""
 SPACE = 64 << 20
-"""Bytes of all slots: two DDP buckets, so that a rank one bucket ahead does not wait."""
+"""Bytes of all slots: two DDP buckets, so that a rank that is one bucket ahead does not wait."""
 WHOLE = 512 << 10
-"""Bytes, divided by the number of ranks, up to which each rank sums all of a piece.
+"""Each rank sums all of a piece if the piece has at most this many bytes divided by the number of ranks.
 
-Two ranks always do: they move as many bytes as with shards, and wait once less.
+Two ranks always do, because they move as many bytes as with shards and wait once less.
 """
 SEGMENT_SIZE = HEADER + SPACE
-"""Untouched pages take no memory."""
+"""Bytes. Pages that are never touched take no memory."""
 MAX_PLANS, MAX_VIEWS = 64, 4096
 DTYPES = (
     torch.float32,
@@ -85,9 +84,9 @@ class _Pending:
         self.number, self.target = number, (number + 1) & MASK
         self.future: Any = None
         self.result: Any = None
-        """Sum of the own shard in the own segment; part of the tensor itself if this rank is alone on its host."""
+        """Sum of the own shard, in the own segment; part of the tensor itself if this rank is alone on its host."""
         self.work: Any = None
-        """Sums it between hosts, one step at a time."""
+        """`wire.Work` that sums `result` between hosts; None before that."""
 
 
 class Channel:
@@ -111,11 +110,11 @@ class Channel:
         self._to_send: deque[_Pending] = deque()
         self._to_spread: deque[_Pending] = deque()
         self._to_copy: deque[_Pending] = deque()
-        """Pieces waiting for step 2, for other hosts, for a second way of their sums, and for step 3."""
+        """Pieces waiting for step 2, for the first and for the second step between hosts, and for step 3."""
         self._used: deque[tuple[int, int]] = deque()
-        """Slots that other ranks may still read, and the COPIED count that frees them."""
+        """Slots that other ranks may still read, with the COPIED count that frees each."""
         self._free = list(range(slots))[::-1]
-        """The last one is taken first: it is most likely in the caches."""
+        """Free slots. The last is taken first, because it is most likely in the caches."""
         self._plans: dict[tuple[Any, int], list[_Piece]] = {}
         self._views: dict[tuple[int, int, Any, int, int], Any] = {}
         self._lock = threading.Lock()
@@ -124,9 +123,9 @@ class Channel:
     def start(
         self, owner: Any, tensor: Any, factor: float | None, future: Any, lost: dict[int, Lost] | None = None
     ) -> None:
-        """Start summing a flat, contiguous tensor; its future is set by `finish` at the latest.
+        """Start summing a flat, contiguous tensor. `finish` sets its future at the latest.
 
-        Nobody else may write to it until then. `lost`: rounding losses of each piece in the previous step.
+        Nobody else may write to the tensor until then. `lost`: rounding losses of each piece in the previous step.
         """
         with self._whole(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
@@ -151,16 +150,17 @@ class Channel:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """One call at a time, and none after one that raised: other ranks would mistake its values."""
+        """Allow one call at a time, and none after a call that raised, because other ranks would mix up values."""
         with self._lock:
             if self._is_interrupted:
-                raise RuntimeError("an error has ended an earlier all-reduce of this rank, so no other can follow")
+                raise RuntimeError("an earlier all-reduce of this rank failed, so this one can't run")
             self._is_interrupted = True
             yield
             self._is_interrupted = False
 
     def discard(self, owner: Any) -> bool:
-        """Forget tensors of the model's last backward pass if it raised: their values are new. False without any."""
+        """Forget the pending tensors of a model, which a backward pass that raised has left; returns whether there were
+        any. Their values may be overwritten by now."""
         found = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
@@ -170,7 +170,7 @@ class Channel:
         return found
 
     def _advance(self) -> None:
-        """Take every step that needs no other rank, oldest pieces first: the caches still hold those."""
+        """Take every step that needs no other rank. Oldest pieces go first, because the caches may still hold them."""
         have_reached = self.waiter.have_reached
         while True:
             if self._to_copy and (self._to_copy[0].piece.is_whole or have_reached(SUMMED, self._to_copy[0].target)):
@@ -188,9 +188,9 @@ class Channel:
         return self._to_copy or self._to_spread or self._to_send or self._to_add
 
     def _wait(self, until: int) -> None:
-        """Wait until half of the oldest pieces can take their next step, but for none after `until`.
+        """Wait until half of the pieces in the oldest queue can take their next step, but not for pieces after `until`.
 
-        One sleep per piece would take longer than its copies when others use the cores.
+        If other programs use the cores, one sleep per piece would take longer than copying the piece.
         """
         queue = self._oldest()
         pending = queue[min(len(queue) // 2, (until - queue[0].target) & MASK)]
@@ -200,10 +200,8 @@ class Channel:
             self.waiter.wait_for_all(SUMMED if queue is self._to_copy else WRITTEN, pending.target)
 
     def _free_slot(self, needed: int) -> int:
-        """A free slot; the tensor needs `needed` more.
-
-        Waits only for those: a rank that has written all of the tensor may have left, and has freed them.
-        """
+        """Take a free slot. Waits for at most `needed` slots, which the tensor still needs: other ranks that have
+        already written the tensor freed as many, and may be elsewhere now."""
         used, until = self._used, None
         while True:
             while used and self.waiter.have_reached(COPIED, used[0][1]):
@@ -246,14 +244,14 @@ class Channel:
             if tensor is not None:
                 views = [self._view(rank, slot, tensor.dtype, 0, end - start) for rank, slot in enumerate(slots)]
                 _add_in_order(views, tensor[start:end])
-            self._own.counters[SUMMED][0] = pending.target  # nobody waits for it
+            self._own.counters[SUMMED][0] = pending.target  # nobody waits for this counter here
             self._to_copy.append(pending)  # COPIED passes all pieces in order
             return
         low, high = piece.shards[place]
         if tensor is not None and low < high:
             own = tensor[low:high]
             if pending.factor is not None:
-                own.mul_(pending.factor)  # rounded like the others' terms: a fused multiply-add has other bits
+                own.mul_(pending.factor)  # rounds as other ranks do; a fused multiply-add has other bits
             views = [
                 own if rank == place else self._view(rank, slot, tensor.dtype, low - start, high - start)
                 for rank, slot in enumerate(slots)
@@ -269,7 +267,7 @@ class Channel:
             self._to_send.append(pending)
 
     def _receive(self, pending: _Pending) -> None:
-        """Take the own shard to its next step between hosts; after the last it is summed over all."""
+        """Take the own shard to its next step between hosts. After the last step, it is summed over all hosts."""
         pending.work.wait()
         further = pending.work.next_step()
         if further is not None:
@@ -297,12 +295,12 @@ class Channel:
             pending.future.set_result(pending.tensor)
 
     def _slots(self, number: int) -> list[int]:
-        """Each rank's slot of a piece that all have written. Raises if the ranks' tensors differ."""
+        """Each rank's slot of a piece that all ranks have written. Raises a RuntimeError if their tensors differ."""
         words = [segment.pieces[number % MOST_PIECES] for segment in self._segments]
         own = words[self.place] >> 8
         for word in words:
             if word >> 8 != own:
-                raise RuntimeError("the ranks of this host add up gradients of different sizes or types")
+                raise RuntimeError("the ranks of this host have gradients of different sizes or types")
         return [word & 0xFF for word in words]
 
     def _view(self, rank: int, slot: int, dtype: Any, low: int, high: int) -> Any:
@@ -347,7 +345,7 @@ def _scale(source: Any, factor: float | None, target: Any) -> None:
 
 
 def _add_in_order(terms: Sequence[Any], result: Any) -> None:
-    """Sum in rank order; a single term is the result itself."""
+    """Sum the terms in order. A single term is the result itself."""
     if len(terms) == 1:
         return
     torch.add(terms[0], terms[1], out=result)

@@ -1,9 +1,9 @@
 """A DistributedDataParallel communication hook that sums gradients over a link, if all ranks agree.
 
 `attach` is called at the end of `DistributedDataParallel.__init__`, which all ranks reach together. The first model of
-a process group connects the ranks; later ones reuse the link. Each rank makes the same choice per bucket from values
-equal on all. A hook that the script registers replaces this one. All else is left to the backend, with DDP's
-arithmetic.
+a process group connects the ranks; later models reuse the link. All ranks make the same choice for a bucket, because it
+depends only on values that all have. A hook that the script registers replaces this one. Everything else is left to the
+backend, with DDP's arithmetic.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Gradients:
         self._lost: dict[int, _LostOfBucket] = {}
         self.script_hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
         self.is_joined = False
-        """True if this rank has no more input and joins the others' backward passes."""
+        """True while this rank has no more input and joins the other ranks' backward passes (`Join`)."""
 
     def reduce(self, bucket: Any) -> Any:
         if self.script_hook is not None:
@@ -60,9 +60,9 @@ class Gradients:
         return future
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
-        """Losses by piece; None if values are sent unencoded.
+        """Rounding losses of a bucket, by piece; None if values are sent unencoded.
 
-        DDP rebuilds buckets after the first backward pass; losses of other parameters are dropped.
+        DDP rebuilds buckets after the first backward pass. Then the losses of the old buckets are dropped.
         """
         if self._link.between is None or self._link.between.codec is None:
             return None
@@ -106,7 +106,7 @@ class _Connected(NamedTuple):
 
 
 _models = 0
-"""Models of the world's process groups so far; equal on all ranks."""
+"""Number of models so far, which is equal on all ranks."""
 _connected: _Connected | None = None
 _reported: set[str] = set()
 
@@ -123,7 +123,8 @@ def attach(model: Any) -> None:
 
 
 def _attach(model: Any) -> str:
-    """Raises an OffError; returns the reason if the backend takes a model without asking the other ranks."""
+    """Attach the hook, or raise an OffError. Returns a reason if the backend keeps the model and other ranks need not
+    be asked; empty if the hook is attached."""
     global _models, _connected
     group = getattr(model, "process_group", None)
     world = dist.distributed_c10d._get_default_group()
@@ -141,7 +142,7 @@ def _attach(model: Any) -> str:
     else:
         link.confirm(store, dist.get_rank(), name, reason)
     if not any(map(link.gains, _trained(model))):
-        return "its gradients would not become fewer bytes"
+        return "its gradients would not take fewer bytes"
     _patch_registration()
     state = Gradients(model, link, group)
     dist._register_comm_hook(model.reducer, state, reduce_gradients)
@@ -150,7 +151,7 @@ def _attach(model: Any) -> str:
 
 
 def reason_against(model: Any, group: Any) -> str:
-    """Why the backend keeps this model's gradients; empty if nothing speaks against shared memory."""
+    """Why the backend should keep this model's gradients; empty if there is no reason."""
     if _version() < OLDEST:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
     if group.size() < 2:
@@ -174,7 +175,8 @@ def reason_against(model: Any, group: Any) -> str:
 
 
 def _missing_name(model: Any) -> str:
-    """A missing name of torch that the script's own calls use, where it would be an error; empty if all exist."""
+    """First name that this code needs and torch does not have; empty if all exist. Using a missing name would raise
+    from the script's own calls."""
     needed = (
         (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
         (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),
@@ -192,7 +194,7 @@ def _version() -> tuple[int, ...]:
 
 
 def _backend(group: Any) -> Any:
-    """Backend for CPU tensors; with TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper that checks collectives."""
+    """Backend for CPU tensors. With TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper that checks collectives."""
     try:
         return group._get_backend(torch.device("cpu"))
     except (AttributeError, RuntimeError):
@@ -207,7 +209,7 @@ def _timeout(group: Any) -> float:
 
 
 def _wire() -> str:
-    """Encoding between hosts. All ranks have the same environment, and agree on it."""
+    """Encoding between hosts, from the environment. `connect` checks that all ranks have the same."""
     mode = os.environ.get("IPEXCTL_WIRE", "fp32")
     if mode not in MODES:
         raise OffError(f"IPEXCTL_WIRE is none of {', '.join(MODES)}")
@@ -223,7 +225,7 @@ def _trained(model: Any) -> list[Any]:
 
 
 def _report(reason: str) -> None:
-    """Print on rank 0 which way the gradients go, if the call asks; each answer once, because models may differ."""
+    """Print on rank 0 whether the options in use are on. Each text is printed once, because models may differ."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
     chosen = [f"--wire {wire}"] if wire else []
     if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
@@ -241,7 +243,7 @@ def _report(reason: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _patch_registration() -> None:
-    """Let a script's hook replace this one: the reducer takes only one hook."""
+    """Let a hook that the script registers replace this one, because the reducer accepts only one hook."""
     register, register_builtin = (
         DistributedDataParallel.register_comm_hook,
         DistributedDataParallel._register_builtin_comm_hook,

@@ -1,7 +1,7 @@
-"""The shared memory of all ranks of a process group: offered, mapped, proved, and reused for all its models.
+"""Connects all ranks of a process group through shared memory. The link is reused for all models of the group.
 
-All ranks call `connect` at the same point. Each offers a segment with a nonce, and reports which of the others' it
-could map. All ranks get a link, or all get the reason why there is none.
+All ranks call `connect` at the same point. Each offers a segment with a nonce, and reports which other segments it
+could map. Then either all ranks get a link, or all get the reason why there is none.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .waiting import Peer, read_state
 from .wire import Between, Lost
 
 CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
-"""Bytes from which this is faster than gloo: on one host, on several, and with encoding between them."""
+"""Bytes from which the link is faster than gloo: on one host, on several hosts, and with encoding between hosts."""
 BUILDING = 60.0
 buckets = 0
-"""Summed in shared memory by this process so far."""
+"""Number of buckets that this process has summed over a link."""
 
 
 class OffError(Exception):
-    """The ranks stay with the backend; the text is the reason, the same on all ranks."""
+    """Raised if the ranks keep using the backend. The text is the reason, which is the same on all ranks."""
 
 
 class SharedLink:
@@ -36,7 +36,7 @@ class SharedLink:
         self.hosts, self.channel, self.between = hosts, channel, between
 
     def confirm(self, store: Any, rank: int, name: str, reason: str) -> None:
-        """Return if all ranks want this link for another model; otherwise raise an OffError."""
+        """Check that all ranks want this link for another model; raises an OffError otherwise."""
         size = sum(len(ranks) for ranks in self.hosts)
         _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
 
@@ -47,7 +47,7 @@ class SharedLink:
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
 
     def gains(self, tensor: Any) -> bool:
-        """False for a rank alone on its host with values sent unencoded."""
+        """True if the link is better than the backend: ranks share a host, or values are encoded."""
         if self.channel.size > 1:
             return True
         return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
@@ -57,9 +57,9 @@ class SharedLink:
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
-        """Future of a flat tensor's sum over all ranks, scaled by the factor; set by `channel.finish` at the latest.
+        """Start summing a flat tensor, scaled, over all ranks; `channel.finish` sets the future at the latest.
 
-        `lost`: what rounding took from this bucket before.
+        `lost`: rounding losses of this bucket in the previous step.
         """
         global buckets
         buckets += 1
@@ -69,7 +69,7 @@ class SharedLink:
 
 
 def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float, *, wire: str) -> SharedLink:
-    """Link all ranks; `reason` is why this rank wants no link, or empty. Raises an OffError."""
+    """Link all ranks, or raise an OffError. `reason`: why this rank wants no link, or empty."""
     own, number, reason = _offered(reason)
     segments = {rank: own} if own is not None else {}
     try:
@@ -103,7 +103,8 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
 def _between(
     round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float, wire: str
 ) -> Between:
-    """Groups of ranks with the same place on their hosts. Only these connect, and torch knows no new group."""
+    """Make the groups of ranks with the same place on their hosts. Only these ranks connect, and torch does not list
+    the groups."""
     number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
     groups, why = [], ""
     try:
@@ -120,7 +121,7 @@ def _offered(reason: str) -> tuple[Segment | None, int, str]:
     if reason:
         return None, -1, reason
     if not is_supported():
-        return None, -1, "this processor is no x86-64"
+        return None, -1, "this processor is not x86-64"
     try:
         number = create_memfd(SEGMENT_SIZE)
     except SegmentError as error:
@@ -148,7 +149,7 @@ def _offer(own: Segment | None, number: int, reason: str, wire: str) -> dict[str
 
 
 def _boot() -> str:
-    """Equal ids may still be different containers on one host."""
+    """The boot id. Different containers on one host have the same."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -196,7 +197,7 @@ def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment
 
 
 def _map(offer: Mapping[str, Any]) -> Segment | None:
-    """Segment of another rank; None if its process is not visible from here."""
+    """Segment of another rank; None if the other rank's process is not visible from here."""
     number = open_memfd(offer["pid"], offer["number"])
     if number is None:
         return None

@@ -1,20 +1,20 @@
 """The step meter of a rank: counts optimizer steps, DataLoader samples, and time spent waiting for data; and notes
 whether the script multiplies in fp32.
 
-When `import torch` or IPEX has run a module, `rank_hooks.py` calls the `watch_…` function that changes it; without
-$IPEXCTL_METER nothing is imported. Totals go to the ring (`RingWriter`).
+When a module of torch or IPEX has been imported, `rank_hooks.py` calls the `watch_…` function that changes it. Totals
+go to the ring (`RingWriter`).
 
-- An error here never reaches the script: the meter ends, the script continues.
-- The first optimizer that steps counts. Another replaces it when the first is gone, or has not stepped once during
+- An error here never reaches the script: the meter stops, and the script continues.
+- The first optimizer that steps counts. Another optimizer replaces it if the first is gone, or did not step during
   SWITCH steps of the other.
-- A step gets the samples of the iterator asked last before it. What other iterators gave since the previous step was an
-  evaluation, or a second input of the same samples.
-- Unknowns are flagged, never guessed.
-- The graph of the first backward has the type of matrix products, whatever made it so: autocast, parameters, FSDP.
-  Then backward is torch's own again. A compiled graph tells nothing.
+- A step gets the samples of the iterator that was used last before it. Batches from other iterators belong to an
+  evaluation, or are a second input for the same samples.
+- Unknown figures are flagged, never guessed.
+- The type of matrix products is read from the graph of the first backward, so it does not matter whether autocast,
+  parameters or FSDP set it. A compiled graph shows no type.
 
-A torch before OLDEST has no meter, and compiled steps are not counted. IPEX's fused steps bypass all hooks, because
-`ipex.optimize` takes functions from its tables; they are wrapped there.
+The meter needs torch OLDEST, and does not count compiled steps. IPEX's fused steps bypass all hooks, because
+`ipex.optimize` takes functions from its tables, so the meter wraps them there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BODY = struct.Struct("@7Q")
 
 
 class Totals(NamedTuple):
-    """Times in ns; all but `wall` and `flags` are sums since the meter began."""
+    """Times are in nanoseconds. All but `wall` and `flags` are sums since the meter started."""
 
     wall: int
     steps: int = 0
@@ -51,11 +51,11 @@ class Totals(NamedTuple):
     wait: int = 0
     reduce: int = 0
     flags: int = 0
-    """Not a sum. PREFETCHED, MIXED, UNSIZED and FP32 are in the lower half."""
+    """As FLAGS in `RingWriter`."""
 
 
 class RingError(Exception):
-    """This process can't write the ring; the text is the reason."""
+    """Raised if this process can't write the ring; the text is the reason."""
 
 
 def check_of(number: int, totals: Totals) -> int:
@@ -66,31 +66,32 @@ def check_of(number: int, totals: Totals) -> int:
 
 
 class RingWriter:
-    """The ring of the step meter, as its rank writes it: a small shared file with the newest records.
+    """Writes the step meter's ring: a small shared file with the newest records.
 
-    The rank wrapper makes the file (path in $IPEXCTL_METER) and reads it (`node/run/meter_reader.py`). Its one writer
-    holds its lock. Totals continue from the newest record when another process takes over, so a missed record costs
-    resolution but no step. A record is 8 words of 64 bits in machine order, in the next of SLOTS places:
+    The rank wrapper creates the file (path in $IPEXCTL_METER) and reads it (`node/run/meter_reader.py`). The writer
+    holds the file's lock. If another process takes over, it continues from the totals in the newest record. A record is
+    8 words of 64 bits in machine order:
 
         NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, CHECK
 
-    NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds,
-    WAIT the time spent waiting for data, REDUCE that for other ranks in the all-reduce in shared memory. FLAGS has why
-    samples can't be known since the record before, in its lowest 7 bits, then FP32; the bytes of gradients of models
-    with DDP, by 65,536, in the next three bytes; and in its upper half the thread that stepped. CHECK is the exclusive
-    or of the other words and of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows
-    stores to others in this order, and a reader that meets a record halfway sees NUMBER 0, two different readings, or a
-    wrong CHECK.
+    NUMBER counts from 1; the record is at place (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT the
+    time spent waiting for data, REDUCE the time spent waiting for other ranks in the shared-memory all-reduce. FLAGS
+    has, from the lowest bit: 7 bits for why the samples since the last record are unknown, FP32, three bytes for the
+    DDP models' gradients in units of 65,536 bytes, and the thread that stepped in the upper half. CHECK is the
+    exclusive or of the other words and SALT.
+
+    The writer clears NUMBER, writes the other words, then NUMBER. On x86-64 others see stores in this order, so a
+    reader of an incomplete record sees NUMBER 0, two different readings, or a wrong CHECK.
     """
 
     def __init__(self, path: str) -> None:
         # In a container with its own pids, the path may belong to another file.
         if not os.readlink(path).startswith(LINK):
-            raise RingError("the path of the step meter is that of another file")
+            raise RingError("the step meter's path belongs to another file")
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(self._file).st_size != RING_SIZE:
-                raise RingError("the file of the step meter has another size")
+                raise RingError("the step meter's file has the wrong size")
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -126,26 +127,26 @@ class RingWriter:
 
 
 INTERVAL = 20_000_000
-"""Minimum ns between records: faster steps share one, and the ring lasts 20 s."""
+"""Minimum nanoseconds between records. Faster steps share a record, so that the ring lasts 20 s."""
 SWITCH = 16
 OLDEST = (2, 1)
 PREFETCHED, MIXED, UNSIZED = 1, 2, 4
-"""Flags: a thread asks for batches; several iterators feed each step; a batch without a known size."""
+"""Flags: another thread takes batches from the loader; several iterators feed each step; a batch has no known size."""
 FP32 = 128
-"""A flag that stays: matrices are multiplied in fp32, without rounding their values."""
+"""A flag that is never cleared: matrices are multiplied in fp32, without rounding their values."""
 PRODUCTS = ("mm", "linear", "convolution")
-"""In lower case, parts of the names of their nodes: AddmmBackward0, BmmBackward0, ConvolutionBackward0."""
+"""Parts of the lower-case names of matrix product nodes: AddmmBackward0, BmmBackward0, ConvolutionBackward0."""
 MOST_NODES, MOST_GRAPHS = 20_000, 4
 DEPTH, ITEMS = 4, 16
-"""How deep, and in how many items of a batch, to look for the first tensor."""
+"""How deep, and in how many items of a batch, the first tensor is searched for."""
 MOST_ITERATORS = 64
 WIDE = ("torch.float32", "torch.float64")
 WAITING = f"{__package__}.waiting"
-"""The shared-memory all-reduce's module that counts its waiting, if the rank imported it."""
+"""Module of the shared-memory all-reduce that counts its waiting. The rank may not have imported it."""
 
 
 def size_of(batch: Any, depth: int = DEPTH) -> int | None:
-    """First dimension of a batch's first tensor; None without one."""
+    """First dimension of the first tensor in a batch; None without a tensor."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -165,7 +166,7 @@ def size_of(batch: Any, depth: int = DEPTH) -> int | None:
 
 
 class StepCounter:
-    """Which steps count, and with which samples. Knows no torch and no clock."""
+    """Decides which steps count, and with which samples. Does not use torch or a clock."""
 
     def __init__(self) -> None:
         self.steps = self.samples = self.wait = self.flags = 0
@@ -180,7 +181,7 @@ class StepCounter:
         self._unknown = 0
 
     def before_step(self) -> None:
-        """A class that calls its base's step has two beginnings, then two ends, for one step."""
+        """A step begins. Called twice if an optimizer's step calls its base class's step."""
         self._is_stepping = True
 
     def after_step(self, optimizer: Any, thread: int) -> bool:
@@ -198,7 +199,8 @@ class StepCounter:
         return True
 
     def _replaces(self, optimizer: Any) -> bool:
-        """Only the first other optimizer since the last counted step: there may be one per parameter."""
+        """True if another optimizer should count from now on. Only the first other one since the last counted step is
+        considered, because there may be one per parameter."""
         if not self._candidate_steps:
             self._candidate = weakref.ref(optimizer)
         if self._candidate() is optimizer or self._candidate() is None:
@@ -246,7 +248,7 @@ class Meter:
         self.is_on = False
 
     def _leave_ring(self) -> None:
-        """In a forked child, leave the ring to the parent if it has it; else the child may be the one that trains."""
+        """In a forked child: turn off if the parent has the ring. Otherwise the child may be the one that trains."""
         if self._ring is not None:
             self.turn_off()
 
@@ -260,11 +262,11 @@ class Meter:
             self.turn_off()
 
     def _gradients(self) -> int:
-        """In units of 65,536, rounded up."""
+        """Bytes of all models' gradients in units of 65,536, rounded up."""
         return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
 
     def on_backward(self, tensors: Any) -> bool:
-        """Look for the type of its matrix products; False if it has none, or hides them."""
+        """Find the type of the matrix products in a graph; returns False if none are visible."""
         types = product_types([tensors] if hasattr(tensors, "grad_fn") else list(tensors))
         if types == {"torch.float32"} and not is_rounding(sys.modules["torch"]):
             self._products = FP32
@@ -284,7 +286,7 @@ class Meter:
 
     def on_batch(self, iterator: Any, batch: Any, wait: int) -> None:
         try:
-            is_sized = getattr(iterator, "_auto_collation", True)  # else an item is one sample or a batch, at will
+            is_sized = getattr(iterator, "_auto_collation", True)  # else an item may be a sample or a batch
             self.counter.on_batch(id(iterator), size_of(batch) if is_sized else None, wait, threading.get_ident())
         except Exception:  # noqa: BLE001
             self.turn_off()
@@ -326,13 +328,13 @@ def meter() -> Meter:
 
 
 def watch_optimizers(module: Any) -> None:
-    """`torch.optim.optimizer`: count each step of a plain optimizer."""
-    own, torch = meter(), sys.modules["torch"]  # still being imported: its parts are looked up later
+    """Change `torch.optim.optimizer` to count each step of a plain optimizer."""
+    own, torch = meter(), sys.modules["torch"]  # torch is still being imported, so its parts are looked up later
     if not is_new_enough(str(getattr(torch, "__version__", ""))):
         return
 
     def before(*_: Any) -> None:
-        # torch.compile would trace this into a compiled step; so it sees an empty function.
+        # torch.compile would trace this into a compiled step, so for torch.compile the function is empty.
         if not torch.compiler.is_compiling():
             own.before_step()
 
@@ -345,13 +347,13 @@ def watch_optimizers(module: Any) -> None:
 
 
 def is_new_enough(version: str) -> bool:
-    """True if that torch has the hooks and `torch.compiler.is_compiling`."""
+    """True if this version of torch has the hooks and `torch.compiler.is_compiling`."""
     major, minor = [*version.split("."), ""][:2]
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= OLDEST
 
 
 def watch_backward(module: Any) -> None:
-    """`torch.autograd`: look at the graph of the first backward."""
+    """Change `torch.autograd` to look at the graph of the first backward."""
     own, backward = meter(), module.backward
     graphs = 0
 
@@ -371,7 +373,7 @@ def watch_backward(module: Any) -> None:
 
 
 def product_types(tensors: Sequence[Any]) -> set[str]:
-    """Types of the results of matrix products in the graph. Reads no saved tensor: checkpointing would compute it."""
+    """Result types of the matrix products in a graph. Reads no saved tensor, because checkpointing would compute it."""
     nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen, types = set(nodes), set()
     while nodes and len(seen) < MOST_NODES:
@@ -386,9 +388,9 @@ def product_types(tensors: Sequence[Any]) -> set[str]:
 
 
 def is_rounding(torch: Any) -> bool:
-    """True if torch or IPEX is told to round the inputs of fp32 products."""
+    """True if torch or IPEX is set to round the inputs of fp32 products."""
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    # Before torch 2.9, mkldnn has no setting of its own.
+    # Before torch 2.9, mkldnn has no separate setting.
     precision = torch.get_float32_matmul_precision() if matmul is None else matmul.fp32_precision
     ipex = sys.modules.get("intel_extension_for_pytorch")
     mode = getattr(ipex, "get_fp32_math_mode", lambda **_: None)(device="cpu")
@@ -396,9 +398,9 @@ def is_rounding(torch: Any) -> bool:
 
 
 def watch_loaders(module: Any) -> None:
-    """`torch.utils.data.dataloader`: inspect each batch and its time.
+    """Change `torch.utils.data.dataloader` to inspect and time each batch.
 
-    All iterators of a DataLoader, also accelerate's and torchdata's, pass batches through this method.
+    All iterators of a DataLoader, including accelerate's and torchdata's, pass batches through `__next__`.
     """
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is None:
@@ -419,9 +421,9 @@ def watch_loaders(module: Any) -> None:
 
 
 def watch_fused_steps(module: Any) -> None:
-    """`intel_extension_for_pytorch.optim._optimizer_utils`: count the fused steps too.
+    """Change `intel_extension_for_pytorch.optim._optimizer_utils` to count fused steps.
 
-    Its tables map an optimizer's class to a function; their names differ between versions.
+    The module's tables map an optimizer's class to a function. Their names differ between versions.
     """
     own = meter()
     wrapped: dict[Any, Any] = {}

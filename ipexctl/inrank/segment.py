@@ -1,19 +1,19 @@
-"""A rank's part of the shared memory: a memfd that the other ranks of its host map through /proc, and its words.
+"""A rank's part of the shared memory: a memfd that the other ranks of its host map through /proc.
 
-A memfd has no name: a killed rank leaves nothing in /dev/shm, whose size (64 MB in a container) does not limit it. A
-rank that can open another's `/proc/PID/fd/NUMBER` and finds the nonce there is on the same host, in the same PID
-namespace, of the same user. `process_stacks.py` reads WAITS_FOR from the descriptor.
+A memfd has no name, so a killed rank leaves nothing behind, and the size of /dev/shm (64 MB in a container) is no
+limit. If a rank can open another rank's `/proc/PID/fd/NUMBER` and finds the nonce there, both are on the same host, in
+the same PID namespace, and have the same user. `process_stacks.py` reads WAITS_FOR.
 
-    byte 0      WRITTEN: 32 bits, how many pieces the rank has written for others; a futex on which they wait
-    byte 128    WAITS_FOR: 32 bits, the number of the rank that its rank waits for, and 1; 0: for none
-    byte 256    SUMMED: as WRITTEN, of pieces whose own shard is added up
+    byte 0      WRITTEN: 32 bits, number of pieces that the rank has written; a futex on which other ranks wait
+    byte 128    WAITS_FOR: 32 bits, 1 + the number of the rank that this rank waits for; 0 for none
+    byte 256    SUMMED: as WRITTEN, number of pieces of which the rank has summed its shard
     byte 384    the nonce, 32 bytes
-    byte 512    COPIED: likewise, of pieces of which the rank reads nothing any more
-    byte 640    AWAITED: 64 bits, what the rank sleeps for: of which rank, which counter, and the number; 0: for nothing
-    byte 1024   PIECES: 64 bits for each of the last 64 pieces, its size and type, and its slot
+    byte 512    COPIED: as WRITTEN, number of pieces that the rank does not read any more
+    byte 640    AWAITED: 64 bits, what the rank sleeps for: rank, counter and the counter's value; 0 for nothing
+    byte 1024   PIECES: 64 bits for each of the last 64 pieces: size, type and slot
     byte 4096   the slots
 
-Only the segment's own rank writes its words, each by one aligned instruction; counters have their own cache lines. On
+Only the segment's own rank writes the words, each with one aligned instruction. Each counter has its own cache line. On
 x86-64, stores become visible in order after earlier loads, and loads are in order, so a rank that reads a new counter
 also reads what was written before it.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 LINE = 64
-"""Bytes of a cache line: no two ranks write to the same one."""
+"""Bytes of a cache line. No two ranks write to the same line."""
 
 
 def shard_bounds(elements: int, ranks: int, itemsize: int) -> list[int]:
@@ -51,9 +51,9 @@ def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
 
 
 def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[list[int]]:
-    """Ranks of each host, from the ranks whose memory each rank has mapped, including itself.
+    """Ranks of each host. `mapped`: rank → ranks whose memory it has mapped, including itself.
 
-    Some host must have `fewest` ranks. Raises a ValueError with the reason if no usable division exists.
+    Raises a ValueError with the reason if hosts differ in their number of ranks, or all have fewer than `fewest`.
     """
     hosts: list[list[int]] = []
     for rank in sorted(mapped):
@@ -61,7 +61,7 @@ def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[l
         if rank == ranks[0]:
             hosts.append(ranks)
         elif ranks not in hosts:
-            raise ValueError(f"rank {rank} and the others of its host can't all map each other's memory")
+            raise ValueError(f"rank {rank} and the other ranks of its host can't all map each other's memory")
     if sum(map(len, hosts)) != len(mapped):
         raise ValueError("not all ranks of a host can map each other's memory")
     sizes = {len(ranks) for ranks in hosts}
@@ -77,7 +77,7 @@ COUNTERS = (0, 256, 512)
 WRITTEN, SUMMED, COPIED = 0, 1, 2
 NONCE_SIZE = 32
 MOST_PIECES = 64
-"""Maximum pieces in progress; no more than slots."""
+"""Most pieces in progress, and most slots."""
 HEADER = 4096
 NAME = "ipexctl-allreduce"
 _MADV_DONTFORK = 10
@@ -88,7 +88,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class SegmentError(Exception):
-    """The text is the reason."""
+    """Raised if shared memory can't be used; the text is the reason."""
 
 
 class _Timespec(ctypes.Structure):
@@ -115,7 +115,7 @@ def _failed(what: str) -> SegmentError:
 
 
 def create_memfd(size: int) -> int:
-    # Pythons built for an old glibc, as conda's, have no os.memfd_create.
+    # Pythons built for an old glibc, such as conda's, have no os.memfd_create.
     number = int(_libc.syscall(ctypes.c_long(_MEMFD_CREATE), ctypes.c_char_p(NAME.encode()), ctypes.c_long(1)))
     if number < 0:
         raise _failed("memfd_create")
@@ -129,10 +129,9 @@ def create_memfd(size: int) -> int:
 
 
 def open_memfd(pid: object, number: object) -> int | None:
-    """Open another process's memfd by its pid and descriptor; None if this user has no such memfd.
+    """Open the memfd of another process of this user; None if there is no such memfd.
 
-    The numbers come from the ranks' store, into which anybody on their network may write, and root can open other
-    users'.
+    The numbers are checked because they come from the ranks' store, into which anybody on their network may write.
     """
     if type(pid) is not int or type(number) is not int:
         return None
@@ -151,11 +150,11 @@ def open_memfd(pid: object, number: object) -> int | None:
 
 
 class Segment:
-    """Memory mapped by this process, its own or another rank's, while referenced. Not in forked children."""
+    """A mapping of this rank's or another rank's memory, while it is referenced. Forked children do not have it."""
 
     def __init__(self, number: int, size: int) -> None:
         if os.fstat(number).st_size != size:
-            raise SegmentError("the shared memory of another rank has another size")
+            raise SegmentError("another rank's shared memory has the wrong size")
         address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, number, 0)
         if address in (None, _MAP_FAILED):
             raise _failed("mmap")
@@ -183,7 +182,7 @@ class Segment:
         _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
 
     def sleep(self, counter: int, value: int, seconds: float) -> None:
-        """Sleep while the counter has that value, at most `seconds`; a signal also returns."""
+        """Sleep while the counter has this value, at most `seconds`. A signal ends the sleep."""
         until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         futex = self._futexes[counter]
         _libc.syscall(_NUMBER, futex, _WAIT, ctypes.c_ulong(value), ctypes.byref(until), _NOTHING, _NOTHING)

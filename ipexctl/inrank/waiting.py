@@ -1,7 +1,7 @@
 """Waits for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time.
 
-An exited rank, or one slower than the process group's timeout, raises a RuntimeError with gloo's words. While it waits,
-a rank leaves its core to others, and the script's signal handlers run.
+If the other rank has exited, or the process group's timeout is over, a RuntimeError with gloo's words is raised. While
+a rank sleeps, its core is free for others, and the script's signal handlers run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 MASK, HALF = 0xFFFFFFFF, 0x80000000
 SPINS = 600
-"""Readings before a rank sleeps: about 40 µs, as long as waking it takes."""
+"""Readings of a counter before a rank sleeps: about 40 µs, which is how long waking up takes."""
 SLEEP = 1.0
 slept = [0]
 """Nanoseconds slept by this process, for the step meter."""
 
 
 class Peer(NamedTuple):
-    """Rank in the world, pid, and start time in case the pid is reused."""
+    """A rank of this host: number, pid, and start time, because the pid may be reused."""
 
     rank: int
     pid: int
@@ -60,9 +60,9 @@ class Waiter:
         self._counters = list(zip(*(segment.counters for segment in segments)))
 
     def count_up(self, counter: int, number: int) -> None:
-        """Set a counter of this rank and wake those that wait for this number; others would only sleep again."""
+        """Set a counter of this rank, and wake the ranks that wait for this number."""
         self.own.counters[counter][0] = number
-        with self._barrier:  # its atomic instruction lets no load pass the store; the waiting rank has the same
+        with self._barrier:  # the lock's atomic instruction orders the store before the loads, as in the waiting rank
             pass
         for segment in self._segments:
             awaited = segment.awaited[0]
@@ -71,7 +71,7 @@ class Waiter:
                 return
 
     def have_reached(self, counter: int, target: int) -> bool:
-        """True if each rank of the host has; does not wait."""
+        """True if the counter of each rank has reached `target`. Does not wait."""
         return all((word[0] - target) & MASK < HALF for word in self._counters[counter])
 
     def wait_for_all(self, counter: int, target: int) -> None:

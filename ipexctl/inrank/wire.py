@@ -1,14 +1,12 @@
-"""Sums gradients over hosts, between the ranks with the same place on each, optionally in fewer bytes.
+"""Sums gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
 
-With fp32 it is gloo's all-reduce. With a codec, values are sent as bf16, or as int8 with a scale per block:
+With fp32, gloo's all-reduce is used. With a codec, values are sent as bf16, or as int8 with a scale per block. Two
+hosts send each other all values. More hosts first send each host the part that it sums, then each other the sums.
 
-
-    two hosts     each sends all of its values to the other, and adds up both
-
-Sums are formed in fp32 in host order, and a host uses its own values as the others read them, so all get the same bits.
-An infinite or undefined value makes its block undefined everywhere, for loss scalers to see. What int8 rounding loses
-is added to the next step's values (error feedback) unless it is larger than all of them. Values that a codec would not
-shrink are sent unencoded. Each group makes its calls in the order of the pieces, the same on all hosts.
+Sums are formed in fp32 in host order, and a host uses its own values as other hosts decode them, so all get the same
+bits. An infinite or undefined value makes its block undefined everywhere, so that loss scalers see it. What int8
+rounding loses is added to the next step's values (error feedback), unless it is larger than all of them. Values that a
+codec would not shrink are sent unencoded.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import torch
 MODES = ("fp32", "bf16", "int8")
 BLOCK = 1024
 LEAST = 1e-30
-"""Smallest scale, for a block of zeros. What it rounds to zero is far below any gradient."""
+"""Smallest scale, for a block of zeros. Values that it rounds to zero are far below any gradient."""
 _TOP = 127.0
 
 
@@ -41,7 +39,7 @@ class Bf16:
 
 
 class Int8:
-    """One byte per value; the scales of all blocks come first."""
+    """Scales of all blocks, then one byte per value."""
 
     itemsize, has_feedback = 1, True
 
@@ -68,7 +66,7 @@ CODECS: dict[str, Codec] = {"bf16": Bf16(), "int8": Int8()}
 
 
 def _blocks(values: Any, wire: Any) -> list[Any]:
-    """Full blocks and the rest, each with scales and codes."""
+    """Values, scales and codes of the full blocks together, and of the last, shorter block."""
     elements = values.numel()
     blocks, whole = -(-elements // BLOCK), elements // BLOCK * BLOCK
     scales, codes = wire[: 4 * blocks].view(torch.float32), wire[4 * blocks :].view(torch.int8)
@@ -85,7 +83,7 @@ def _blocks(values: Any, wire: Any) -> list[Any]:
 
 
 class Lost:
-    """What rounding took from a piece of a bucket in the last step."""
+    """What rounding lost of a piece of a bucket in the last step; `values` is None before the first."""
 
     __slots__ = ("values",)
 
@@ -108,7 +106,7 @@ class Work:
         return None
 
     def store(self, target: Any) -> None:
-        """Write the sum, after the last step."""
+        """Write the sum into `target`, after the last step."""
 
 
 class PlainSum(Work):
@@ -122,7 +120,7 @@ class PlainSum(Work):
 
 
 class Swap(Work):
-    """Two hosts: each has the other's values after one step."""
+    """With two hosts: each gets the other's values."""
 
     def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
         self._link, self._values, self._lost = link, _with_lost(values, lost), lost
@@ -141,7 +139,7 @@ class Swap(Work):
 
 
 class Scatter(Work):
-    """More hosts, first step: this host gets the part that it sums from all others."""
+    """With more hosts, first step: this host gets its part of the values from all other hosts, and sums it."""
 
     def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
         self._link, self._values, self._lost = link, _with_lost(values, lost), lost
@@ -171,7 +169,7 @@ class Scatter(Work):
 
 
 class Gather(Work):
-    """More hosts, second step: all get the sums of all others."""
+    """With more hosts, second step: this host gets the sums of all other hosts."""
 
     def __init__(self, link: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
         self._link, self._total, self._bounds, self._lost = link, total, bounds, lost
@@ -193,11 +191,11 @@ class Gather(Work):
 
 
 class Between:
-    """Groups of the ranks with this place on their hosts, and their encoding."""
+    """The groups of the ranks with this place on their hosts, and the encoding between them."""
 
     def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
         self.first, self.second = groups[0], groups[-1]
-        """Groups of the first and second step: calls of the two are not ordered."""
+        """Groups for the first and the second step, because the calls of the two steps have no common order."""
         self.place, self.size, self.mode = place, size, mode
         self.codec: Any = CODECS.get(mode)
 
@@ -205,7 +203,7 @@ class Between:
         return self.codec is not None and dtype.is_floating_point and self.codec.itemsize < itemsize
 
     def begin(self, values: Any, lost: Lost | None) -> Work:
-        """Start summing flat, contiguous values over all hosts; it owns them until the sum is stored."""
+        """Start summing flat, contiguous values over all hosts. Nobody may change them until the sum is stored."""
         if not values.numel():
             return Work()
         if not self.compresses(values.dtype, values.element_size()):
@@ -219,7 +217,7 @@ class Between:
 
 
 def part_bounds(elements: int, hosts: int) -> list[Any]:
-    """Each host's part: full blocks, so the last may be shorter or empty."""
+    """Bounds of each host's part. Parts consist of full blocks, so the last part may be shorter or empty."""
     size = -(-elements // (hosts * BLOCK)) * BLOCK if elements > BLOCK else elements
     return [(min(size * host, elements), min(size * (host + 1), elements)) for host in range(hosts)]
 
@@ -227,7 +225,8 @@ def part_bounds(elements: int, hosts: int) -> list[Any]:
 def _with_lost(values: Any, lost: Lost | None) -> Any:
     """Values in fp32 plus the losses of the previous step.
 
-    Losses larger than all values are from a step that went wrong, which the script may have skipped or clipped.
+    Losses that are larger than all values are left out: they come from a step that went wrong, which the script may
+    have skipped or clipped.
     """
     values = values.float()
     if lost is not None and lost.values is not None and not _largest(lost.values) > _largest(values):
@@ -240,7 +239,7 @@ def _largest(values: Any) -> float:
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:
-    """Keep what the others did not get. Undefined values are in their sum and must not be repeated."""
+    """Keep what other hosts did not get. Undefined values are in the sum already and must not be repeated."""
     if lost.values is None:
         lost.values = torch.empty_like(decoded)
     torch.sub(values, decoded, out=lost.values).nan_to_num_(0.0, 0.0, 0.0)

@@ -87,7 +87,7 @@ def test_what_a_stranger_has_put_into_the_store_means_off(left: str) -> None:
     decision = Round(store, 0, 2, "1", 5.0).decide(
         {"off": ""}, lambda offers: {"off": next((offer["off"] for offer in offers if offer["off"]), "")}
     )
-    assert "offer/1 in the ranks' store is no JSON of ipexctl" in decision["off"]
+    assert "offer/1 in the ranks' store is not JSON from ipexctl" in decision["off"]
 
 
 SIZES = st.sampled_from([1, 2, 4, 8])
