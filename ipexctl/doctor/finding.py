@@ -171,7 +171,7 @@ class HostContext(NamedTuple):
 
     @property
     def nic(self) -> Nic | None:
-        """Training interface: the one with the internal address or with the control machine's route, else the default
+        """The interface for training: with the internal address, or towards the control machine, or the default
         route's.
         """
         network = self.facts.network
@@ -323,9 +323,9 @@ def named_runs(answers: Answers) -> tuple[str, ...]:
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
-    """A run is alive if any host has its supervisor; it ended by its record, or if node0 no longer has that process.
+    """A run is alive if any host has its supervisor. It has ended if its record says so, or if node0 lost that process.
 
-    Its record is on node0 or in a shared home, and only node0 can tell whether its supervisor is alive. Everything else
+    Only node0 can tell whether its supervisor is alive, but a shared home shows the record everywhere. Everything else
     is unknown, which never counts as ended. `node0s`: run → its node0, for runs started from the control machine.
     """
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}

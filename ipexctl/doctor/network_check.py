@@ -1,9 +1,8 @@
 """Checks the network: logins from node0 to every node, as mpirun makes them, and a high port between every two hosts.
 
 The check ends within a budget of 8 s, more for many hosts. Whatever has no result by then is reported as not tested,
-never as good or bad. A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without
-logins. A login that reaches this check's limit is "slow", not failed, because mpirun waits longer. `ports.py`
-interprets the ports, `trust/login_errors.py` explains the logins.
+never as good or bad. A failed login is a fail only if the hosts' backend needs an mpirun, because ranks over gloo start
+without logins. A login that reaches this check's limit is "slow", not failed, because mpirun waits longer.
 """
 
 from __future__ import annotations
@@ -80,9 +79,7 @@ def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node
 
 
 def login_level(*, is_needed: bool, is_expected: bool) -> Level:
-    """`is_needed`: an mpirun starts the ranks. `is_expected`: `trust` has set the logins up, or the network is silent,
-    so something else is also wrong.
-    """
+    """`is_needed`: mpirun starts the ranks. `is_expected`: the logins are set up, or the network is silent anyway."""
     if is_needed:
         return "fail"
     return "warn" if is_expected else "info"

@@ -400,7 +400,6 @@ _NAMES: Final = {
 
 
 def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
-    """Environment name → host → environment."""
     found: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
         for env in node.facts.software.envs:

@@ -228,9 +228,7 @@ _OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|t
 
 
 def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
-    """Decide by the kernel's attributes, or by the name if they don't suffice: to the kernel, a docker bridge is a
-    bridge.
-    """
+    """By the kernel's attributes, or by the name if they don't suffice: for the kernel, docker's is just a bridge."""
     if _OF_DOCKER.fullmatch(name):
         return "docker"
     if name.startswith("virbr"):

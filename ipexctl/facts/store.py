@@ -1,7 +1,6 @@
 """Tokens that identify stores: hosts with equal tokens share one home. Pure.
 
-The probe writes nothing, so a token describes the home's parent, which exists before the first install, or the home
-itself if it is a link or a mount.
+A token describes the home's parent, which exists before the first install, or the home itself if it is a link or mount:
 
 - Network filesystem: the server's short name and the directory, `nfs1:/export/home`, because domain and address differ
   between clients; plus the inode if the guest chooses the name (9p, virtiofs).

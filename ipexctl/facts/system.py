@@ -143,8 +143,7 @@ class Batch(NamedTuple):
 class RunSupervisor(NamedTuple):
     """The supervisor of a run that is running according to its record.
 
-    A record in a shared home is read on every host, but only node0 (`machine`) can tell whether the process still
-    exists.
+    Every host of a shared home reads the record, but only node0 (`machine`) can tell whether the process exists.
     """
 
     run: str

@@ -99,9 +99,7 @@ class RankOutput:
 
     @cached_property
     def place(self) -> str:
-        """Place such as `train.py, line 12`: innermost line of the script's own code in the traceback, else of a
-        package.
-        """
+        """Such as `train.py, line 12`: innermost line of the script's own code in the traceback, else of a package."""
         frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
         frames = [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
         packages = [frame for frame in frames if any(part in frame["file"] for part in _OF_PACKAGES)]
@@ -131,9 +129,7 @@ class FailureContext:
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
     line_that_sends: Callable[[str], str] = lambda _: ""
-    """Path that a rank did not find → command that sends it, if the control machine has it and no sync sends it; else
-    empty.
-    """
+    """Path that a rank did not find → command that sends it, if the control machine has it; else empty."""
 
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
         """The ranks of a host and the cores they share, if the cores are too few for timely replies."""

@@ -355,4 +355,3 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "timed_out": _timed_out,
     "torch_library": _torch_library,
 }
-"""The functions that `explain` can name."""

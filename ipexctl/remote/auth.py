@@ -161,9 +161,7 @@ class Login:
         self._allowed: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Offer keys until one is accepted. Raises an AuthenticationException if none is accepted or the deadline
-        passes.
-        """
+        """Offer keys until one is accepted. Raises an AuthenticationException if none is, or if the deadline passes."""
         self.has_started = True
         for label, key in self._keys():
             if self._deadline.over or self._deadline.cancelled:

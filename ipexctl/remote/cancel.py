@@ -37,8 +37,7 @@ class Cancel:
     def throw(self) -> None:
         """Safe in a signal handler, while its thread holds locks that callbacks need.
 
-        Callbacks therefore run in another thread, which is not started by `threading.Thread`, because that takes a lock
-        itself.
+        Callbacks therefore run in a thread, which `threading.Thread` can't start, because it takes a lock itself.
         """
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())

@@ -54,8 +54,7 @@ _UNUSED: Final[dict[str, dict[str, object]]] = {
     "invoke.vendor.yaml": {},
     "importlib.metadata": {"version": _version},
 }
-"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, each with the names
-that are imported from it.
+"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, with the names used.
 
 They take a third of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata imports email.
 """

@@ -1,9 +1,8 @@
 """Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
 
 Only the deadline limits the handshake: paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so they
-expire later. `Transport` makes paramiko fast enough for many hosts at once. paramiko has no hooks for that, so private
-methods are overridden; a new version can break them without notice, and `tests/unit/remote/test_handshake.py` covers
-each.
+expire later. `Transport` makes paramiko fast enough for many hosts. paramiko has no hooks for that, so private methods
+are overridden; a new version can break them without notice (`tests/unit/remote/test_handshake.py`).
 """
 
 from __future__ import annotations
@@ -220,8 +219,7 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
     """A connection with plain attributes.
 
-    fabric's __setattr__ searches `dir(self)` at each assignment, which takes half a millisecond per host, and changes
-    the config.
+    fabric's __setattr__ searches `dir(self)` at each assignment, half a millisecond per host, and changes the config.
     """
 
     __setattr__ = object.__setattr__

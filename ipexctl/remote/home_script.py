@@ -61,9 +61,7 @@ def walk_to(path: str) -> str:
 
 
 def use_home_or_fail(home: str, below: str) -> str:
-    """Shell lines that prepare a home. They print a refusal on stderr for `home_refusal`, and on stdout as event
-    `failed`.
-    """
+    """Shell lines that prepare a home. A refusal goes to stderr for `home_refusal`, and to stdout as event `failed`."""
     events = []
     for kind in REFUSALS:
         refused = HomeRefused(kind, home)

@@ -1,9 +1,8 @@
 """Host keys when connecting: types to request, the check, and the error for a rejected key.
 
 The policy is --host-keys, else the ssh config's: strict by default. `accept-new` adds unknown keys to the user's first
-known_hosts file, under a lock that also makes two names of one host agree. Only `off` accepts a changed key. No fix
-contains a command that adds a changed key, because fixes are pasted and the host may be another machine. A revoked key,
-or an unreadable list of revoked keys, ends the connection.
+known_hosts file, under a lock that also makes two names of one host agree. Only `off` accepts a changed key, and no fix
+contains a command that adds one, because the host may be another machine.
 """
 
 from __future__ import annotations

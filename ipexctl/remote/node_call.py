@@ -2,8 +2,8 @@
 
 The agent is a zip on stdin before the request; nothing is written. A `cached` call runs the copy in `HOME/agent/HASH`,
 and sends the zip only if there is no copy. Python starts without `site`, because a host's .pth files run code (0.1 s on
-some hosts), whose output would mix with the reply. The request is one line of JSON. The last event on stdout is `done`,
-or `failed` with `reason` and `fix`. Rank output follows the event `frames`, as frames.
+some hosts), whose output would mix with the reply. The last event on stdout is `done`, or `failed` with `reason` and
+`fix`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not
 
 
 def explain_stderr(stderr: bytes, path: str = "") -> tuple[str, str]:
-    """Reason and fix from stderr: the last line, as in a traceback; empty if there is none. `path`: where the program
-    writes. Pure.
-    """
+    """Reason (the last line, as in a traceback) and fix, or empty. `path`: where the program writes. Pure."""
     text = stderr.decode(errors="replace")
     for words, code in _EXPLAINED:
         if words in text:
@@ -151,8 +149,7 @@ if walk {home}/envs end; then
   for python in {home}/envs/*/bin/python; do if walk "${{python%/*}}" end; then try "$python"; fi; done
 fi
 """
-"""Finds a Python and runs the agent in one round trip. An environment's Python may be the account's link to a
-cluster's.
+"""Finds a Python and runs the agent in one round trip. An environment's Python may link to one of the cluster.
 
 Exit codes 126 and 127 of the shell: the file can't start, its interpreter is gone, or it is for another libc.
 """
@@ -205,8 +202,7 @@ def agent_command(
 ) -> Command:
     """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder.
 
-    The first Python 3.8 or newer runs it: `python` if it exists, else one of the system, else one of an environment in
-    `home`.
+    The first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's in `home`.
     """
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(command.partition(".")[0])
@@ -364,9 +360,7 @@ def _call_chunks(
     rest: Readable | None,
     answers: queue.SimpleQueue[bool | None] | None,
 ) -> Iterator[bytes]:
-    """Zip, request and `rest`. With `answers`, the zip is only sent if the host reports that it has no copy of the
-    agent.
-    """
+    """Zip, request and `rest`. With `answers`, the zip is only sent if the host has no copy of the agent."""
     request = _encode(made() if callable(made) else made)
     is_present: bool | None = False
     if answers is not None:

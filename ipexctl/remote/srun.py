@@ -1,12 +1,12 @@
 """A session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
 `srun --overlap` starts the agent's `srun_step` there, which has the protocol. The step has all CPUs and the job's
-memory on that node and takes none from other steps; Slurm accounts for it and ends it with the job. The step ends with
-srun's stdin, even if this process is killed. Only a session that stays leaves its step to a run's supervisor.
+memory on that node and takes none from other steps. It ends with srun's stdin, even if this process is killed; only a
+session that stays leaves its step to a run's supervisor.
 
 Commands connect from all nodes to the one port of `StepServer`. srun's own streams cross the network in clear: they
 carry the agent and names of commands. Everything else uses TLS with a certificate made for the call; munge encrypts its
-fingerprint and the clients' token on the way to a node (docs/security.md).
+fingerprint and the clients' token (docs/security.md).
 """
 
 from __future__ import annotations

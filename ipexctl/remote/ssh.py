@@ -99,9 +99,7 @@ class SshSession(Session):
                 self._commands_changed.notify_all()
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Start the command in a new channel. If sshd allows no more channels (MaxSessions), wait until another one
-        ends.
-        """
+        """Start the command in a new channel. If sshd allows no more (MaxSessions), wait until another one ends."""
         tries_alone = 0
         while True:
             ended = self._ended_count

@@ -128,9 +128,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
 def _last_answer(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> CachedAnswer | None:
-    """The answer for the first host that has one, else for the control machine. An answer without any torch does not
-    count.
-    """
+    """For the first host with an answer, else the control machine; an answer without any torch does not count."""
     wanted = projects(request, rows)
     found = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):

@@ -114,10 +114,7 @@ def install(
     *,
     probed: Sequence[HostFacts] = (),
 ) -> InstallReport:
-    """Install one stack on every host.
-
-    `probed`: facts gathered just before, if more is to do than `find_unchanged` checks.
-    """
+    """Install one stack on every host. `probed`: facts gathered before, if `find_unchanged` does not suffice."""
     if not (request.upgrade or request.dry_run or probed):
         report = find_unchanged(hosts, request, pool, watch)
         if report is not None:
@@ -352,8 +349,7 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     """Keep an existing environment, and rebuild it from the same lock where it is damaged or missing.
 
-    None if it does not fit all hosts, if its lock can't be read, or if it failed its verification on every host that
-    has it.
+    None if it does not fit all hosts, if its lock can't be read, or if it failed its verification everywhere.
     """
     inspected = _inspect_existing(context, known)
     if inspected is None:

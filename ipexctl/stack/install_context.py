@@ -102,9 +102,7 @@ def refuse_downgrade(
 
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
-    """Packages of both requests. If both name a package, the added line wins, so that an edited pin does not conflict
-    with itself.
-    """
+    """Packages of both requests. If both name a package, the added line wins, so an edited pin can't conflict."""
     named = _names((*added.extras, *added.constraints))
     extras = [line for line in present.extras if not _names([line]) & named]
     constraints = [line for line in present.constraints if not _names([line]) & named]

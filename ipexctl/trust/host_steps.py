@@ -1,10 +1,8 @@
-"""The steps of trust on one host (probe, edit authorized_keys, write files, log in), and the host's answer to the
-probe.
+"""The steps of trust on one host (probe, edit authorized_keys, write files, log in), and its answer to the probe.
 
 Each step is a script in `trust/scripts/` and one round trip; the scripts are for sh, so trust needs no Python. An edit
-holds a lock and happens only if the file still has the expected text; otherwise the step returns "moved" and the caller
-plans again. The private key is made on node0 and never leaves it. The answer is untrusted: the account's name is
-checked, and over ssh only the verified host key counts, not the keys that the host lists.
+holds a lock and happens only if the file still has the expected text. The private key is made on node0 and never leaves
+it. The answer is untrusted: the account's name is checked, and over ssh only the verified host key counts.
 """
 
 from __future__ import annotations
@@ -43,9 +41,7 @@ _FLAGS = (NEWLINE, FILE, DIRECTORY)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Recognizes ipexctl's lines by the tag in their comment, or by the key if node0's address in the hostfile has
-    changed since.
-    """
+    """Recognizes ipexctl's lines by the tag in their comment, or by the key if the hostfile has changed since."""
 
     tag: str
     key: str = ""
@@ -223,8 +219,7 @@ class HostState:
 def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -> HostState:
     """`port` is the port that the control machine used, for a host that doesn't know its own.
 
-    The keys that the host lists count only without ssh (`server_key` is None), because it could list another host's
-    key.
+    The keys that the host lists count only without ssh (no `server_key`), because it could list another host's key.
     """
     values: dict[str, bytes] = {}
     host_keys = [] if server_key is None else [server_key]
@@ -423,7 +418,7 @@ def _fix_for(lines: Sequence[str]) -> str:
         ),
         ("belongs to another account", "use a directory of the account that logs in: --home DIR"),
         (
-            "no key that can be read",
+            "can't be read as a key",
             "while ipexctl doctor shows no live run: ipexctl trust --revoke; then: ipexctl trust",
         ),
         ("no sha256sum", "install coreutils there, then run it again"),

@@ -137,7 +137,7 @@ def test_dangling_link_is_reported_and_other_links_are_followed(run: Run, keys: 
     home = keys.parents[1]
     keys.unlink()
     keys.symlink_to("nowhere/at/all")
-    assert "link that leads nowhere" in edit(run, home, None, b"x")
+    assert "is a broken link" in edit(run, home, None, b"x")
     keys.unlink()
     keys.symlink_to("../elsewhere")
     assert edit(run, home, None, b"x") == "done"
@@ -220,7 +220,7 @@ def test_invalid_key_is_reported_and_can_be_revoked(run: Run, tmp_path: Path) ->
     (home / "ssh/notes").write_text("mine")
     done = run(("lock", "key"), home)
     assert done.returncode == 1
-    assert b"is no key that can be read" in done.stderr
+    assert b"can't be read as a key" in done.stderr
     assert run(("lock", "remove"), home, "").stdout == b"done\n"
     assert [path.name for path in (home / "ssh").iterdir()] == ["notes"]
 

@@ -50,9 +50,7 @@ def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has
 
 
 def mpirun_hostfile(plan: Plan) -> tuple[str, ...]:
-    """Lines of mpirun's hostfile. Each host is named by its address, like `main_process_ip`; the plan's own hostfile
-    has node0's address and names.
-    """
+    """Lines of mpirun's hostfile. Each host is named by its address, like `main_process_ip`."""
     form = "{} slots={}" if plan.flavor == "openmpi" else "{}:{}"
     return tuple(form.format(host.address, len(host.ranks)) for host in plan.hosts)
 

@@ -38,9 +38,7 @@ def host_of_rank(host: object, hosts: object) -> tuple[str, str]:
 
 
 def rank_of_mpi(hosts: object) -> tuple[str, ...]:
-    """Shell lines that set a rank's variables from those of Intel MPI, MPICH and Open MPI, which don't number the
-    hosts.
-    """
+    """Set a rank's variables from those of Intel MPI, MPICH and Open MPI, which don't number the hosts."""
     return (*_RANK_OF_MPI, *host_of_rank("$(( (RANK - LOCAL_RANK) * GROUP_WORLD_SIZE / ${WORLD_SIZE:-1} ))", hosts))
 
 

@@ -33,9 +33,7 @@ RESERVE: Final = 0.1
 
 
 def label(name: str) -> str:
-    """Make a valid Kubernetes service name: a-z, 0-9 and -, a letter first, short enough for a suffix like
-    `-worker-12`.
-    """
+    """Make a valid Kubernetes service name: a-z, 0-9 and -, a letter first, short enough for a suffix."""
     text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if not text[:1].isalpha():
         text = f"run-{text}"

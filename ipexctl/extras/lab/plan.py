@@ -110,9 +110,7 @@ _INNER = "10.78"
 _FIRST_NODE = 11
 _BASTION_NUMBER = 10
 _MIN_PREFIX = 16
-"""Routes with a shorter prefix, such as a VPN's 10.0.0.0/8, do not occupy a block: the lab's /23 is more specific and
-wins.
-"""
+"""Routes with a shorter prefix, such as a VPN's 10.0.0.0/8, block nothing: the lab's /23 is more specific."""
 
 
 def front_gateway(block: int) -> str:

@@ -1,9 +1,8 @@
 """Slurm on a lab's hosts: the first is controller and login host, the others are compute nodes without sshd.
 
-The programs are Debian's. Missing packages are unpacked only inside the hosts: if this machine had them, `doctor` would
-report other things. munge authenticates, as on a real cluster. ipexctl is in each host, because job scripts run on any
-of them. Without systemd and cgroups (/sys is read-only), `linuxproc` tracks processes by parent, so a daemon that
-leaves its parents outlives its job step here, but not under proctrack/cgroup.
+Missing Debian packages are unpacked only inside the hosts: if this machine had them, `doctor` would report other
+things. ipexctl is in each host, because job scripts run on any of them. Without systemd and cgroups (/sys is
+read-only), `linuxproc` tracks processes by parent, so a daemon that leaves its parents outlives its job step here.
 """
 
 from __future__ import annotations

@@ -91,9 +91,7 @@ _FORMAT: Final = 1
 
 
 def netns_name(lab: str, node: str) -> str:
-    """Name of a node's network namespace. It depends only on these names, so `ip netns pids` finds a host's processes
-    even without lab.json.
-    """
+    """Name of a node's network namespace, by which `ip netns pids` finds a host's processes even without lab.json."""
     return f"{NETNS_PREFIX}{lab}-{node}"
 
 

@@ -178,8 +178,8 @@ def _make(lab: Lab) -> Lab:
 
 
 class _Starts:
-    """Hosts that are starting. `close` waits for them: after an interrupt in `submit` the pool does not know the
-    thread.
+    """Hosts that are starting. `close` waits for all, because an interrupt in `submit` leaves a thread unknown to the
+    pool.
     """
 
     def __init__(self) -> None:

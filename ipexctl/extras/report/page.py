@@ -247,9 +247,7 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
-    """Variables with equal values and reasons share a row; so do variables removed for one reason, and variables of
-    ranks.
-    """
+    """Variables with equal values and reasons share a row; so do removed variables, and variables of ranks."""
     rows: dict[tuple[str, str, str], list[SettingRow]] = {}
     for row in _equal_settings(plan):
         is_own = row.value is not None and row.where.startswith("rank")

@@ -1,9 +1,8 @@
 """Reads the windows of a run, judges them, and inspects the host of the worst suspect if that can tell more.
 
 Exit code: 0 with a verdict, even if a rank is slow; 1 if no verdict is possible; 3 if node0 can't be reached and
-nothing is known here. One call goes to node0, and at most one to a host of a running run, because it costs that host a
-second of reading. If that one fails, the verdict stays and has the reason. Without node0, the copy on the control
-machine is used if it has the end of the run.
+nothing is known here. The call that inspects a host costs that host a second of reading; if it fails, the verdict says
+why. Without node0, the copy on the control machine is used if it has the end of the run.
 """
 
 from __future__ import annotations

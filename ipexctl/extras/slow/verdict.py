@@ -1,9 +1,9 @@
 """Judges which ranks of a run are slow, since when, why, and what it costs; judges the network separately. Pure.
 
 A rank is slow if its own time is at least MORE_OWN of a step above the median of the other ranks, in ROW successive
-judged windows of at least 30 steps. Two ranks are enough, because the rank that waits is not the slow one. The network
-is slow if no rank's own time explains a good part of each step and large transfers take longer than on 1 Gbit/s. No
-link is blamed while ranks wait for processors or disks.
+judged windows. Two ranks are enough, because the rank that waits is not the slow one. The network is slow if no rank's
+own time explains a good part of each step and large transfers take longer than on 1 Gbit/s. No link is blamed while
+ranks wait for processors or disks.
 """
 
 from __future__ import annotations

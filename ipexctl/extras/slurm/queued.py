@@ -144,9 +144,7 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
 
 
 def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
-    """The record with the job's valid hosts and ranks. The nodes share one home, so they are reached through the login
-    node.
-    """
+    """The record with the job's hosts and ranks. Nodes are reached through the login node, whose home they share."""
     try:
         size, hosts, ranks = placed.integer("world_size"), placed.texts("hosts"), placed.texts("ranks")
     except HostError:

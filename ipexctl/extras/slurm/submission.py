@@ -1,9 +1,8 @@
 """Submits a run to Slurm: sends the project and ipexctl's package to the login node, then calls sbatch.
 
-The job's script calls `ipexctl run` (`script.py`), because the hosts are known only when the job begins. Whatever would
-fail there after hours of waiting is checked here: environment, Python, the script's imports, Slurm's programs. A run
-that Slurm refused leaves nothing. If the connection broke at that moment, the record stays, and the run's directory on
-the cluster has the job's number.
+Whatever would fail in the job after hours of waiting is checked here: environment, Python, the script's imports,
+Slurm's programs. A run that Slurm refused leaves nothing. If the connection broke at that moment, the record stays, and
+the run's directory on the cluster has the job's number.
 """
 
 from __future__ import annotations
@@ -69,9 +68,8 @@ _NOT_CODE: Final = frozenset((".so", ".pyc", ".pyo", ".pyd", ".pyi"))
 def own_package() -> bytes:
     """ipexctl for a cluster that has none: a compressed tar archive; the same content gives the same bytes.
 
-    Only pure Python modules, because nodes may have another processor or Python; compiled modules (paramiko's
-    cryptography) are needed only for ssh. The package is in HOME/agent under a name like the agent's copies, so that
-    cleanup and uninstall find it.
+    Only pure Python modules, because nodes may have another processor or Python. The package is in HOME/agent under a
+    name like the agent's copies, so that cleanup and uninstall find it.
     """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -205,9 +203,7 @@ class Submission:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 
     def _look(self, context: Gathered) -> bool:
-        """True if the package is already there. Raises a StartError if Slurm's programs are missing or Python is too
-        old.
-        """
+        """True if the package is there. Raises a StartError if Slurm's programs are missing or Python is too old."""
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"
         package = f"{context.home}/agent/{package_name()}"

@@ -41,18 +41,14 @@ def _awk(name: str) -> str:
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
     """`home` is the `--home` directory, or None for the default.
 
-    Addresses need no lookup and are left out. Invalid host names are also left out, because the script passes names to
-    getent unquoted.
+    Addresses need no lookup. Invalid host names are left out, because the script passes names to getent unquoted.
     """
     names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
     return Command(script=f"set -- {shlex.join([home or '', names])}\n{probe_script()}", label="the probe")
 
 
 def environment_command(home: str | None, name: str, check: str) -> Command:
-    """Print one environment and the machine's identity, in the probe's format.
-
-    `check` is source code for the environment's own Python.
-    """
+    """Print one environment and the machine's identity. `check`: source code for the environment's own Python."""
     files = [_HERE / file for file in ("frame.sh", "interfaces.sh", "environment.sh")]
     return Command.scripts(WALK, *files, arguments=[home or "", "", name, check], label="the check")
 

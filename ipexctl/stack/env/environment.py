@@ -227,8 +227,7 @@ def verify(
 ) -> VerifyResult:
     """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks.
 
-    With a record, everything it lists must exist, and the listed ones of `packages` are imported. `keep`: a file on the
-    host for the result.
+    With a record, everything it lists must exist, and the listed ones of `packages` are imported. `keep`: result file.
     """
     request: VerifyRequest = {
         "python": python,

@@ -1,9 +1,8 @@
 """Brings the wheels of an environment to the first host's store; the other hosts get them from there.
 
 The host downloads what it can reach; the control machine sends the rest, wheel by wheel, while later wheels still
-download. Large files cross the control machine's uplink at most once. The control machine never uses a URL or proxy
-named by a host, because the host could then reach any server of its network. A repeated call continues with what is
-missing.
+download. It never uses a URL or proxy named by a host, because the host could then reach any server of its network. A
+repeated call continues with what is missing.
 """
 
 from __future__ import annotations
@@ -283,8 +282,7 @@ def download(
 ) -> InstallReport:
     """Fill a wheelhouse on the control machine, for hosts without internet; without hosts, for this machine's Python.
 
-    A file under its name is complete and matches the lock, because it is downloaded next to its place and renamed; a
-    repeated call downloads only what is missing.
+    Each file is renamed once it is complete and matches the lock, so a repeated call downloads only what is missing.
     """
     directory = expanded(directory).absolute()
     if not request.dry_run:

@@ -95,9 +95,7 @@ def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None)
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """Sources to query with these pip settings, in order: the call's first, PyPI last. `here`: they are the control
-    machine's.
-    """
+    """Sources to query with these pip settings: the call's first, PyPI last. `here`: the control machine's settings."""
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]

@@ -1,10 +1,9 @@
 """The available wheels that run on a target: Python, glibc, processor and build. Pure.
 
 The choice is pip's, except that CPU builds are preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A
-torch wheel without a label counts as CUDA from 350 MB on, like PyPI's. With `NOT_QUERIED`, every published wheel is
-available. A oneccl_bind_pt wheel built with USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are also
-installed; a wheel on disk is inspected for this before a lock is made, one from an index fails only in the
-verification.
+torch wheel without a label counts as CUDA from 350 MB on, like PyPI's. A oneccl_bind_pt wheel built with
+USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are also installed; a wheel on disk is inspected for this
+before a lock is made, one from an index fails only in the verification.
 """
 
 from __future__ import annotations

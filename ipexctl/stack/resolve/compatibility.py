@@ -199,8 +199,7 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
     """Host → path of that Python, the same path on hosts that share a home if possible.
 
-    For a host with unknown Pythons the path is just the name, to be found on its PATH; a host without that Python is
-    left out.
+    With unknown Pythons the path is just a name, to be found on PATH; a host without that Python is left out.
     """
     ranked = {name: _ranked(python, facts) for name, facts in hosts.items()}
     chosen = {name: paths[0] for name, paths in ranked.items() if paths}

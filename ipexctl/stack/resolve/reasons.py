@@ -1,9 +1,9 @@
 """Reasons of a choice, in one table: why a row does not run, why a stack was chosen, what the user does not get.
 
 Each function is a kind of reason, and its parameters are the fields, which mypy checks in `because(old_glibc,
-glibc="2.17", ...)`. The sentence is made when `text`, `fix` or `refusal` is read. Programs compare `kind` and read
-`fields`, so rewording changes no behaviour. Common parameters: `part` is a row's name for users, `IPEX 2.8`; `hosts`
-have the problem; `install` is the Python to add, `3.11`. The parts of a fix are alternatives.
+glibc="2.17", ...)`. Programs compare `kind` and read `fields`, so rewording changes no behaviour. Common parameters:
+`part` is a row's name for users, `IPEX 2.8`; `hosts` have the problem; `install` is the Python to add, `3.11`. The
+parts of a fix are alternatives.
 """
 
 from __future__ import annotations
@@ -134,9 +134,7 @@ def host_problems(*, groups: tuple[tuple[Reason, Names], ...]) -> Text:
 def no_common_python(
     *, part: str, built_for: Names, found: tuple[tuple[Names, Names], ...], install: str, hosts: Names
 ) -> Text:
-    """Each host could run the row, but not with the same Python. `found`: hosts with their Pythons; `hosts` lack
-    `install`.
-    """
+    """Each host could run the row, but with another Python. `found`: hosts and Pythons; `hosts` lack `install`."""
     has = "; ".join(_of_hosts(names, f"has {_only(pythons)}") for names, pythons in found)
     text = f"no Python that {part} is built for ({span(built_for)}) is on all hosts: {has}"
     return text, f"install Python {install} on {join_names(hosts)}"
@@ -336,8 +334,7 @@ def nothing_fits(
 ) -> Text:
     """No candidate is possible; `problem` is the easiest one to solve. `required`: the option that requires oneCCL.
 
-    Possible instead: `fits`, the newest row of the same kind; `gloo`, a row over gloo if oneCCL was required; `stock`,
-    a row without IPEX.
+    `fits`, `gloo` and `stock` are possible instead: the newest row of the same kind, over gloo, and without IPEX.
     """
     text, fixes, hosts = problem.text, [problem.fix], problem.hosts
     if fits is not None:

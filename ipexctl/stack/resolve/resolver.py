@@ -2,8 +2,7 @@
 
 `constraints.py` orders the candidate rows; the first one that runs on every host (`compatibility.py`) and has its
 wheels (`lock/wheels.py`) wins. All hosts get the same stack, because ranks with different torch or MPI don't work
-together. If no index has answered, every published wheel counts as available, so the install may still choose another
-plan.
+together. If no index has answered, every published wheel counts as available.
 """
 
 from __future__ import annotations
