@@ -26,7 +26,7 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.node0 import options_of
 from ipexctl.run.ps import KnownRun, forgettable, query_runs, with_copies
-from ipexctl.run.registry import DamagedRecord, RunRecord, RunRegistry, abandoned_runs
+from ipexctl.run.registry import RunRecord, RunRegistry, UnreadableRecord, abandoned_runs
 from ipexctl.run.retention import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.run.stop import StopResult
 from ipexctl.run.stop import stop as stop_run
@@ -75,7 +75,7 @@ def stop(record: RunRecord, caller: CallWatcher, *, timeout: float | None = None
 class RunList:
     runs: list[KnownRun]
     hidden: int
-    damaged: list[DamagedRecord]
+    damaged: list[UnreadableRecord]
 
 
 def ps(
@@ -120,7 +120,7 @@ def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
 
 def _query(
     registry: RunRegistry, caller: CallWatcher, newest: int | None, timeout: float | None
-) -> tuple[list[RunRecord], list[DamagedRecord], list[KnownRun]]:
+) -> tuple[list[RunRecord], list[UnreadableRecord], list[KnownRun]]:
     abandoned_runs(registry.directory)
     records, damaged = registry.read_records()
     if newest is not None:  # don't query the others

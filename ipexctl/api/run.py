@@ -62,8 +62,6 @@ def run(
         started = pipeline.start_run(spec, pool, watcher, reading=reading, probed=probed)
         if isinstance(started, StartFailure):
             return started
-        for note in started.notes:
-            watcher.on_note(note)
         watcher.on_started(started)
         if not spec.is_followed and not pool.cancel.thrown:
             return started

@@ -16,7 +16,7 @@ from ipexctl.node.run.replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import exit_code
-from ipexctl.run.registry import DamagedRecord, RunRecord
+from ipexctl.run.registry import RunRecord, UnreadableRecord
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import fold_names, host_json, print_json, show_failures, value_json
@@ -80,7 +80,7 @@ def ps_command(
         known = ps(caller, running=running, newest=newest, timeout=timeout)
     output.print_report(known.runs, partial(as_json, damaged=known.damaged), show, hidden=known.hidden)
     for entry in known.damaged:
-        print_user_error(entry.error())
+        print_user_error(entry)
     raise typer.Exit(interrupt.code or 0)
 
 
@@ -119,7 +119,7 @@ _LAYOUTS: Final[_Layouts] = (
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
-def as_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> dict[str, Any]:
+def as_json(runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = ()) -> dict[str, Any]:
     """`unreadable`: runs whose record on the control machine can't be read."""
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
     return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}

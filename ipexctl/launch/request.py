@@ -16,6 +16,7 @@ from ipexctl.starters import OVER_SSH, Starter
 
 if TYPE_CHECKING:
     from ipexctl.launch.memory import EarlierMemory
+    from ipexctl.node.common.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,10 @@ class Gathered:
     @property
     def first_hosts(self) -> tuple[Host, ...]:
         return first_hosts(self.spec.hosts, self.spec)
+
+    def nodes_of(self, plan: Plan) -> tuple[Host, ...]:
+        """Node0, which may be without ranks, and the hosts with ranks in some attempt."""
+        return tuple(host for host in self.hosts if host.name in plan.names)
 
     @property
     def probe_python(self) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError, place_fix
@@ -36,6 +36,10 @@ from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.starters import Starter, starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
+
+if TYPE_CHECKING:
+    from ipexctl.launch.request import Gathered
+    from ipexctl.remote.connector import ConnectOptions
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -105,6 +109,25 @@ class RunRecord:
         return f"ipexctl run --resume {self.id}" if can_resume else ""
 
 
+def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRecord:
+    spec = context.spec
+    return RunRecord(
+        id=plan.id,
+        node0=context.hosts[0],
+        home=context.home,
+        python=context.env.python,
+        source=plan,
+        started=time.time(),
+        nodes=context.nodes_of(plan),
+        host_keys=connect.host_keys,
+        connect_timeout=connect.connect_timeout,
+        transport=connect.starter.name,
+        project=str(spec.project.root),
+        options=spec.options,
+        typed=spec.typed,
+    )
+
+
 def stem_of(script: str) -> str:
     """Prefix of the ids of this script's runs."""
     return _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
@@ -126,26 +149,19 @@ def given_id(environ: Mapping[str, str]) -> str:
     return given
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedRecord:
-    """An unreadable file of the registry. Only the id of its run is known."""
+class UnreadableRecord(UserError):
+    """A file of the registry that can't be read. Only the id of its run is known."""
 
-    id: str
-    path: Path
-    reason: str
-    written: float
-
-    def error(self) -> UnreadableRecord:
-        path = shlex.quote(str(self.path))
-        return UnreadableRecord(
-            f"the record of run {self.id} can't be read: {self.path}: {self.reason}",
+    def __init__(self, file: Path, reason: str) -> None:
+        self.id, self.path, self.reason, self.written = file.stem, file, reason, 0.0
+        with contextlib.suppress(OSError):
+            self.written = file.stat().st_mtime
+        path = shlex.quote(str(file))
+        super().__init__(
+            f"the record of run {self.id} can't be read: {file}: {reason}",
             fix="without its record the run cannot be stopped or fetched from this machine; find its processes: "
             f"ipexctl doctor; once it has ended: mv {path} {path}.damaged",
         )
-
-
-class UnreadableRecord(UserError):
-    """Raised if the record of the requested run can't be read."""
 
 
 class RunRegistry:
@@ -177,16 +193,17 @@ class RunRegistry:
     def all(self) -> list[RunRecord]:
         return self.read_records()[0]
 
-    def read_records(self, names: str = "*") -> tuple[list[RunRecord], list[DamagedRecord]]:
+    def read_records(self, names: str = "*") -> tuple[list[RunRecord], list[UnreadableRecord]]:
         """All readable records whose ids match, and the files that can't be read."""
-        found, damaged = list[RunRecord](), list[DamagedRecord]()
+        found, damaged = list[RunRecord](), list[UnreadableRecord]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob(f"{names}.json")):
-                record = _read_record(path)
-                if isinstance(record, DamagedRecord):
-                    damaged.append(record)
-                elif record.id == path.stem:
-                    found.append(record)
+                try:
+                    record = _read_record(path)
+                except UnreadableRecord as error:
+                    damaged.append(error)
+                else:
+                    found += [record] if record.id == path.stem else []
         return sorted(found, key=lambda record: (record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
@@ -196,7 +213,7 @@ class RunRegistry:
         of_word = [record for record in damaged if word and record.id.startswith(word)]
         meant = [record for record in damaged if record.written > newest] if word == "last" else of_word
         if meant and not any(record.id == word for record in records):
-            raise max(meant, key=lambda record: (record.id == word, record.written)).error()
+            raise max(meant, key=lambda record: (record.id == word, record.written))
         if not records:
             raise UserError("no run was started from the control machine yet", fix="ipexctl run starts one")
         if word == "last":
@@ -223,8 +240,10 @@ class RunRegistry:
 
     def node0_of(self, run: str) -> Host | None:
         """Node0 of the run with exactly this id; None if it was not started from this machine."""
-        record = _read_record(self.directory / f"{run}.json")
-        return record.node0 if isinstance(record, RunRecord) and record.id == run else None
+        with contextlib.suppress(UnreadableRecord):
+            record = _read_record(self.directory / f"{run}.json")
+            return record.node0 if record.id == run else None
+        return None
 
     def remove(self, run: str) -> None:
         _remove_files(self.directory, run)
@@ -287,8 +306,8 @@ def _decode_path(value: object, field: str) -> Path | None:
 FIELD_DECODERS: Final = {"Host": _decode_host}
 
 
-def _read_record(path: Path) -> RunRecord | DamagedRecord:
-    """Read a record. Fields that older versions lack get their defaults."""
+def _read_record(path: Path) -> RunRecord:
+    """Fields that older versions lack get their defaults. Raises an UnreadableRecord."""
     try:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
@@ -296,14 +315,8 @@ def _read_record(path: Path) -> RunRecord | DamagedRecord:
         plan = path.with_suffix("") / PLAN_FILE
         is_ours = "options" in data and plan.exists()
         return decode(RunRecord, data, "the record", {"source": plan, **({} if is_ours else from_0_4(data))})
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
-    written = 0.0
-    with contextlib.suppress(OSError):
-        written = path.stat().st_mtime
-    return DamagedRecord(path.stem, path, reason, written)
+    except (OSError, ValueError) as error:
+        raise UnreadableRecord(path, getattr(error, "strerror", None) or str(error)) from None
 
 
 _FAILED_CALL: Final = "failed-call"

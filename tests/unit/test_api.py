@@ -23,7 +23,7 @@ from ipexctl.stack.resolve.model import StackRequest
 HERE = Host("localhost", "localhost")
 SPEC = RunSpec("script", ("train.py",), hosts=(HERE,), project=ProjectLocation(Path("/p"), ".", ("train.py",)))
 RECORD: Any = SimpleNamespace(id="r")
-STARTED: Any = StartedRun(RECORD, RECORD, ("a note",))
+STARTED: Any = StartedRun(RECORD, RECORD)
 
 
 class Recorded(RunWatcher):
@@ -77,7 +77,7 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
 ) -> None:
     watcher = Recorded(code)
     assert api.run(SPEC, watcher) == replace(STARTED, exit_code=code)
-    assert watcher.events == ["open", "a note", "started", "follow", "close", *after]
+    assert watcher.events == ["open", "started", "follow", "close", *after]
     assert hasattr(watcher.pool, "removed") == bool(after)
 
 

@@ -37,12 +37,11 @@ from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Captured, capture
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id
+from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.project import files_in_other_generations
-from ipexctl.run.start.records import new_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.start.watcher import StartWatcher

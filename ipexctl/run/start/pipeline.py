@@ -36,7 +36,7 @@ from ipexctl.node.env.check import normalize
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_final_status
-from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
+from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id, new_record
 from ipexctl.run.retention import prune_local, read_limits
 from ipexctl.run.start.begin import Launch, clean_up
 from ipexctl.run.start.commit import find_commit
@@ -51,9 +51,8 @@ from ipexctl.run.start.preflight.imports import check_script, install_by_run, in
 from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import files_in_other_generations
-from ipexctl.run.start.records import logind_notes, new_record, nodes_of
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_note, script_notes
+from ipexctl.run.start.start_notes import check_gpu_code, job_notes, logind_notes, restart_note, script_notes
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.run.unsent import unsent_note
@@ -69,7 +68,6 @@ from ipexctl.sync.project_sync import ProjectSync
 class StartedRun:
     record: RunRecord
     launch: Launch
-    notes: tuple[str, ...] = ()
     exit_code: int | None = None
     """None until it was followed to its end."""
 
@@ -223,8 +221,9 @@ def _start_once(
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    notes = tuple(map(spec.options.apply, (*plan.notes, *logind_notes(context))))
-    return StartedRun(record, launch, notes)
+    for text in (*plan.notes, *logind_notes(context)):
+        start.note(text)
+    return StartedRun(record, launch)
 
 
 def _plan(
@@ -294,7 +293,7 @@ def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool
 
     Raises a StartError for what no other way to start the ranks avoids.
     """
-    nodes = nodes_of(context, plan)
+    nodes = context.nodes_of(plan)
     node0 = remember_failure(nodes, context)
     if not node0.no_logins and context.probe_python:
         try:
@@ -410,7 +409,7 @@ def _begin_preflight(start: _Start, context: Gathered, plan: Plan, undo: _Undo) 
 
 def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
-    nodes, spec, script = nodes_of(context, plan), start.spec, start.spec.project.script
+    nodes, spec, script = context.nodes_of(plan), start.spec, start.spec.project.script
     is_by_ssh = logs_in(context, plan)
     connectivity = run_in_background(
         lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"

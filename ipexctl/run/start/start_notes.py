@@ -46,6 +46,15 @@ def job_notes(context: Gathered, *, is_followed: bool = True) -> tuple[str, ...]
     return (note,)
 
 
+def logind_notes(context: Gathered) -> tuple[str, ...]:
+    name = context.hosts[0].name
+    logind = context.facts[name].logind
+    if logind is None or not logind.kill_user_processes or logind.linger:
+        return ()
+    note = f"{name}: logind ends all processes of an account at its last logout, and the run with them"
+    return (f"{note}; `loginctl enable-linger` there, once, prevents that",)
+
+
 def restart_note(plan: Plan) -> str:
     """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
     first = plan.hosts[0].name
