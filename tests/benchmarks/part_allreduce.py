@@ -92,7 +92,7 @@ def measure_trainings(rig: Rig) -> Report:
         (training, trained(rig, place, training.workload, RANKS, rig.runs, NAMES, share_rounds=0))
         for training in COLUMNS
     ]
-    header = ("2 ranks, steps, tokens or images/s (shared memory is as fast)", *(t.title for t in COLUMNS))
+    header = ("2 ranks, steps, tokens or images/s (shared memory relative to this row)", *(t.title for t in COLUMNS))
     rows = tuple((name, *(_speed(speeds, name) for _, speeds in found)) for name in NAMES)
     goals = tuple(
         Goal(f"{training.title}: ≥ {aim}x {name}", str(beside), beside.reaches(aim))

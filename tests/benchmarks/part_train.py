@@ -125,7 +125,7 @@ class Speeds:
 def measure(workload: Workload, rig: Rig) -> Report:
     place = prepare_place(rig)
     found = {ranks: trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
-    unit = f"{workload.unit}/s (ipexctl run is as fast: median, interval)"
+    unit = f"{workload.unit}/s (ipexctl run relative to this row: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
     rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
     goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], counted(ranks, "rank")))

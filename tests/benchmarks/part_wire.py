@@ -100,7 +100,7 @@ def measure_steps(rig: Rig) -> Report:
             found[place] = Found(turns)
     header = ("25 MB of gradients, ms a step", "gloo", *HOOKS, *(f"--wire {mode}" for mode in MODES), "MB sent")
     rows = tuple((str(place), *_cells(found[place])) for place in PLACES)
-    note = "Ratios are by gloo. MB that a host sends: by gloo, bf16, int8. All hosts share the cores of one machine."
+    note = "Ratios are to gloo. MB that a host sends: with gloo, bf16, int8. All hosts share the cores of one machine."
     return Report(rig.runs, header, rows, tuple(_goals(found)), (note,))
 
 
@@ -189,7 +189,7 @@ def measure_shared(rig: Rig) -> Report:
         for (what, aim), beside in zip(SHARED_AIMS.items(), intervals, strict=True)
     )
     ranks = counted(place.hosts * place.ranks, "rank")
-    note = f"{ranks} on {place.hosts} hosts, which share the cores of one machine; the turns of {STARTS} starts."
+    note = f"{ranks} on {place.hosts} hosts, which share the cores of one machine; turns from {STARTS} starts."
     header = (f"25 MB of gradients, {place.limit}", "ms a step", "MB a step that a host sends")
     return Report(len(found.turns[SHARED]), header, tuple(rows), goals, (note,))
 
