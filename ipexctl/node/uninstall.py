@@ -161,8 +161,6 @@ class ResultsPart(Part):
 
 
 class HomeContents:
-    """The contents of the requested home."""
-
     def __init__(self, request: UninstallRequest) -> None:
         self.home = home_of(request)
         self.takes_results, self.ended = request["results"], list(request["ended"])

@@ -130,7 +130,7 @@ class GuardedDirectory:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def set_times(self, mtime: int) -> None:
-        """In nanoseconds."""
+        """`mtime`: in nanoseconds."""
         os.utime(self._of_inode, ns=(mtime, mtime))
 
     @property

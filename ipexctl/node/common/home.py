@@ -42,7 +42,6 @@ HOME_ENTRIES = frozenset(
         MARK,
     }
 )
-"""Names that ipexctl makes in a home."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"
 """Names that filesystems and file servers create; a directory with only these counts as empty."""
 _OTHERS_MAY_WRITE = 0o022

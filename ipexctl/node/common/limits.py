@@ -29,9 +29,9 @@ RANK_STUCK = 10.0
 
 # The supervisor looks for the next attempt's hosts. Time counts from the failure.
 HOST_ANSWER = 10.0
-"""For the hosts of a run with --min-hosts to answer. The next attempt begins without hosts that do not."""
+"""For the hosts of a run with --min-hosts to answer. The next attempt begins without the other hosts."""
 LOST_HOST_ANSWER = 3.0
-"""For a host that was just lost to answer, once all others have."""
+"""For a host that was just lost to answer, once all other hosts have answered."""
 STARTER_CALL = 5.0
 """For node0 to log in and restart a missing starter. If ranks wait for that, node0 tries twice."""
 HOST_JOB = 15.0
@@ -63,7 +63,7 @@ OUTPUT_DRAIN = 2.0
 RANK_EXIT = 8.0
 """For ranks to exit after the grace period, on busy machines."""
 MPIRUN_EXIT = 10.0
-"""For mpirun to exit once every rank has."""
+"""For mpirun to exit once every rank has exited."""
 LAST_MESSAGES = 2.0
 """For the ranks' last messages to arrive once mpirun has exited."""
 FULL_DISK_ROOM = 5.0

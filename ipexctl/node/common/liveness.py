@@ -38,7 +38,7 @@ class SilenceLimits(NamedTuple):
     job: float
     """For a run without a record but with a job file, which stays while the run may restart."""
     files: float
-    """For a run with neither, which may be about to start."""
+    """For a run without a record and a job file, which may be about to start."""
 
 
 REPORT_LIMITS = SilenceLimits(remote=120.0, job=DAY, files=60.0)

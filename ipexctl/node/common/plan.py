@@ -97,7 +97,6 @@ class Choice(NamedTuple):
     mode: str
     reason: ChoiceReason
     hosts: tuple[str, ...] = ()
-    """Hosts that the reason is about."""
 
 
 AS_BACKEND = Choice("backend", "asked")
@@ -232,7 +231,6 @@ class Plan(NamedTuple):
     wire: Choice = AS_THEY_ARE
     fp32_math: Choice = AS_THEY_ARE
     other_runs: tuple[OtherRun, ...] = ()
-    """Live runs on the same hosts."""
     install: str = ""
     """Command that rebuilds the environment; empty for a user's own environment."""
     packages: tuple[str, ...] = ()
@@ -312,7 +310,6 @@ class Plan(NamedTuple):
 
     @property
     def rank_hosts(self) -> tuple[str, ...]:
-        """Host of each rank."""
         return tuple(rank.host for rank in self.ranks)
 
     @property
@@ -362,7 +359,6 @@ def to_json(plan: Plan) -> Json:
 
 
 def plan_text(plan: Plan) -> str:
-    """The text of plan.json."""
     return json.dumps(to_json(plan), indent=1)
 
 

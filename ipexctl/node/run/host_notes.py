@@ -76,7 +76,6 @@ class HostProbe:
 
     @property
     def next_look(self) -> float:
-        """When `look` is due next."""
         return self._moments.at
 
     def look(self, now: float) -> None:

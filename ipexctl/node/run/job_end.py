@@ -48,7 +48,7 @@ class RunEnd(NamedTuple):
     is_limit_near: bool = False
     """True if the ranks were told that the job is about to end."""
     has_noticed: bool = False
-    """True if a rank handled that signal."""
+    """True if a rank handled the signal for that."""
     is_asked_to_stop: bool = False
     """True if a user or Slurm sent the supervisor a signal."""
     is_silent: bool = False

@@ -19,8 +19,6 @@ STEPS: tuple[tuple[Step, float], ...] = (("notice", JOB_NOTICE), ("stop", JOB_ST
 
 
 class JobLimit(NamedTuple):
-    """What is known about a job's time limit."""
-
     is_asked: bool = False
     ask_at: float = 0.0
     ends_at: float | None = None

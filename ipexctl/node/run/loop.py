@@ -84,7 +84,6 @@ class SupervisorLoop:
         self.connections.listener.addresses.update(host.address for host in start.plan.everyone)
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
         self.calls: HostCalls | None = None
-        """Open calls to other hosts."""
         self.starter_calls: HostCalls | None = None
         """Open calls that restart lost host starters."""
         self.jobs: Mapping[str, str] = {}

@@ -102,8 +102,6 @@ class StarterState(NamedTuple):
 
 
 class HostSearch(NamedTuple):
-    """The search for hosts for the next attempt."""
-
     began_at: float
     waiting: frozenset[str]
     present: frozenset[str] = frozenset()
@@ -315,18 +313,14 @@ class HostsPrepared(NamedTuple):
 
 
 class StopAsked(NamedTuple):
-    """The supervisor got a signal to stop."""
-
     signal: int
 
 
 class ExchangeOver(NamedTuple):
-    """The checkpoint exchange is over."""
-
     failure: str = ""
-    """Why it failed; empty if all hosts have the same checkpoint."""
+    """Why the exchange failed; empty if all hosts have the same checkpoint."""
     host: str = ""
-    """Host on which it failed."""
+    """Host on which the exchange failed."""
 
 
 class OutputRefused(NamedTuple):

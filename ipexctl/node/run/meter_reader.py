@@ -100,7 +100,7 @@ class MeterReader:
         return [found[number] for number in sorted(found)]
 
     def _has_next(self) -> bool:
-        """True if the ring has a newer record. Quick, because most scripts have no steps."""
+        """True if the ring has a newer record. Reads only one word, because most scripts have no steps."""
         data = os.pread(self.number, 8, self._last % SLOTS * RECORD_SIZE)
         return int.from_bytes(data, sys.byteorder) > self._last
 

@@ -411,7 +411,6 @@ class Rank:
         self.client.send_message("beat", ends=self.ends(), **figures)
 
     def send_windows(self) -> None:
-        """Send the meter's windows."""
         if self.client.contact.is_up:
             for kind, fields in self.meter.take():
                 self.client.send_message(kind, **fields)

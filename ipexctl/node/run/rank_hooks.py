@@ -197,7 +197,7 @@ def install_notes() -> None:
 
 
 def install_ddp() -> None:
-    """Have each DDP model agree with all ranks whether our code may sum its gradients, and measure its gradients."""
+    """For each DDP model, have all ranks agree whether our code sums its gradients, and measure the gradients."""
     if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
 

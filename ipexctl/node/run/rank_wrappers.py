@@ -15,8 +15,7 @@ from ipexctl.node.common.environ import account_variables
 from ipexctl.node.common.processes import kill_sessions
 
 ADDRESSES = 3
-"""Words at the end of a wrapper's command line, after the rank's number: the supervisor's two addresses and its port.
-"""
+"""Words after the rank's number in a wrapper's command line: the supervisor's two addresses and its port."""
 _INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 
@@ -71,7 +70,6 @@ class RankWrappers:
         return ended
 
     def signal(self, number: int) -> None:
-        """Signal the process group of each wrapper."""
         for pid in self.pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)

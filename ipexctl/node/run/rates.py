@@ -32,7 +32,7 @@ class RankRates(NamedTuple):
     queue: float | None = None
     """Fraction in which these threads were runnable but the processor was busy, except with the rank's gloo threads."""
     collective_wait: float | None = None
-    """Fraction in which the rank waited for other ranks; None if unknown, as if ranks spin."""
+    """Fraction in which the rank waited for other ranks; None if unknown, as when ranks spin."""
     faults_per_s: float | None = None
     """Pages read from disk."""
 
@@ -49,7 +49,7 @@ class HostRates(NamedTuple):
     sent_per_s: float | None = None
     """Bytes over the run's network interface; over all interfaces but the loopback if the run names none."""
     peak_sent_per_s: float | None = None
-    """Bytes over the same, in the busiest sampled moment."""
+    """As `sent_per_s`, in the busiest sampled moment."""
     mhz: float | None = None
     """Mean over some of the ranks' processors."""
 

@@ -197,8 +197,6 @@ def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord
 
 
 class RankThroughput:
-    """Throughput of one rank."""
-
     def __init__(self) -> None:
         self._whole = _Sum()
         self.begin_attempt()

@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 SETTLE_TIME = 2.0
-"""Within this many seconds, a rank that was killed by a signal replaces another rank's exit code as the first failure.
-"""
+"""Within this many seconds, a rank killed by a signal replaces another rank's exit code as the first failure."""
 SIGNAL_TIME = 1.0
 """Seconds to find out what sent the ranks a signal, if the supervisor did not."""
 SILENCE_TOLERANCE = 7.0
-"""Seconds between the last messages of ranks that were lost together."""
+"""Most seconds between the last messages of ranks that were lost together."""
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
@@ -339,8 +338,6 @@ def is_job_file_read(state: SupervisorState, host: str) -> bool:
 
 
 class Loss(NamedTuple):
-    """Ranks that were lost together."""
-
     kind: Literal["wrapper-killed", "silent", "cut-off"]
     """`cut-off`: node0 lost all other hosts, so none of them is the cause."""
     peers: list[RankState]

@@ -208,7 +208,7 @@ _NUMBERS = (float, int, bool)
 
 
 def thinned(data: bytes, step: int) -> bytes:
-    """Keep only every `step`th window of a file, for `step` windows."""
+    """Keep only every `step`th window of a file; each then stands for `step` windows."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
     if header is None or step < 2:
