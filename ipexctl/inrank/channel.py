@@ -3,8 +3,10 @@
 A flat tensor is scaled by a factor and summed in place, in pieces. Each rank sums one part of a piece, its shard:
 
     1. It writes the other ranks' shards, scaled, into a free slot of its own segment, and raises WRITTEN.
-    2. Once all ranks have: it sums its shard in rank order, leaves the sum in its slot, and raises SUMMED.
-    3. Once all ranks have: it copies the other ranks' sums, and raises COPIED. Once all ranks have, its slot is free.
+    2. Once all ranks have raised WRITTEN, it sums its shard in rank order into its slot, and raises SUMMED.
+    3. Once all ranks have raised SUMMED, it copies the other ranks' sums, and raises COPIED.
+
+Once all ranks have raised COPIED, the slot is free.
 
 Small pieces, and all pieces with two ranks, take one step less: each rank writes and sums all of the piece.
 

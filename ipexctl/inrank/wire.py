@@ -1,7 +1,8 @@
 """Sums gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
 
 With fp32, gloo's all-reduce is used. With a codec, values are sent as bf16, or as int8 with a scale per block. Two
-hosts send each other all values. More hosts first send each host the part that it sums, then each other the sums.
+hosts send each other all values. With more hosts, each first gets its part of all values and sums it; then each gets
+all sums.
 
 Sums are formed in fp32 in host order, and a host uses its own values as other hosts decode them, so all get the same
 bits. An infinite or undefined value makes its block undefined everywhere, so that loss scalers see it. What int8

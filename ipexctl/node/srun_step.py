@@ -62,7 +62,7 @@ class ControlPort(NamedTuple):
     port: int
     token: str
     fingerprint: str
-    """Of the control machine's certificate."""
+    """SHA-256 of the control machine's certificate."""
     context: ssl.SSLContext
 
     def connect(self, call: str) -> socket.socket:

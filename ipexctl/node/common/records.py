@@ -297,7 +297,7 @@ class RunStatus(NamedTuple):
     master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None
-    """Number of events that a full disk keeps from being written; None if every event was written at once."""
+    """Number of events not written yet because the disk is full; None if that never happened."""
     unstored_output: int | None = None
     """While the disk is full: the supervisor's file descriptor of the output in memory (`unstored_output.py`)."""
 

@@ -39,7 +39,7 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
-    """Drop starters that were silent for longer than a rank may be. Both send equally often."""
+    """Drop starters that were silent for longer than a rank may be. Starters send as often as ranks."""
     now = t.now.clock
     for host, starter in t.state.starters.items():
         last = max(received.get(host, now), t.state.resumed_at)

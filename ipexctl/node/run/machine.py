@@ -430,7 +430,7 @@ def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
 
 
 def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
-    """Report a run that has long been silent. `check_limits` finds ranks that do not start sooner."""
+    """Report a run that has long been silent. Ranks that never start are found earlier, by `check_limits`."""
     if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
         return  # a silence that lasted until the end stays in the status
     length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.options.hang_after

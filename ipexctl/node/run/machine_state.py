@@ -109,7 +109,7 @@ class HostSearch(NamedTuple):
 
 
 class DiskState(NamedTuple):
-    """The disk with the run's record. Output that it has no room for stays with the ranks."""
+    """The disk with the run's record. If it is full, output stays with the ranks."""
 
     is_full: bool = False
     since: float = 0.0

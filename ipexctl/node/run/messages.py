@@ -60,7 +60,7 @@ class StarterHello(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """Never sent; the supervisor makes it when a rank connects or reconnects."""
+    """Made by the supervisor itself when a rank connects or reconnects."""
 
     node: str
     instance: str
@@ -68,7 +68,7 @@ class Connected(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """Never sent; the supervisor makes it when it drops a rank's connection because of an unreadable message."""
+    """Made by the supervisor itself when it drops a rank's connection because of an unreadable message."""
 
     reason: str
 

@@ -36,4 +36,4 @@ class SuspectLook(NamedTuple):
 
     others: tuple[ProcessShare, ...] = ()
     unseen_share: float | None = None
-    """Use of the rank's cores by invisible processes, as of other accounts or containers; None if unknown."""
+    """Use of the rank's cores by processes that are not visible, such as other accounts'; None if unknown."""

@@ -1,7 +1,7 @@
 """Window files, lines of JSON: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of the rank's host.
 
 The first line is a `_Header`. Each other line is a window, oldest first: its place, counted in windows from the start,
-then its figures in the order of the header's `fields`. Places without a line are unknown, as after a restart.
+then its figures in the order of the header's `fields`. A place without a line is unknown, for example after a restart.
 
 {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
 [0,3.214,102.8,…]
