@@ -1,6 +1,6 @@
-# Ends every process of the sessions in $wanted: TERM, a grace time of $tenths, KILL. Prints the number of survivors.
-# Without sessions (the login shell is still starting), it ends the siblings of this process: everything else that
-# the sshd process of this connection has started.
+# Ends every process of the sessions in $wanted: TERM, a grace time of $tenths, KILL. Prints the number of survivors. If
+# no session is known, because the login shell is still starting, it ends everything else that the sshd process of this
+# connection has started.
 
 # each TEST: the pids of living processes for which TEST, given pid, parent and session, is true.
 each() {

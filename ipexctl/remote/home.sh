@@ -1,6 +1,6 @@
-# The rules of node/common/home.py for steps that start no Python: whether a directory is a home of ipexctl, and its mark.
-# `home_script.py` puts before it `walk.sh` and, from the tables there: $home_mark, $home_mark_text, $home_entries and $home_ignored.
-# A function that fails has set $home_problem: a kind of refusal, with $home_detail, or a text.
+# The rules of node/common/home.py for steps that start no Python: whether a directory is a home of ipexctl, and its
+# mark. `home_script.py` prepends `walk.sh` and sets $home_mark, $home_mark_text, $home_entries and $home_ignored. A
+# function that fails sets $home_problem: a kind of refusal, with $home_detail, or a text.
 
 has_mark() { # directory
     # shellcheck disable=SC3067 # every sh of a Linux host has -O
@@ -12,7 +12,7 @@ others_may_write() { # directory
     return 1
 }
 
-# It changes nothing. $home_state becomes none, empty or marked.
+# Changes nothing. Sets $home_state to none, empty or marked.
 # shellcheck disable=SC3013,SC3067 # every sh of a Linux host has -ef and -O
 check_home() { # directory
     home_state=none home_problem= home_detail=
@@ -72,7 +72,7 @@ close_home() { # directory
     case $(ls -ldn "$1/.") in
     d???------*) return 0 ;;
     d????w* | d???????w*) ;;
-    # If others may only read, files of a user in it may be meant for them.
+    # If others may read but not write, a user's files in it may be meant for them.
     *) if ls -A "$1" | grep -qvxE "$home_entries"; then return 0; fi ;;
     esac
     home_output=$(chmod 700 "$1" 2>&1)

@@ -361,7 +361,7 @@ class InstallContext:
             return run
         if self.pool.connector.options.starter.no_logins:
             return run
-        return f"ipexctl trust; which lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
+        return f"ipexctl trust; it lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:

@@ -236,8 +236,8 @@ def up(
     shared_home: bool = flag("--shared-home", "Share one home directory between all hosts, as on NFS."),
     bastion: bool = flag("--bastion", "Put the hosts behind a bastion host."),
     internal: bool = flag("--internal", "Add a second network that only the hosts can reach."),
-    slurm: bool = flag("--slurm", "Make a Slurm: the first host for logins, the others compute nodes without sshd."),
-    names: bool = flag("--names/--no-names", "Let the hosts resolve one another's names (default: --names).", True),
+    slurm: bool = flag("--slurm", "Set up Slurm: the first host for logins, the others as compute nodes without sshd."),
+    names: bool = flag("--names/--no-names", "Let the hosts resolve each other's names (default: --names).", True),
     users: str = option("--users NAME,…", "Accounts, assigned to the hosts in turn (default: {default}).", LAB_USER),
     homes: str = option(
         "--homes DIR,…", "Parents of the home directories, assigned in turn (default: {default}).", LAB_HOMES

@@ -19,7 +19,7 @@ wait)
     chown -R root: /etc/munge /var/lib/munge /var/log/munge /run/munge
     chmod 700 /etc/munge /var/lib/munge /var/log/munge
     chmod 400 /etc/munge/munge.key
-    # The packages make these links after their installation; here they may have been unpacked only.
+    # The packages create these links after their installation, but here they may only be unpacked.
     for name in slurmctld slurmd slurmstepd; do
         [ -e "/usr/sbin/$name" ] || ln -sf "$name-wlm" "/usr/sbin/$name"
     done

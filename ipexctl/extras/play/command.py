@@ -63,7 +63,7 @@ def play_command(
     tags: list[str] | None = option("--tags -t TAGS", "Run only tasks with these tags."),
     skip_tags: list[str] | None = option("--skip-tags TAGS", "Skip tasks with these tags."),
     start_at: str | None = option("--start-at --start-at-task NAME", "Start at this task."),
-    inventory: str | None = option("--inventory -i PATH", "Same as -H, under the name it has in Ansible."),
+    inventory: str | None = option("--inventory -i PATH", "Same as -H; Ansible's name for it."),
     step: bool = flag("--step", "Ask for confirmation before each task."),
     local: bool = flag("--local", "Allow tasks on the control machine (delegate_to: localhost)."),
     list_tasks: bool = flag("--list-tasks", "List the tasks; touch no host."),

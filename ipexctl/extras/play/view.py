@@ -94,7 +94,7 @@ class PlayView:
                 "stopped, also on the hosts; run the same command to continue, with --start-at NAME to begin at a task"
             )
         if report.retry_file is not None and not self._quiet:
-            print_message(f"only the hosts that failed: -l @{report.retry_file}")
+            print_message(f"for only the hosts that failed: -l @{report.retry_file}")
 
     def _play(self, event: PlayStarted) -> None:
         if self._shows:

@@ -254,7 +254,11 @@ def lines_of(result: SlowResult, columns: int = 0, *, colors: bool = False) -> I
 def _closing(result: SlowResult) -> Iterator[str]:
     record, verdict = result.record, result.verdict
     if result.error is not None:
-        source = "this is from the copy on the control machine" if result.from_copy else "nothing is known here"
+        source = (
+            "this is from the copy on the control machine"
+            if result.from_copy
+            else "the control machine has no copy of the run"
+        )
         yield f"{record.node0.name}: {result.error.reason}; {source}"
         if not result.from_copy:
             yield from [f"  {result.error.advice}"] if result.error.advice else []

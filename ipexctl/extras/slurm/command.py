@@ -141,7 +141,7 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
 def targets_of_login(name: str | None, targets: Targets) -> Targets:
     """The host of that name, if the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else a host that ssh knows."""
     if name is None:
-        raise UserError("which cluster? submit needs its login node", fix="--slurm LOGIN, a name or user@name for ssh")
+        raise UserError("submit needs the login node of a cluster", fix="--slurm LOGIN, a name or user@name for ssh")
     if targets.limit is not None and "limit" not in targets.defaults:
         raise UserError(
             "--limit is for hosts of a hostfile, and Slurm chooses the nodes of a job",
@@ -177,7 +177,10 @@ def _read_call(
 
     login = _login(queue.slurm, targets)
     if line.module is None and not line.words:
-        raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
+        raise UserError(
+            "submit needs a script, a module or a command",
+            fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND",
+        )
     options = QueueOptions(
         queue.partition,
         queue.nodes,

@@ -1,5 +1,5 @@
-# The program of a process, and the script of an interpreter: no other argument, because some are secrets. Any account
-# chooses these words, so they have no control characters.
+# Prints the program of a process, and an interpreter's script, but no other argument, because some are secrets. Any
+# account can choose these words, so control characters are removed.
 program_of() { # pid name: `name` if it has no arguments
     tr '\012\000' '?\012' <"/proc/$1/cmdline" | tr -d '\001-\011\013-\037\177' | {
         read -r word

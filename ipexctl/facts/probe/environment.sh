@@ -1,5 +1,5 @@
-# Instead of the whole probe: the identity of the machine and one environment, which its own Python checks. No other
-# program is started, and nothing of the home before `walk` has found that it is this account's alone.
+# Replaces the whole probe: the identity of the machine and one environment, which its own Python checks. No other
+# program is started, and nothing in the home is used before `walk` has found that only this account can change it.
 #
 # $3  the name of the environment
 # $4  the source of node/env/check.py

@@ -1,11 +1,11 @@
-# Holds the lock of this host for the run $1, at most $2 seconds: sshd may keep a lost connection for hours. It runs below
-# flock, is visible to all accounts, and ends with its stdin, so that a killed call holds nothing. A line there is the
-# directory of the run, which has started: it stays then until a program of the run takes its place, or has: ranks that
-# have read their job remove its file, and a short run may be over by then.
+# Holds the lock of this host for the run $1, for at most $2 seconds, because sshd may keep a lost connection for hours.
+# It runs below flock, is visible to all accounts, and ends with its stdin, so that a killed call holds nothing. A line
+# on stdin is the run's directory and says that the run has started: the lock then stays until a program of the run has
+# appeared or the file of its job is gone, because a short run may already be over.
 exec 2>/dev/null
 echo held
 command -v timeout >/dev/null || timeout() { shift; "$@"; }
-# 3: the lock, which is to end with this shell.
+# Descriptor 3 is the lock, which must end with this shell.
 rundir=$(timeout "$2" head -n 1 3<&-)
 [ -n "$rundir" ] || exit 0
 exec </dev/null >/dev/null

@@ -1,8 +1,8 @@
-# A place in the queue for this host, for the run $1, which waits for at most $2 seconds. Its place is the start of the process named $4,
-# as the kernel knows it. That process begins while the call is alone in entering the queues of all its hosts, so any two
-# calls are in the same order on each host that both want. $3: the directory whose lock says who enters; an account that
-# keeps this lock delays the others by five seconds. It ends with stdin, or after a minute without a line there: a killed
-# call waits for nothing, nor does one that is suspended or cut off.
+# A place in this host's queue for the run $1, which waits for at most $2 seconds. The place is the start time of the
+# process named $4. That process starts while its call alone enters the queues of all its hosts, so two calls are in the
+# same order on each host that both want. The lock of the directory $3 says who may enter; an account that keeps it
+# delays the others by five seconds. The place ends with stdin, or after a minute without a line, so a call that was
+# killed, suspended or cut off keeps no place.
 exec 2>/dev/null 3<&0
 command -v timeout >/dev/null || timeout() { shift; "$@"; }
 if [ -d "$3" ]; then

@@ -1,5 +1,5 @@
-# Facts from the kernel and a few files of /etc, as `key value` lines. One awk, because a shell reads files byte by
-# byte: that is slow, and some kernel files return nothing to reads of one byte.
+# Facts from the kernel and a few files in /etc, as `key value` lines. One awk, because a shell reads files byte by
+# byte, which is slow, and some kernel files return nothing to reads of one byte.
 #
 # node, peers  the host's own name and the others'
 # getent       set if getent is available for names that are not in /etc/hosts

@@ -48,8 +48,8 @@ account() {
     [ ! -d /sys/module/iptable_filter ] || buffer firewall iptables
 }
 
-# Any level from the own cgroup up to the root may have a limit; in a container the path is often not visible, and
-# the mount point is the own cgroup.
+# Every level from the process's own cgroup up to the root may have a limit. In a container that path is often not
+# visible, and the mount point is the own cgroup.
 up_the_tree() { # mount path file...
     mount=$1 at=$1$2 period=
     shift 2

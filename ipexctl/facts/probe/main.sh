@@ -1,6 +1,6 @@
-# The order of the probe. The clock comes first: the arrival of its first byte is compared with the control machine's
-# clock, and begins the time for the rest. Then come parts that don't hang on a healthy machine; then names and disks
-# at the same time, because either may wait for a server.
+# The order of the probe. The clock comes first, because the arrival of its first byte is compared with the control
+# machine's clock and starts the time limit for the rest. Then come parts that can't hang on a healthy machine, then
+# names and disks at the same time, because either may wait for a server.
 put clock "$(date +%s.%N)"
 uname=
 for file in ostype hostname osrelease arch; do

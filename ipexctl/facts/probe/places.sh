@@ -145,8 +145,8 @@ our_processes() {
     done
 }
 
-# One getent for many names. An address needs no lookup, so 127.127.A.B between the names marks that the lines before
-# it belong to the name with the number A * 250 + B - 1.
+# One getent for many names. An address needs no lookup, so the address 127.127.A.B between the names marks that the
+# lines before it belong to the name number A * 250 + B - 1.
 resolve() { # NUMBER:NAME...
     asked=
     for name; do
@@ -280,7 +280,8 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
             break
         done
     done
-    # Slurm's programs alone may be there for another cluster: it manages a host with slurmd, or with nodes in its file.
+    # Slurm's programs may be installed for another cluster: Slurm manages a host with slurmd, or with nodes in its
+    # file.
     [ ! -e /run/slurmd.pid ] && [ ! -e /sys/fs/cgroup/system.slice/slurmd.service ] || buffer scheduler slurm
     for at in "$SLURM_CONF" /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /run/slurm/conf/slurm.conf \
         /var/spool/slurmd/conf-cache/slurm.conf "$slurm/etc/slurm.conf"; do

@@ -1,6 +1,6 @@
 put_account() { # uid pid
     name=$(limit id -nu "$1")
-    # That of busybox knows no numbers.
+    # busybox's id accepts no numbers.
     [ -n "$name" ] || name=$(limit stat -c %U "/proc/$2")
     put run.account "$1 $name"
 }
@@ -11,9 +11,9 @@ put_account() { # uid pid
 live_runs() {
     programs=
     [ -d /proc/self ] || return
-    # hidepid: nothing is known about the runs of other accounts.
+    # hidepid: the runs of other accounts are unknown.
     [ -r /proc/1/cmdline ] || put run.hidden yes
-    # The first look is cheap, and mostly the only one.
+    # The first search is cheap, and usually the only one.
     alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e 'ipexctl-host-(lock|wait)[[:cntrl:]]' /proc/[0-9]*/cmdline)
     [ -n "$alike" ] || return
     # From the first argument on: mpirun has the words of a rank wrapper in its line, too.

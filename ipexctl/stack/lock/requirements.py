@@ -122,7 +122,7 @@ def _stack_with(project: str, requirement: Requirement) -> str:
     """The option for the stack with that version, because guides write `pip install NAME==VERSION`."""
     exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
     if len(exact) == 1 and "*" not in exact[0]:
-        return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]}instead"
+        return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]} instead"
     return "ipexctl versions; such as --stack ipex-2.8"
 
 

@@ -1,6 +1,6 @@
 # A lock that is safe on NFS: a directory, because mkdir is atomic there. Files being written are inside it, so an
 # interrupted call leaves only this one name, and the next call removes a stale lock. The holder works in it as the
-# current directory: if its lock was taken for stale while it was stopped, its files are gone, and it fails.
+# current directory: if another process removed the lock as stale, the holder's files are gone and it fails.
 
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 

@@ -17,13 +17,13 @@ login() { # number, node
     if [ -n "$config" ]; then
         set -- -F "$config"
     else
-        # Only a check: it adds no host key and leaves no shared connection open.
+        # This is only a check: it adds no host key and leaves no shared connection open.
         set -- -o BatchMode=yes -o StrictHostKeyChecking=yes -o UpdateHostKeys=no -o ControlMaster=no
     fi
     output=$($limit ssh -o ConnectTimeout="$connect" "$@" -T -x -- "$node" "$command" 2>&1 </dev/null)
     code=$?
     text=
-    # A longer output may be any number of megabytes, on which patterns take minutes; and no line may exceed PIPE_BUF.
+    # An output may have many megabytes, on which patterns take minutes, and no line may exceed PIPE_BUF.
     if [ ${#output} -le 1500 ]; then
         last=${output##*"$newline"}
         case $code/$last in

@@ -1,5 +1,5 @@
 # Prints the state of a host that trust needs, as records "name value" that end with a NUL byte; the content of a file
-# is in hex. It starts few programs: each costs as much as all the rest on a small machine.
+# is in hex. It starts few programs, because on a small machine each costs as much as all the rest.
 # $1 the --home directory: absolute, or ~/…
 # $2 node0 on node0, which has key and config; else empty
 # $3 local if no ssh connection has verified a host key; else empty

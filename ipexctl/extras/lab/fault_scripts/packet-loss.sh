@@ -1,5 +1,5 @@
 # $1 break|mend, $3 interface, $4 probability
-# In the raw table, before any firewall rule: no rule must see a lost packet.
+# In the raw table, before any firewall rule, because no rule may see a lost packet.
 for tables in iptables ip6tables; do
     command -v $tables >/dev/null || continue
     for side in "PREROUTING -i" "OUTPUT -o"; do

@@ -6,7 +6,7 @@ homes | while read -r home; do
         mount -o remount,bind,ro "$home"
         ;;
     mend)
-        # Only the read-only mount made by break: a shared home is a (writable) mount, too.
+        # Only undo the read-only mount that break made: a shared home is also a mount, but writable.
         case $(awk -v at="$home" '$5 == at { options = $6 } END { print options }' /proc/self/mountinfo) in
         ro,* | ro) umount -l "$home" ;;
         esac

@@ -1,8 +1,8 @@
-# The way to a path that a task writes or removes, for all modules; dash, bash and busybox sh. Another account may own a
-# directory of that path, such as /tmp/work, and place a link in it, or swap a directory for one at any moment. So the
-# path is entered one component at a time, links are resolved here and not by the kernel, each new current directory is
-# compared with the expected one, and tasks work on names in the current directory, `./NAME`, only. A link of root or of
-# the account that runs this is followed; another's only if $follow is yes.
+# Enters the directory of a path that a task writes or removes, for all modules; for dash, bash and busybox sh. Another
+# account may own a directory of that path, such as /tmp/work, and place a link in it, or replace a directory by one at
+# any moment. So the path is entered one component at a time, links are resolved here and not by the kernel, each new
+# current directory is compared with the expected one, and tasks only use names in the current directory (`./NAME`).
+# Links of root or of this account are followed, others only if $follow is yes.
 
 LC_ALL=C
 export LC_ALL
@@ -17,8 +17,8 @@ expand_home() { # path: sets $path
     case $1 in '~') path=$HOME ;; '~/'*) path=$HOME/${1#??} ;; *) path=$1 ;; esac
 }
 
-# Sets $at to the physical path of the current directory, empty for the root. The built-in pwd of bash looks a name up
-# again, which may lead elsewhere by then; the program asks the kernel. The dot keeps a newline at the end of a name.
+# Sets $at to the physical path of the current directory, empty for the root. bash's built-in pwd resolves names a
+# second time, with perhaps another result; the program asks the kernel. The dot keeps a newline at the end of a name.
 find_directory() {
     at=$(env pwd -P 2>/dev/null && echo .) || fail "the current directory is gone"
     at=${at%"$newline."}
@@ -28,7 +28,7 @@ find_directory() {
 read_link() { # name of a link in the current directory: sets $target, or ends the script if it is not to be followed
     hops=$((hops + 1))
     [ $hops -le 40 ] || fail "$here/$1: too many links"
-    # As another link may take its place between two commands, both must see the same one.
+    # Another link may be placed between two commands, so both must see the same one.
     link=$(stat -c '%u %d %i %z' -- "./$1" 2>/dev/null) && target=$(readlink -- "./$1" && echo .) &&
         [ "$(stat -c '%u %d %i %z' -- "./$1" 2>/dev/null)" = "$link" ] || changed_meanwhile "$here/$1"
     target=${target%"$newline."}
@@ -92,7 +92,7 @@ enter_parent() { # path, "make" or empty
 open_file() { # name of a regular file in the current directory: descriptor 3, never another file through a link
     tries=0
     [ -r "./$1" ] || fail "this account may not read $here/$1: permission denied"
-    # Hosts that share a directory may replace the file by theirs at the same time.
+    # Another host that shares the directory may replace the file at the same time.
     until exec 3<"./$1" && [ "$(stat -L -c '%d %i' /proc/self/fd/3)" = "$(stat -c '%d %i' -- "./$1")" ]; do
         tries=$((tries + 1))
         [ $tries -lt 10 ] || changed_meanwhile "$here/$1"
