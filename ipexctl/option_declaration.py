@@ -6,7 +6,7 @@ Such an option is a field, made by `declare`, of a frozen dataclass: `RankOption
 - the command-line option, its help and its key in ipexctl.toml: `commands/shared_options.py: grouped`
 - the option of the playbook modules run and sync: `extras/play/modules/__init__.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`
-- the note of `ipexctl export` if a launcher lacks it: `extras/export/command.py`
+- the note of `ipexctl export` if a launcher lacks it: `extras/export/export_command.py`
 - the way to the hosts: `spec.py: asked_of`, `AgentOptions` of `node/common/plan.py`
 
 Only defaults that several packages need are here; the others are in their option's declaration.

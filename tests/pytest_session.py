@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.down import down, labs_of, remove_abandoned
 from ipexctl.node.common.processes import ProcessIdentity, all_processes, end_with_parent, read_text
 
@@ -109,7 +109,7 @@ def _remove_what_is_left(seconds: float) -> list[str]:
     """
     left = []
     with contextlib.suppress(UserError):  # no lab can be made here
-        system.require()
+        lab_system.require()
         for name in _own_labs():
             down(name)
             left.append(f"lab {name}")
@@ -130,7 +130,7 @@ def _remove_what_is_left(seconds: float) -> list[str]:
 
 def _own_labs() -> list[str]:
     pids = {process.pid for process in _descendants()}
-    spaces = system.in_namespaces(system.namespaces())
+    spaces = lab_system.in_namespaces(lab_system.namespaces())
     return sorted(labs_of([name for name, members in spaces.items() if pids.intersection(members)]))
 
 

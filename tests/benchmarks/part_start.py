@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 
 from .figures import median
 from .harness import Contender, Failed, failure, in_turns, say, started
@@ -99,7 +99,7 @@ def _start(rig: Rig, contender: Contender) -> Start:
 def _spent(rig: Rig) -> float:
     """Seconds of processor the hosts have used so far, those of processes that have ended among them."""
     ticks = 0
-    for pids in system.in_namespaces({host.netns for host in rig.lab.hosts[:HOSTS]}).values():
+    for pids in lab_system.in_namespaces({host.netns for host in rig.lab.hosts[:HOSTS]}).values():
         for pid in pids:
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -113,7 +113,7 @@ def _logins(rig: Rig) -> int:
     """Connections all the hosts' sshds have taken so far."""
     found = 0
     for host in rig.lab.hosts[:HOSTS]:
-        pid = system.init_of(host.netns)
+        pid = lab_system.init_of(host.netns)
         text = Path(f"/proc/{pid}/net/snmp").read_text()
         names, figures = (line.split() for line in re.findall(r"^Tcp: .*$", text, re.MULTILINE))
         found += int(figures[names.index("PassiveOpens")])

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.text import counted
 
 from .figures import Interval, median, median_interval, ratios
@@ -163,9 +163,9 @@ def _install(rig: Rig, hosts: int, *words: str) -> None:
 
 def _limit(rig: Rig, limit: str) -> None:
     for host in rig.lab.hosts:
-        system.in_host(host, "tc qdisc del dev eth0 root 2>/dev/null || true")
+        lab_system.in_host(host, "tc qdisc del dev eth0 root 2>/dev/null || true")
         if limit:
-            system.in_host(host, f"tc qdisc add dev eth0 root tbf {limit}")
+            lab_system.in_host(host, f"tc qdisc add dev eth0 root tbf {limit}")
 
 
 # Two hosts whose ranks add up in shared memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.node.common.processes import read_stat
 
 _SUPERVISOR: Final = b"run.supervisor"
@@ -66,7 +66,7 @@ class SupervisorWatch:
 
     def look(self) -> None:
         if not self._pid:
-            pids = system.in_namespaces({self._netns})[self._netns]
+            pids = lab_system.in_namespaces({self._netns})[self._netns]
             self._pid = next((pid for pid in pids if _SUPERVISOR in arguments(pid) and is_detached(pid)), 0)
         if self._pid:
             self.usage.update(self._pid)

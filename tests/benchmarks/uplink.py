@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipexctl.extras.lab import system
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab import lab_system
+from ipexctl.extras.lab.lab_record import Lab
 
 
 @contextmanager
@@ -18,11 +18,11 @@ def capped(lab: Lab, megabytes: int) -> Iterator[None]:
     """
     rate = f"{megabytes * 8}mbit"
     words = ["tc", "qdisc", "add", "dev", lab.uplink, "root", "tbf", "rate", rate, "burst", "256kb", "latency", "100ms"]
-    system.run(words)
+    lab_system.run(words)
     try:
         yield
     finally:
-        system.run(["tc", "qdisc", "delete", "dev", lab.uplink, "root"])
+        lab_system.run(["tc", "qdisc", "delete", "dev", lab.uplink, "root"])
 
 
 def crossed(lab: Lab) -> int:

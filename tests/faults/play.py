@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.state import LabHost
+from ipexctl.extras.lab.lab_record import LabHost
 from lab_run_helpers import Running
 
 from .fault_cases import FaultCase

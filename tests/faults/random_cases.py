@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_system import in_host
 
 from .fault_cases import ENDLESS, SHORT, FaultCase
 from .judge import ExpectedResult

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.state import LabHost
-from ipexctl.extras.lab.system import in_namespaces
+from ipexctl.extras.lab.lab_record import LabHost
+from ipexctl.extras.lab.lab_system import in_namespaces
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.window_file import WINDOW
 

@@ -19,11 +19,11 @@ import pytest
 from cli_helpers import ipexctl
 from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.down import down, remove_abandoned
 from ipexctl.extras.lab.faults import mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.up import up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
@@ -39,7 +39,7 @@ _numbers = itertools.count()
 def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
     """Create a lab of this spec, or return that of this file. All are removed at the end of the file."""
     try:
-        system.require()
+        lab_system.require()
     except UserError as missing:
         pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
     remove_abandoned()

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from packaging.requirements import Requirement
 
 from hub_server import Hub
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.plan import front_gateway
-from ipexctl.extras.lab.state import Lab, LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import front_gateway
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.stack.env.record import SCHEMA
 
@@ -32,13 +32,13 @@ def hub_on_uplink(lab: Lab, directory: Path) -> Iterator[Hub]:
     network = front_gateway(lab.block).rpartition(".")[0]
     address, storage = f"{network}.249", f"{network}.250"
     for added in (address, storage):
-        system.run(["ip", "address", "add", f"{added}/32", "dev", lab.uplink])
+        lab_system.run(["ip", "address", "add", f"{added}/32", "dev", lab.uplink])
     try:
         with Hub(directory, address, storage) as hub:
             yield hub
     finally:
         for added in (address, storage):
-            system.run(["ip", "address", "delete", f"{added}/32", "dev", lab.uplink])
+            lab_system.run(["ip", "address", "delete", f"{added}/32", "dev", lab.uplink])
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import Any
 
 from cli_helpers import CommandResult
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.state import LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_record import LabHost
+from ipexctl.extras.lab.lab_system import in_host
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -82,8 +82,8 @@ from ipexctl.extras.lab import system
 from ipexctl.extras.lab.down import down, find_labs, remove_abandoned
 from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
 from ipexctl.extras.lab.faults import FAULTS
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import load_all
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import load_all
 from ipexctl.extras.lab.up import up
 
 

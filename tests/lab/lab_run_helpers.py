@@ -24,7 +24,7 @@ from agent_helpers import wait_until
 from clean_environment import package_environ
 from cli_helpers import CommandResult, begin, ipexctl, processes_with
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from lab_helpers import ask, on_host
 from tiny_wheels import write_stack
 

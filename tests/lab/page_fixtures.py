@@ -14,10 +14,10 @@ import pytest
 
 from doc_shell import Shell
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import slurm
+from ipexctl.extras.lab import lab_slurm
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
 from page_scenes import CLUSTER, Scene
 from tiny_wheels import write_stack, write_wheel
@@ -127,6 +127,6 @@ def slurm_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
     try:
-        slurm.download_packages(tmp_path_factory.mktemp("slurm") / "packages")
+        lab_slurm.download_packages(tmp_path_factory.mktemp("slurm") / "packages")
     except UserError as missing:
         pytest.skip(f"no Slurm here: {missing.message.splitlines()[0]}")

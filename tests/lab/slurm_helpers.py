@@ -13,9 +13,9 @@ import pytest
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.files import hostfile
-from ipexctl.extras.lab.state import Lab, LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_files import hostfile
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask
 
 NEEDS_SLURM = pytest.mark.needs("slurmctld", "slurmd", "sbatch")

@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_record import Lab
 from lab_helpers import ask
 
 

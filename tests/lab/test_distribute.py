@@ -16,9 +16,9 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import processes_with
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab, LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.store_client import StoredFile, StoreLocation, missing, push
 from ipexctl.hosts.detect import read_hosts_file

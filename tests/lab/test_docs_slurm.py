@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from doc_shell import FILES, LoginShell, Shell
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from page_fixtures import wheels_of
 from page_scenes import ALLOCATION, LAB_SLURM, LOGIN, QUEUE, Scene, play, scenes, scenes_in
 from tiny_wheels import write_stack

@@ -13,8 +13,8 @@ import pytest
 import ipexctl as package
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 
 pytestmark = pytest.mark.lab
 SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())

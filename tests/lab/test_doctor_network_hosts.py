@@ -15,8 +15,8 @@ from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
 from ipexctl.doctor.smoke import measure
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import PREFIX, LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import PREFIX, LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file

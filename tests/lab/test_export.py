@@ -15,7 +15,7 @@ import yaml
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_helpers import ask
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, rank_reports
 

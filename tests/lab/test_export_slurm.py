@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import Cluster, new_cluster
 from slurm_helpers import NEEDS_SLURM, Slurm, copy_to_hosts
 

@@ -14,8 +14,8 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import begin, ipexctl, processes_with
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.run.registry import RunRegistry
 from lab_helpers import ask

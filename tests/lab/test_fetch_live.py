@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster, Running
 
 MPI_LAB = LabSpec(hosts=2)

@@ -13,8 +13,8 @@ from agent_helpers import wait_until
 from faults.lost_node import CASES, LossRound
 from faults.rounds import chance_of, play_round
 from faults.stage import FaultLab
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.node.common.liveness import LEASE_LIMITS
 from lab_run_helpers import WAIT_SCRIPT, new_cluster
 from message_data import missing

@@ -22,8 +22,8 @@ from doc_shell import FILES
 from foreign_control import ForeignMachine, foreign_machine
 from install_helpers import PYTHON
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_helpers import on_host
 from lab_run_helpers import WAIT_SCRIPT
 from tiny_wheels import write_stack, write_wheel

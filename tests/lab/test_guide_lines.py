@@ -16,8 +16,8 @@ import pytest
 
 from accelerate_files import ALONE
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, ipexctl
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
 from message_data import missing
 

@@ -15,8 +15,8 @@ import pytest
 
 import ipexctl
 from cli_helpers import NO_HOSTS_ENV
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]

@@ -10,7 +10,7 @@ import pytest
 
 from install_helpers import PYTHON, Target, statuses
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_helpers import ask
 from message_data import missing
 from simple_index import SimpleIndex

@@ -15,8 +15,8 @@ from agent_helpers import wait_until
 from cli_helpers import processes_with
 from install_helpers import PYTHON, Target, statuses
 from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack

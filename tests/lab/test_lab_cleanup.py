@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("make_lab")]  # left out 
 # An `up` in a process of its own that prints how far it is.
 _UP = """
 import importlib
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 up = importlib.import_module("ipexctl.extras.lab.up")
 
 def then_print(step, work):
@@ -72,7 +72,7 @@ result["removed"] = down().labs
 # A pytest with a temporary lab; the code that follows says how it ends.
 _SESSION = """
 test = Path("/run/test_inner.py")
-test.write_text("import sys, time\\nfrom ipexctl.extras.lab.plan import LabSpec\\n"
+test.write_text("import sys, time\\nfrom ipexctl.extras.lab.lab_plan import LabSpec\\n"
                 "from ipexctl.extras.lab.up import up\\ndef test_inner():\\n"
                 "    up(LabSpec(hosts=1, name='tst-a', temporary=True))\\n    time.sleep(100)\\n")
 
@@ -157,7 +157,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 def test_host_with_killed_init_is_named_and_removed() -> None:
     answer = run_in_namespaces("""
 made = up(LabSpec(hosts=2, name="tst-a"))
-from ipexctl.extras.lab.system import init_of
+from ipexctl.extras.lab.lab_system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
 time.sleep(0.3)
 try:
@@ -183,7 +183,8 @@ result["removed"] = down().labs
 
 def test_labs_created_in_parallel_have_different_names_and_networks() -> None:
     answer = run_in_namespaces("""
-code = "from ipexctl.extras.lab.plan import LabSpec; from ipexctl.extras.lab.up import up; lab = up(LabSpec(hosts=1))"
+code = "from ipexctl.extras.lab.lab_plan import LabSpec; from ipexctl.extras.lab.up import up"
+code += "; lab = up(LabSpec(hosts=1))"
 code += "; print(lab.name, lab.block)"
 makings = [child(code) for _ in range(3)]
 result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)

@@ -10,7 +10,7 @@ import pytest
 from cli_helpers import CommandResult
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.faults import FAULTS, break_host, find_host, mend_host, ssh_argv
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

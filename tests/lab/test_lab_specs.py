@@ -9,9 +9,9 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.faults import break_host, find_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
-from ipexctl.extras.lab.state import load_all as list_labs
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.extras.lab.lab_record import load_all as list_labs
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

@@ -13,8 +13,8 @@ import pytest
 
 from cli_helpers import IPEXCTL, CommandResult, ipexctl
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec, ipv6
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec, ipv6
+from ipexctl.extras.lab.lab_record import Lab
 from lab_helpers import more_sshds
 from message_data import missing
 from terminals import TerminalProgram

@@ -17,8 +17,8 @@ from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
 from install_helpers import statuses
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_helpers import on_host
 
 LAB = LabSpec(hosts=4)

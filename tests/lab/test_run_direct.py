@@ -13,8 +13,8 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_helpers import ask
 from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank, new_cluster, session_dir, small_stack
 from message_data import missing

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster, by_rank
 
 MPI_LAB = LabSpec(hosts=2)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cli_helpers import ipexctl
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster
 
 EXPORTS = ("shell", "slurm", "accelerate", "mpijob")

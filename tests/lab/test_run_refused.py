@@ -10,7 +10,7 @@ import pytest
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.faults import break_host
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, by_rank, rank_reports
 from message_data import missing
 

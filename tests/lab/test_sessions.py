@@ -18,9 +18,9 @@ import pytest
 from cli_helpers import processes_with
 from ipexctl import limits
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.extras.lab.lab_system import in_host
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel

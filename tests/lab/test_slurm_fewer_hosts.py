@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab, LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM

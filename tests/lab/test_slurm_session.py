@@ -16,9 +16,9 @@ from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from install_helpers import PYTHON
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask, listens
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM

@@ -14,9 +14,9 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import begin
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask
 from message_data import missing
 from submit_helpers import Laptop, new_laptop

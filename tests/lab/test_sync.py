@@ -16,8 +16,8 @@ import pytest
 from cli_helpers import CommandResult
 from install_helpers import Target, statuses
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 
 LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

@@ -10,9 +10,9 @@ import pytest
 
 from cli_helpers import begin, ipexctl
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab, LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask
 from trust_helpers import (
     SSH,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
-from ipexctl.extras.lab.plan import PREFIX, LabSpec
-from ipexctl.extras.lab.state import Lab
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_plan import PREFIX, LabSpec
+from ipexctl.extras.lab.lab_record import Lab
+from ipexctl.extras.lab.lab_system import in_host
 from trust_helpers import check_there_and_back, expected_logins, node0_logins, read_authorized_keys, snapshot, trust
 
 LAB = LabSpec(hosts=4)

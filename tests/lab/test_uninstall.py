@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
 from trust_helpers import snapshot

@@ -10,7 +10,7 @@ import pytest
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.faults import break_host, mend_host
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 

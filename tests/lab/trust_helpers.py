@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.extras.lab.state import Lab, LabHost
-from ipexctl.extras.lab.system import in_host
+from ipexctl.extras.lab.lab_record import Lab, LabHost
+from ipexctl.extras.lab.lab_system import in_host
 from lab_helpers import ask
 
 # .config and .local are what a fish that is logged into makes for itself.

@@ -21,9 +21,9 @@ from clean_environment import package_environ
 from doc_shell import Shell
 from hatch_build import pages
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.down import down, remove_abandoned
-from ipexctl.extras.lab.plan import LabSpec
+from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.up import up
 from lab_run_helpers import stack_with
 from page_scenes import TRAIN, with_commands
@@ -202,7 +202,7 @@ def hosts_of_ssh(number: int) -> Iterator[Path | None]:
         yield None
         return
     try:
-        system.require()
+        lab_system.require()
     except UserError as missing:
         pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
     remove_abandoned()

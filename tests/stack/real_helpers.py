@@ -17,12 +17,12 @@ from typing import NoReturn
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.down import down
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.files import hostfile
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.lab_files import hostfile
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.up import can_mount_images, up
 from ipexctl.ui.run.figures import training_loss
 from needs import find
@@ -82,7 +82,7 @@ def require_package(name: str) -> None:
 
 def require_lab() -> None:
     try:
-        system.require()
+        lab_system.require()
     except UserError as missing:
         leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
     if not can_mount_images():

@@ -16,7 +16,7 @@ from real_helpers import examples_in, mpirun_config, real_lab, trainer_losses
 from accelerate_files import ALONE
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.extras.lab.faults import ssh_argv
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_record import Lab
 from lab_run_helpers import REPORT_SCRIPT, by_rank, rank_reports
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

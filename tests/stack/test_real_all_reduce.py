@@ -13,7 +13,7 @@ from training_lab import Training
 
 from cli_helpers import CommandResult
 from ipexctl import inrank
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.faults import ssh_argv
 from lab_helpers import on_host
 from lab_run_helpers import by_rank
@@ -127,13 +127,13 @@ def test_a_slow_network_is_measured_and_its_advice_shown(training: Training, tmp
     """That the advice comes true is measured on a machine on which nothing else runs: benchmarks, part `wire`."""
     hosts, summary = training.lab.hosts[:2], tmp_path / "summary.json"
     for host in hosts:
-        system.in_host(host, "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms")
+        lab_system.in_host(host, "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms")
     try:
         options = ("-n", 2, "--ppn", "1", "--omp", "1", "--summary", summary)
         ran = run_all_reduce(training, options, "dense", 30, 64)
     finally:
         for host in hosts:
-            system.in_host(host, "tc qdisc del dev eth0 root")
+            lab_system.in_host(host, "tc qdisc del dev eth0 root")
     assert ran.rc == 0, ran.err + ran.out
     network = json.loads(summary.read_text())["network"]
     assert network["share"] > 0.2

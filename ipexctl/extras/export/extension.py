@@ -8,7 +8,7 @@ EXTRA = Extra(
             "export",
             "Advanced",
             "Print the plan of a run for another launcher.",
-            "ipexctl.extras.export.command",
+            "ipexctl.extras.export.export_command",
             before="config",
         ),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.state import Lab
+from ipexctl.extras.lab.lab_record import Lab
 from ipexctl.text import number_ranges
 
 _COMMON = """

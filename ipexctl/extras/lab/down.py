@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import state, system
-from ipexctl.extras.lab.state import FoundLab, lab_lock, labs_to_remove
+from ipexctl.extras.lab import lab_record, lab_system
+from ipexctl.extras.lab.lab_record import FoundLab, lab_lock, labs_to_remove
 from ipexctl.node.common.processes import own_identity
 from ipexctl.run.control_files import FileGroup
 
@@ -30,20 +30,20 @@ class RemovedLabs:
 
 def labs_left() -> Iterator[FileGroup]:
     """Labs that `ipexctl uninstall` lists as remaining on the control machine."""
-    if labs := state.directories() if os.access(state.LABS, os.R_OK) else ():
+    if labs := lab_record.directories() if os.access(lab_record.LABS, os.R_OK) else ():
         fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab {labs[0]}"
-        yield FileGroup("labs", len(labs), 0, str(state.LABS), fix)
+        yield FileGroup("labs", len(labs), 0, str(lab_record.LABS), fix)
 
 
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
     """Remove the named lab, the only one, or all. Without a name, also remove the remains of labs that crashed."""
-    system.require()
+    lab_system.require()
     found = find_labs()
     names = labs_to_remove(found, name, remove_all=remove_all)
     removed = _remove_each(names, unless_changed=() if remove_all else [lab.name for lab in found if lab.is_remains])
     if name is None:
         _sweep_links()
-        for directory in (state.LABS, state.LABS.parent):
+        for directory in (lab_record.LABS, lab_record.LABS.parent):
             with suppress(OSError):
                 directory.rmdir()
     return removed
@@ -59,7 +59,7 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
     removed, hosts = [], 0
     for name in names:
         with lab_lock(name):
-            if name not in unless_changed or state.find(name).is_remains:
+            if name not in unless_changed or lab_record.find(name).is_remains:
                 hosts += remove(name)
                 removed.append(name)
     return RemovedLabs(tuple(removed), hosts)
@@ -67,57 +67,59 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
 
 def find_labs() -> tuple[FoundLab, ...]:
     """All labs, including half-made ones and ones of which only namespaces are left."""
-    state.require_readable()
-    return tuple(state.find(name) for name in sorted(known_labs()))
+    lab_record.require_readable()
+    return tuple(lab_record.find(name) for name in sorted(known_labs()))
 
 
 def known_labs() -> set[str]:
-    return {*state.directories(), *labs_of(system.namespaces())}
+    return {*lab_record.directories(), *labs_of(lab_system.namespaces())}
 
 
 def labs_of(namespaces: Collection[str]) -> set[str]:
     """`ipx-my-lab-node1` → `my-lab`; no host's name has a dash."""
-    lab_names = (name.removeprefix(state.NETNS_PREFIX) for name in namespaces if name.startswith(state.NETNS_PREFIX))
+    lab_names = (
+        name.removeprefix(lab_record.NETNS_PREFIX) for name in namespaces if name.startswith(lab_record.NETNS_PREFIX)
+    )
     return {name.rsplit("-", 1)[0] for name in lab_names if "-" in name}
 
 
 def remove(name: str) -> int:
     """Remove a lab in any state; returns its number of hosts."""
-    lab = state.load(name)
+    lab = lab_record.load(name)
     if lab:
         with suppress(OSError):  # a full disk: then an interrupted removal has no remains in `lab list`
-            state.save(replace(lab, ready=False, maker=own_identity()))
-    prefix = f"{state.NETNS_PREFIX}{name}-"
+            lab_record.save(replace(lab, ready=False, maker=own_identity()))
+    prefix = f"{lab_record.NETNS_PREFIX}{name}-"
     hosts = 0
     for _ in range(3):  # a process may have started after the previous pass
-        spaces = [space for space in system.namespaces() if name in labs_of([space])]
+        spaces = [space for space in lab_system.namespaces() if name in labs_of([space])]
         assert all(space.startswith(prefix) for space in spaces)
         if spaces:
             hosts = max(hosts, len(spaces) - 1)
-        if not system.kill_all(spaces):
+        if not lab_system.kill_all(spaces):
             raise UserError(f"some processes of the lab {name!r} can't be killed", fix=f"ip netns pids {spaces[0]}")
-        if lab and lab.uplink in system.links():
-            with suppress(system.CommandError):
-                system.run(["ip", "link", "delete", lab.uplink])
+        if lab and lab.uplink in lab_system.links():
+            with suppress(lab_system.CommandError):
+                lab_system.run(["ip", "link", "delete", lab.uplink])
         if spaces:
-            with suppress(system.CommandError):
-                system.ip_batch("".join(f"netns delete {space}\n" for space in spaces))
-        directory = state.LABS / name
+            with suppress(lab_system.CommandError):
+                lab_system.ip_batch("".join(f"netns delete {space}\n" for space in spaces))
+        directory = lab_record.LABS / name
         for mount in reversed(mounts_below(Path("/proc/self/mountinfo").read_text(), str(directory))):
-            with suppress(system.CommandError):
-                system.run(["umount", "-l", mount])
+            with suppress(lab_system.CommandError):
+                lab_system.run(["umount", "-l", mount])
         _release_loops(directory)
         _remove_directory(directory)
-        if not directory.exists() and not any(name in labs_of([s]) for s in system.namespaces()):
+        if not directory.exists() and not any(name in labs_of([s]) for s in lab_system.namespaces()):
             return hosts
         time.sleep(0.1)
-    raise UserError(f"the lab {name!r} could not be removed completely: see {state.LABS / name}")
+    raise UserError(f"the lab {name!r} could not be removed completely: see {lab_record.LABS / name}")
 
 
 def _remove_directory(directory: Path) -> None:
     """Remove the record last, so that `lab list` still shows an interrupted removal."""
     with suppress(OSError):
-        for path in sorted(directory.iterdir(), key=lambda path: path.name == state.RECORD):
+        for path in sorted(directory.iterdir(), key=lambda path: path.name == lab_record.RECORD):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -141,8 +143,8 @@ def _release_loops(directory: Path) -> None:
                     loops.append(path.parts[3])
         if not loops or time.monotonic() > deadline:
             for loop in loops:
-                with suppress(system.CommandError):
-                    system.run(["losetup", "-d", f"/dev/{loop}"])
+                with suppress(lab_system.CommandError):
+                    lab_system.run(["losetup", "-d", f"/dev/{loop}"])
             return
         time.sleep(0.02)
 
@@ -153,8 +155,8 @@ def _sweep_links() -> None:
     claimed = {lab.lab.uplink for lab in found if lab.lab}
     if len(claimed) < len(found):
         return  # the lab with the unreadable record may own any of them
-    for link in system.links():
-        number = link.removeprefix(state.LINK_PREFIX)
+    for link in lab_system.links():
+        number = link.removeprefix(lab_record.LINK_PREFIX)
         if number != link and number.isdigit() and link not in claimed:
-            with suppress(system.CommandError):
-                system.run(["ip", "link", "delete", link])
+            with suppress(lab_system.CommandError):
+                lab_system.run(["ip", "link", "delete", link])

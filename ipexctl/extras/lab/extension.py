@@ -8,7 +8,7 @@ EXTRA = Extra(
             "lab",
             "Advanced",
             "Create and break a cluster of real SSH hosts on one machine.",
-            "ipexctl.extras.lab.command",
+            "ipexctl.extras.lab.lab_command",
             before="config",
         ),
     ),

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import files, state, system
-from ipexctl.extras.lab.state import SWITCH, Lab, LabHost, lab_lock, netns_name
+from ipexctl.extras.lab import lab_files, lab_record, lab_system
+from ipexctl.extras.lab.lab_record import SWITCH, Lab, LabHost, lab_lock, netns_name
 
 ALL_INTERFACES: Final = "all"
 
@@ -196,8 +196,8 @@ def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
 
 def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:
     """Refuse a missing interface, and a conflict with an active fault."""
-    if fault.on_interface and args[-1] != ALL_INTERFACES and args[-1] not in files.interfaces(host):
-        raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(files.interfaces(host))}")
+    if fault.on_interface and args[-1] != ALL_INTERFACES and args[-1] not in lab_files.interfaces(host):
+        raise UserError(f"{host.name} has no {args[-1]}", fix=f"it has {' and '.join(lab_files.interfaces(host))}")
     for other in host.faults:
         same_kind = fault.clashes and find_fault(other).clashes == fault.clashes
         blocks_writing = fault.in_home and other in _READ_ONLY_FAULTS
@@ -220,14 +220,14 @@ class Step:
 def steps(fault: Fault, action: str, args: Sequence[str], host: LabHost) -> tuple[Step, ...]:
     if not fault.on_interface:
         return (Step((action, fault.name, *args), in_host=True),)
-    selected = files.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
+    selected = lab_files.interfaces(host) if args[-1] == ALL_INTERFACES else (args[-1],)
     script_args = _script_args(fault, args[:-1])
     result = []
     for interface in selected:
         if fault.in_host:
             result.append(Step((action, fault.name, interface, *script_args), in_host=True))
         if fault.at_switch:
-            port = files.port_name(host, interface)
+            port = lab_files.port_name(host, interface)
             result.append(Step((action, fault.name, port, *script_args), in_host=False))
     return tuple(result)
 
@@ -250,7 +250,7 @@ def find_host(name: str, lab: str | None = None) -> LabHost:
     if "/" in name:
         prefix, name = name.split("/", 1)
         lab = lab or prefix
-    labs = [candidate for candidate in state.load_all() if candidate.ready]
+    labs = [candidate for candidate in lab_record.load_all() if candidate.ready]
     hostfile = os.environ.get("IPEXCTL_HOSTFILE")
     lab = lab or next((candidate.name for candidate in labs if str(candidate.hostfile) == hostfile), None)
     return pick_host(labs, name, lab)
@@ -273,18 +273,18 @@ def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost
 
 
 def ssh_argv(host: LabHost, command: Sequence[str] = ()) -> list[str]:
-    return ["ssh", "-F", str(state.LABS / host.lab / "ssh_config"), host.name, *command]
+    return ["ssh", "-F", str(lab_record.LABS / host.lab / "ssh_config"), host.name, *command]
 
 
 def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
     """Inject a fault. Repeating it changes nothing; new arguments replace the previous ones."""
-    system.require()
+    lab_system.require()
     definition = find_fault(fault)
     values = read_arguments(definition, args)
     with lab_lock(host.lab):
         lab, current = _reload(host)
         check_possible(definition, values, current)
-        if definition.program and system.find(definition.program) is None:
+        if definition.program and lab_system.find(definition.program) is None:
             raise UserError(
                 f"{definition.name} needs {definition.program}, which is not on this machine",
                 fix=f"apt-get install {definition.package}",
@@ -300,12 +300,12 @@ def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] =
     """The caller holds the lab's lock."""
     broken = replace(host, faults={**host.faults, definition.name: values})
     lab = lab.with_host(broken)
-    state.save(lab)
+    lab_record.save(lab)
     try:
         _run_scripts(definition, "break", values, broken)
     except BaseException as error:
         _mend(lab, broken, definition)
-        if isinstance(error, system.CommandError):
+        if isinstance(error, lab_system.CommandError):
             raise UserError(f"{definition.name} could not be injected on {host.name}: {error}") from error
         raise
     return lab
@@ -313,7 +313,7 @@ def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] =
 
 def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
     """Remove one fault or, with None, all, newest first. An inactive fault is not an error."""
-    system.require()
+    lab_system.require()
     only = find_fault(fault) if fault is not None else None
     with lab_lock(host.lab):
         lab, current = _reload(host)
@@ -325,7 +325,7 @@ def mend_host(host: LabHost, fault: str | None = None) -> LabHost:
 
 def _reload(host: LabHost) -> tuple[Lab, LabHost]:
     """Lab and host as on disk, because the caller's values may be older."""
-    lab = state.load(host.lab)
+    lab = lab_record.load(host.lab)
     current = lab.host(host.name) if lab else None
     if lab is None or current is None:
         raise UserError(f"the lab {host.lab!r} is gone", fix="ipexctl lab list")
@@ -335,13 +335,13 @@ def _reload(host: LabHost) -> tuple[Lab, LabHost]:
 def _mend(lab: Lab, host: LabHost, definition: Fault) -> tuple[Lab, LabHost]:
     try:
         _run_scripts(definition, "mend", host.faults[definition.name], host)
-    except system.CommandError as error:
+    except lab_system.CommandError as error:
         others = [name for name in host.faults if name != definition.name]
         fix = f"ipexctl lab mend {host.lab}/{host.name} {others[-1]}, then try again" if others else ""
         raise UserError(f"{definition.name} could not be removed from {host.name}: {error}", fix=fix) from error
     mended = replace(host, faults={name: args for name, args in host.faults.items() if name != definition.name})
     lab = lab.with_host(mended)
-    state.save(lab)
+    lab_record.save(lab)
     return lab, mended
 
 
@@ -350,8 +350,8 @@ def _run_scripts(definition: Fault, action: str, args: Sequence[str], host: LabH
     body = (_SCRIPTS / f"{definition.script_name}.sh").read_text(encoding="utf-8")
     for step in steps(definition, action, args, host):
         if not step.in_host:
-            system.at_switch(netns_name(host.lab, SWITCH), f"set -eu\n{body}", step.argv)
+            lab_system.at_switch(netns_name(host.lab, SWITCH), f"set -eu\n{body}", step.argv)
             continue
         before = '[ "$1" = mend ] || mkdir -p "$SAVE"\n'
         after = '[ "$1" = break ] || rm -rf "$SAVE"\n'
-        system.in_host(host, f"{common}{before}(\n{body}\n)\n{after}", step.argv)
+        lab_system.in_host(host, f"{common}{before}(\n{body}\n)\n{after}", step.argv)

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import IO, Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import cpu_profiles, files, slurm, state, system
+from ipexctl.extras.lab import cpu_profiles, lab_files, lab_record, lab_slurm, lab_system
 from ipexctl.extras.lab.down import known_labs, remove
 from ipexctl.extras.lab.faults import find_fault, inject
-from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
-from ipexctl.extras.lab.state import Lab, LabHost, lab_lock, machine_lock
+from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
+from ipexctl.extras.lab.lab_record import Lab, LabHost, lab_lock, machine_lock
 from ipexctl.limits import LAB_HOST_START
 from ipexctl.node.common.processes import own_identity
 
@@ -49,7 +49,7 @@ def _format(path: Path) -> None:
         os.truncate(file.fileno(), _SIZE)
     # No journal and lazy initialisation: formatting takes 10 ms and the image stays sparse.
     options = ["-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", "-m", "0"]
-    system.run(["mkfs.ext4", "-q", "-F", *options, str(path)])
+    lab_system.run(["mkfs.ext4", "-q", "-F", *options, str(path)])
 
 
 def shared_home(lab: Lab) -> Path:
@@ -63,15 +63,15 @@ def make_shared_home(lab: Lab) -> Path:
     if can_mount_images():
         image = lab.dir / "home.img"
         _format(image)
-        with suppress(system.CommandError):  # a plain directory can be shared too, but it can't be filled
-            system.run(["mount", "-o", "loop,noatime", str(image), str(home)])
+        with suppress(lab_system.CommandError):  # a plain directory can be shared too, but it can't be filled
+            lab_system.run(["mount", "-o", "loop,noatime", str(image), str(home)])
             (home / "lost+found").rmdir()
     if Path("/etc/skel").is_dir():
         shutil.copytree("/etc/skel", home, dirs_exist_ok=True, symlinks=True)
     (home / ".ssh").mkdir(mode=0o700)
     shutil.copy(lab.key.with_suffix(".pub"), home / ".ssh/authorized_keys")
     (home / ".ssh/authorized_keys").chmod(0o600)
-    owner = 0 if lab.hosts[0].user == "root" else files.UID
+    owner = 0 if lab.hosts[0].user == "root" else lab_files.UID
     for path in [home, *home.rglob("*")]:
         os.chown(path, owner, owner, follow_symlinks=False)
     home.chmod(0o700)
@@ -82,7 +82,7 @@ def unmount_shared_home(lab: Lab) -> None:
     """Unmount the shared home here; the hosts' own mounts keep it alive."""
     home = shared_home(lab)
     if home.is_mount():
-        system.run(["umount", str(home)])
+        lab_system.run(["umount", str(home)])
 
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
@@ -92,12 +92,12 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def up(spec: LabSpec) -> Lab:
     """Return when every host's sshd replies; a failure or interrupt removes everything."""
-    system.require()
+    lab_system.require()
     check(spec)
     with _reserved(spec) as lab:
         try:
             return _make(lab)
-        except system.CommandError as error:
+        except lab_system.CommandError as error:
             raise UserError(f"the lab could not be made: {error}") from error
 
 
@@ -110,7 +110,7 @@ def _reserved(spec: LabSpec) -> Iterator[Lab]:
             lab.dir.mkdir(parents=True, mode=0o700)
             (lab.dir / "lock").touch()
             held.enter_context(lab_lock(lab.name))
-            state.save(lab)
+            lab_record.save(lab)
         try:
             yield lab
         except BaseException:
@@ -134,28 +134,28 @@ def _ignore_signals() -> Iterator[None]:
 
 
 def _plan(spec: LabSpec) -> Lab:
-    labs = state.load_all()
-    links = system.links()
+    labs = lab_record.load_all()
+    links = lab_system.links()
     taken = {lab.block for lab in labs}
-    taken |= {block for block in range(1, 255) if f"{state.LINK_PREFIX}{block}" in links}
+    taken |= {block for block in range(1, 255) if f"{lab_record.LINK_PREFIX}{block}" in links}
     name = free_name(known_labs(), spec.name)
-    return plan_lab(spec, name, free_block(taken, system.routes()))
+    return plan_lab(spec, name, free_block(taken, lab_system.routes()))
 
 
 def _make(lab: Lab) -> Lab:
-    v6 = system.has_ipv6()
-    system.ip_batch(files.namespaces(lab))
-    system.ip_batch(files.uplink(lab, v6=v6))
-    system.ip_batch(files.switch(lab), netns=lab.switch)
+    v6 = lab_system.has_ipv6()
+    lab_system.ip_batch(lab_files.namespaces(lab))
+    lab_system.ip_batch(lab_files.uplink(lab, v6=v6))
+    lab_system.ip_batch(lab_files.switch(lab), netns=lab.switch)
     _keygen(lab.key, f"ipexctl-lab-{lab.name}")
-    lab.hostfile.write_text(files.hostfile(lab))
-    lab.ssh_config.write_text(files.ssh_config(lab))
-    lab.inventory.write_text(files.inventory(lab))
+    lab.hostfile.write_text(lab_files.hostfile(lab))
+    lab.ssh_config.write_text(lab_files.ssh_config(lab))
+    lab.inventory.write_text(lab_files.inventory(lab))
     shared = make_shared_home(lab) if lab.shared_home else None
     cpu_profiles.write_profiles(lab)
-    of_slurm = slurm.prepare(lab) if lab.slurm else None
+    of_slurm = lab_slurm.prepare(lab) if lab.slurm else None
     banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
-    openssh = files.openssh_version(banner)
+    openssh = lab_files.openssh_version(banner)
     pool, starts = ThreadPoolExecutor(_PARALLEL_STARTS), _Starts()
     try:
         futures = [pool.submit(starts.call, _start, lab, host, shared, openssh, of_slurm, v6=v6) for host in lab.nodes]
@@ -167,13 +167,13 @@ def _make(lab: Lab) -> Lab:
             pool.shutdown(wait=False, cancel_futures=True)
     unmount_shared_home(lab)
     keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
-    lab.known_hosts.write_text(files.known_hosts(lab, keys))
+    lab.known_hosts.write_text(lab_files.known_hosts(lab, keys))
     if lab.slurm:
-        slurm.start(lab)
+        lab_slurm.start(lab)
         for host in lab.hosts[1:]:
             lab = inject(lab, host, find_fault("sshd-dead"))
     ready_lab = replace(lab, ready=True)
-    state.save(ready_lab)
+    lab_record.save(ready_lab)
     return ready_lab
 
 
@@ -206,7 +206,7 @@ class _Starts:
 
 
 def _keygen(path: Path, comment: str) -> None:
-    system.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+    lab_system.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
 
 
 def _start(
@@ -214,7 +214,7 @@ def _start(
     host: LabHost,
     shared: Path | None,
     openssh: tuple[int, int],
-    of_slurm: slurm.HostParts | None,
+    of_slurm: lab_slurm.HostParts | None,
     *,
     v6: bool,
     is_closed: Callable[[], bool],
@@ -222,7 +222,7 @@ def _start(
     _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
     make_image(host)
     environment = {
-        "PATH": f"{system.SBIN}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{lab_system.SBIN}:/usr/local/bin:/usr/bin:/bin",
         "LC_ALL": "C",
         "STATE": str(host.dir),
         "NAME": host.name,
@@ -230,7 +230,7 @@ def _start(
         "HOME_DIR": host.home,
         "SHARED": str(shared or "") if not host.is_bastion else "",
         "COSTUME": str(cpu_profiles.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
-        "SHELF": str(state.LABS.parent),
+        "SHELF": str(lab_record.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
         **(of_slurm.environment if of_slurm else {}),
     }
@@ -269,24 +269,24 @@ def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], more: Mapping
     etc_directory = host.dir / "etc"
     for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
         directory.mkdir(parents=True)
-    accounts = files.passwd(Path("/etc/passwd").read_text(), host)
+    accounts = lab_files.passwd(Path("/etc/passwd").read_text(), host)
     texts = {
         "passwd": accounts,
-        "shadow": files.shadow(accounts),
-        "group": files.group(Path("/etc/group").read_text(), host),
+        "shadow": lab_files.shadow(accounts),
+        "group": lab_files.group(Path("/etc/group").read_text(), host),
         "gshadow": "",
         "hostname": f"{host.name}\n",
-        "hosts": files.hosts(lab, host, others=lab.names),
-        "resolv.conf": files.RESOLV_CONF,
-        "nsswitch.conf": files.NSSWITCH,
-        "ssh/sshd_config": files.sshd_config(openssh),
+        "hosts": lab_files.hosts(lab, host, others=lab.names),
+        "resolv.conf": lab_files.RESOLV_CONF,
+        "nsswitch.conf": lab_files.NSSWITCH,
+        "ssh/sshd_config": lab_files.sshd_config(openssh),
         **more,
     }
     for name, text in texts.items():
         (etc_directory / name).parent.mkdir(exist_ok=True)
         (etc_directory / name).write_text(text)
     _keygen(etc_directory / "ssh/ssh_host_ed25519_key", host.name)
-    (host.dir / "net").write_text(files.host_network(host, v6=v6))
+    (host.dir / "net").write_text(lab_files.host_network(host, v6=v6))
 
 
 def _last_lines(log: Path) -> str:

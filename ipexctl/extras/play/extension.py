@@ -8,7 +8,7 @@ EXTRA = Extra(
             "play",
             "Advanced",
             "Run a playbook of ipexctl tasks, files and commands on the hosts.",
-            "ipexctl.extras.play.command",
+            "ipexctl.extras.play.play_command",
             before="config",
         ),
     )

@@ -8,12 +8,12 @@ EXTRA = Extra(
             "report",
             "Look back",
             "Write one HTML page that shows a run.",
-            "ipexctl.extras.report.command",
+            "ipexctl.extras.report.report_command",
             before="",
         ),
     ),
     adds={
-        "run-page": "ipexctl.extras.report.command:RunPageFile",
-        "page-of-run": "ipexctl.extras.report.command:write_report",
+        "run-page": "ipexctl.extras.report.report_command:RunPageFile",
+        "page-of-run": "ipexctl.extras.report.report_command:write_report",
     },
 )

@@ -15,7 +15,7 @@ from typing import Final
 from ipexctl.extras.report import drawings
 from ipexctl.extras.report.markup import Markup, duration_text, element, escaped, joined, number_text
 from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, RunComparison, SettingRow
-from ipexctl.extras.slow.view import section_of
+from ipexctl.extras.slow.slow_report import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
 from ipexctl.ui.run.amx import amx_text

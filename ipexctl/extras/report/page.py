@@ -27,7 +27,7 @@ from ipexctl.extras.report.measurements import (
     host_curves,
     rank_grid,
 )
-from ipexctl.extras.slow.verdict import SlowVerdict
+from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.node.common.records import Throughput, as_dict, as_list

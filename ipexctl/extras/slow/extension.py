@@ -8,12 +8,12 @@ EXTRA = Extra(
             "slow",
             "Look back",
             "Name the slow rank of a run, with the cause and the cost.",
-            "ipexctl.extras.slow.command",
+            "ipexctl.extras.slow.slow_command",
             before="",
         ),
     ),
     adds={
-        "verdict-of-windows": "ipexctl.extras.slow.view:of_windows",
+        "verdict-of-windows": "ipexctl.extras.slow.slow_report:of_windows",
         "slow-of-run": "ipexctl.extras.slow.slow:slow_of_run",
     },
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.extras.slow.verdict import RunSetup, SlowFinding, SlowVerdict, judge, needs_look
+from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, judge, needs_look
 from ipexctl.hosts.host import Host
 from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import RunReference, read_json

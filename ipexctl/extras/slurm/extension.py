@@ -8,7 +8,7 @@ EXTRA = Extra(
             "submit",
             "Advanced",
             "Put a run into the queue of a Slurm cluster, through its login node.",
-            "ipexctl.extras.slurm.command",
+            "ipexctl.extras.slurm.submit_command",
             before="config",
         ),
     ),

@@ -27,8 +27,8 @@ from ipexctl.commands.push_command import _with_hosts
 from ipexctl.commands.shared_options import Targets
 from ipexctl.errors import FileError
 from ipexctl.extras.lab.faults import check_possible, find_fault, pick_host, read_arguments
-from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
-from ipexctl.extras.lab.system import missing
+from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
+from ipexctl.extras.lab.lab_system import missing
 from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, home_on_nodes

@@ -10,10 +10,10 @@ from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, changed, hog, judged, only
 
 from ipexctl.call_options import CallOptions
-from ipexctl.extras.slow import verdict
-from ipexctl.extras.slow import view as texts
+from ipexctl.extras.slow import slow_report as texts
+from ipexctl.extras.slow import slow_verdict
 from ipexctl.extras.slow.slow import SlowResult
-from ipexctl.extras.slow.verdict import SlowCause, SlowVerdict, Unjudged
+from ipexctl.extras.slow.slow_verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.outcome import Unreachable
@@ -38,7 +38,7 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def cause_cases() -> list[Case]:
     slow = only(judged(HEALTHY, changed(HEALTHY, cpu=0.9)))
     run_look = SuspectLook((ProcessShare(12, "python3", "ipex", 0.5, is_of_run=True),))
-    figures: list[tuple[str, verdict.CauseKind, verdict.Confidence, dict[str, Any]]] = [
+    figures: list[tuple[str, slow_verdict.CauseKind, slow_verdict.Confidence, dict[str, Any]]] = [
         ("another process", "other-programs", "likely", {"look": hog(), "queue_more": 0.4}),
         ("another rank", "other-programs", "likely", {"look": run_look, "queue_more": 0.4}),
         (
@@ -55,7 +55,7 @@ def cause_cases() -> list[Case]:
         ("more work", "more-work", "possible", {}),
         ("not known", "unknown", "insufficient", {"cpu_more": 0.03, "queue_more": 0.19}),
     ]
-    assert {kind for _, kind, _, _ in figures} == {*get_args(verdict.CauseKind)}
+    assert {kind for _, kind, _, _ in figures} == {*get_args(slow_verdict.CauseKind)}
     cases = []
     for name, kind, confidence, more in figures:
         found = replace(slow, cause=SlowCause(kind, confidence), evidence=replace(slow.evidence, **more))
@@ -77,7 +77,9 @@ def whole_answers() -> list[Case]:
         "nothing slow": judged(HEALTHY, HEALTHY),
         "ranks that spin": judged(HEALTHY, HEALTHY, waiting="spins"),
     }
-    cases = [Case(name, "\n".join(texts.lines_of(SlowResult(RECORD, verdict)))) for name, verdict in verdicts.items()]
+    cases = [
+        Case(name, "\n".join(texts.lines_of(SlowResult(RECORD, judgement)))) for name, judgement in verdicts.items()
+    ]
     for unjudged in get_args(Unjudged):
         result = SlowResult(RECORD, SlowVerdict(unjudged=unjudged, windows=5, seconds=50.0))
         cases.append(Case(f"no verdict, {unjudged or 'but one'}", "\n".join(texts.lines_of(result))))
@@ -90,8 +92,8 @@ def whole_answers() -> list[Case]:
         cases.append(Case(name, "\n".join(texts.lines_of(result))))
     over = judged(HEALTHY, queued)
     cases += [
-        Case(f"a line elsewhere, {name}", texts.VerdictOfRun(verdict).line("train-1", is_over=name != "a slow rank"))
-        for name, verdict in {**verdicts, "at the end": over}.items()
+        Case(f"a line elsewhere, {name}", texts.VerdictOfRun(judgement).line("train-1", is_over=name != "a slow rank"))
+        for name, judgement in {**verdicts, "at the end": over}.items()
     ]
     return cases
 

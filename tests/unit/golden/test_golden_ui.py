@@ -10,8 +10,8 @@ from test_run_screen import plain, status
 
 from ipexctl.commands import install_command, ps_command
 from ipexctl.errors import Refusal
-from ipexctl.extras.lab.command import condition_text
-from ipexctl.extras.lab.state import labs_to_remove
+from ipexctl.extras.lab.lab_command import condition_text
+from ipexctl.extras.lab.lab_record import labs_to_remove
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.run.ranks import parse_ranks

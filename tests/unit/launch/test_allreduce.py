@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.extras.export.command import _lost
 from ipexctl.extras.export.common import common_settings
+from ipexctl.extras.export.export_command import _lost
 from ipexctl.facts.system import Memory, System
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.request import RankEnv

@@ -18,8 +18,8 @@ from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 from ipexctl.errors import UserError
 from ipexctl.extras.export.accelerate import to_accelerate
 from ipexctl.extras.export.mpijob import to_mpijob
+from ipexctl.extras.export.sbatch_file import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.extras.export.shell import to_shell
-from ipexctl.extras.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.spec import Export

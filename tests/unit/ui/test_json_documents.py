@@ -26,7 +26,7 @@ from ipexctl.commands import (
     uninstall_command,
     why_command,
 )
-from ipexctl.extras.slow.view import as_json as slow_json
+from ipexctl.extras.slow.slow_report import as_json as slow_json
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host

@@ -209,7 +209,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec("stat", "host", {**_OF_PATH, "follow": _NO, "get_checksum": _YES}, becomes=True),
         Spec("ping", "host", {}, becomes=True),
     ),
-    "fetch": (Spec("fetch", "host", _FETCH, one_of=("src", "run"), becomes=True, check=_fetch),),
+    "fetch_task": (Spec("fetch", "host", _FETCH, one_of=("src", "run"), becomes=True, check=_fetch),),
     "own_commands": (
         Spec("doctor", "all", _DOCTOR),
         Spec("trust", "all", {"state": _PRESENT}),
@@ -217,7 +217,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec("install", "all", _INSTALL),
         Spec("env", "all", _ENV, free="name", check=_env),
     ),
-    "run": (
+    "run_task": (
         Spec("run", "all", _RUN, free="script", is_cluster_job=True, one_of=("script", "module", "cmd"), check=_run),
     ),
     "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),

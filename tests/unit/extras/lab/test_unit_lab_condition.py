@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ipexctl.extras.lab import state
-from ipexctl.extras.lab.command import condition_text, show_labs
+from ipexctl.extras.lab import lab_record
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, cpu_mask, cpuinfo, cpus, find_cpu_profile, sysfs, wrappers
-from ipexctl.extras.lab.plan import LabSpec, plan_lab
-from ipexctl.extras.lab.state import FoundLab, Lab, from_json, labs_to_remove, to_json
+from ipexctl.extras.lab.lab_command import condition_text, show_labs
+from ipexctl.extras.lab.lab_plan import LabSpec, plan_lab
+from ipexctl.extras.lab.lab_record import FoundLab, Lab, from_json, labs_to_remove, to_json
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from message_data import missing
 
@@ -91,14 +91,14 @@ def test_record_keeps_the_maker_and_older_records_have_none() -> None:
 @pytest.fixture
 def labs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
     """A directory of labs without namespaces; a lab's record as given."""
-    monkeypatch.setattr(state, "LABS", tmp_path)
-    monkeypatch.setattr(down_module.system, "namespaces", lambda: ())
-    monkeypatch.setattr(down_module.system, "links", lambda: ())
-    monkeypatch.setattr(down_module.system, "require", lambda: None)
+    monkeypatch.setattr(lab_record, "LABS", tmp_path)
+    monkeypatch.setattr(down_module.lab_system, "namespaces", lambda: ())
+    monkeypatch.setattr(down_module.lab_system, "links", lambda: ())
+    monkeypatch.setattr(down_module.lab_system, "require", lambda: None)
 
     def record(name: str, **fields: Any) -> Path:
         (tmp_path / name).mkdir()
-        state.save(lab(name, **fields))
+        lab_record.save(lab(name, **fields))
         return tmp_path / name
 
     return record
@@ -111,7 +111,7 @@ def test_labs_are_found_in_every_condition(labs: Callable[..., Path], capsys: py
     labs("killed", ready=False, maker=me._replace(start=1))
     labs("rebooted", temporary=True, maker=me._replace(boot="another"))
     labs("remote", ready=False, maker=me._replace(machine="elsewhere", start=1))
-    labs("damaged").joinpath(state.RECORD).write_text("{")
+    labs("damaged").joinpath(lab_record.RECORD).write_text("{")
     by_name = {item.name: item for item in down_module.find_labs()}
     assert {name: item.condition for name, item in by_name.items()} == {
         "damaged": "unreadable",
@@ -156,7 +156,7 @@ def test_new_lab_with_the_name_of_remains_is_not_removed(
     gone = own_identity()._replace(start=1)
     path = labs("lab", temporary=True, maker=gone)
     decided = down_module.find_labs()
-    state.save(lab("lab", temporary=True, maker=own_identity()))
+    lab_record.save(lab("lab", temporary=True, maker=own_identity()))
     monkeypatch.setattr(down_module, "find_labs", lambda: decided)
     assert down_module.remove_abandoned().labs == ()
     assert path.exists()

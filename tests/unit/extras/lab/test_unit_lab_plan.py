@@ -12,15 +12,15 @@ import pytest
 from typer.main import get_command
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import faults, files, slurm, state, system
-from ipexctl.extras.lab.command import lab_command
+from ipexctl.extras.lab import faults, lab_files, lab_record, lab_slurm, lab_system
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.down import labs_of, mounts_below
 from ipexctl.extras.lab.faults import FAULTS, check_possible, find_fault, find_host, pick_host, read_arguments, steps
-from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, LabSpec, check, free_block, free_name, ipv6, plan_lab
-from ipexctl.extras.lab.state import from_json, netns_name, to_json
-from ipexctl.extras.lab.system import innermost_pid
-from ipexctl.extras.lab.system import missing as lacks
+from ipexctl.extras.lab.lab_command import lab_command
+from ipexctl.extras.lab.lab_plan import PREFIX, PREFIX_V6, LabSpec, check, free_block, free_name, ipv6, plan_lab
+from ipexctl.extras.lab.lab_record import from_json, netns_name, to_json
+from ipexctl.extras.lab.lab_system import innermost_pid
+from ipexctl.extras.lab.lab_system import missing as lacks
 from ipexctl.text import counted
 from message_data import missing
 
@@ -49,7 +49,7 @@ def test_the_networks_of_a_large_lab_hold_all_its_hosts() -> None:
 def test_with_a_second_network_each_host_has_two_addresses() -> None:
     host = plan_lab(LabSpec(hosts=1, internal=True), "lab", 7).hosts[0]
     assert (host.address, host.internal, host.peer_address) == ("10.77.7.11", "10.78.7.11", "10.78.7.11")
-    assert files.interfaces(host) == ("eth0", "eth1")
+    assert lab_files.interfaces(host) == ("eth0", "eth1")
 
 
 def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
@@ -57,7 +57,7 @@ def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
     assert lab.bastion is not None
     assert (lab.bastion.address, lab.bastion.internal) == ("10.77.7.10", "10.78.7.10")
     assert (lab.hosts[0].address, lab.hosts[0].internal) == ("10.78.7.11", None)
-    assert [bridge for _, bridge in files.links(lab.hosts[0])] == [files.INNER]
+    assert [bridge for _, bridge in lab_files.links(lab.hosts[0])] == [lab_files.INNER]
 
 
 def test_home_of_root_is_slash_root() -> None:
@@ -107,19 +107,19 @@ def test_labs_are_found_by_their_network_namespaces() -> None:
 
 def test_interface_names_fit_the_kernel() -> None:
     lab = plan_lab(LabSpec(hosts=400, internal=True), "a" * 24, 254)
-    assert all(len(files.port_name(host, "eth1")) <= 15 for host in lab.hosts)
+    assert all(len(lab_files.port_name(host, "eth1")) <= 15 for host in lab.hosts)
     assert len(lab.uplink) <= 15
 
 
 def test_front_ports_are_isolated_with_a_second_network_only() -> None:
-    assert "isolated on" in files.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1))
-    assert "isolated on" not in files.switch(plan_lab(LabSpec(hosts=2), "lab", 1))
+    assert "isolated on" in lab_files.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1))
+    assert "isolated on" not in lab_files.switch(plan_lab(LabSpec(hosts=2), "lab", 1))
 
 
 def test_no_ipv6_address_is_set_without_ipv6() -> None:
     lab = plan_lab(LabSpec(hosts=1), "lab", 1)
-    assert "fd77:1::11/31" in files.host_network(lab.hosts[0], v6=True)
-    assert "fd77" not in files.host_network(lab.hosts[0], v6=False) + files.uplink(lab, v6=False)
+    assert "fd77:1::11/31" in lab_files.host_network(lab.hosts[0], v6=True)
+    assert "fd77" not in lab_files.host_network(lab.hosts[0], v6=False) + lab_files.uplink(lab, v6=False)
 
 
 def test_host_is_found_by_name_if_the_name_is_unique() -> None:
@@ -131,7 +131,7 @@ def test_host_is_found_by_name_if_the_name_is_unique() -> None:
 
 def test_the_lab_of_the_hostfile_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     labs = [replace(plan_lab(LabSpec(hosts=1), name, at), ready=True) for at, name in enumerate(("one", "two"), 1)]
-    monkeypatch.setattr(state, "load_all", lambda: labs)
+    monkeypatch.setattr(lab_record, "load_all", lambda: labs)
     monkeypatch.setenv("IPEXCTL_HOSTFILE", str(labs[1].hostfile))
     assert find_host("node1").lab == "two"
     assert find_host("one/node1").lab == "one"
@@ -165,14 +165,14 @@ def test_a_machine_that_lacks_nothing_can_have_a_lab() -> None:
 def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:
     check(LabSpec(hosts=2, slurm=True))
     lab = plan_lab(LabSpec(hosts=3, slurm=True), "lab", 2)
-    assert files.hostfile(lab).split()[0] == "node1"
-    assert len(files.hostfile(lab).splitlines()) == 1, "sshd runs on no other host"
+    assert lab_files.hostfile(lab).split()[0] == "node1"
+    assert len(lab_files.hostfile(lab).splitlines()) == 1, "sshd runs on no other host"
 
 
 def test_up_takes_a_name_as_down_does(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str | None] = []
-    monkeypatch.setattr("ipexctl.extras.lab.command.make_lab", lambda spec: names.append(spec.name))
-    monkeypatch.setattr("ipexctl.extras.lab.command.show_lab", lambda *_, **__: None)
+    monkeypatch.setattr("ipexctl.extras.lab.lab_command.make_lab", lambda spec: names.append(spec.name))
+    monkeypatch.setattr("ipexctl.extras.lab.lab_command.show_lab", lambda *_, **__: None)
     up: Any = get_command(lab_command)
     for words in ([], ["mine"], ["--lab", "mine"]):
         up.main(["up", *words], standalone_mode=False)
@@ -259,16 +259,18 @@ PASSWD = (
 
 
 def test_hostfile() -> None:
-    assert files.hostfile(PLAIN).splitlines()[1] == (
+    assert lab_files.hostfile(PLAIN).splitlines()[1] == (
         "node2 address=10.77.3.12 user=ipex identity=key known_hosts=known_hosts"
     )
-    assert files.hostfile(TWO_NETWORKS).splitlines()[0].endswith(" internal=10.78.3.11")
-    assert files.hostfile(BASTION) == ("node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n")
+    assert lab_files.hostfile(TWO_NETWORKS).splitlines()[0].endswith(" internal=10.78.3.11")
+    assert lab_files.hostfile(BASTION) == (
+        "node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n"
+    )
 
 
 def test_ssh_config_has_proxy_jump_only_with_a_bastion() -> None:
-    assert "ProxyJump" not in files.ssh_config(PLAIN)
-    sections = files.ssh_config(BASTION).split("\n\n")
+    assert "ProxyJump" not in lab_files.ssh_config(PLAIN)
+    sections = lab_files.ssh_config(BASTION).split("\n\n")
     assert sections[0] == "Host bastion 10.77.3.10\n  HostName 10.77.3.10\n  User ipex"
     assert sections[1] == "Host node1 10.78.3.11\n  HostName 10.78.3.11\n  User ipex\n  ProxyJump bastion"
     assert sections[-1].startswith("Host *\n  IdentityFile /")
@@ -276,44 +278,44 @@ def test_ssh_config_has_proxy_jump_only_with_a_bastion() -> None:
 
 def test_known_hosts_has_every_name_and_address_once() -> None:
     keys = {"node1": "ssh-ed25519 AAAA1 node1", "node2": "ssh-ed25519 AAAA2 node2"}
-    assert files.known_hosts(TWO_NETWORKS, keys).splitlines()[0] == (
+    assert lab_files.known_hosts(TWO_NETWORKS, keys).splitlines()[0] == (
         "node1,10.77.3.11,10.78.3.11,fd77:3::11,fd78:3::11 ssh-ed25519 AAAA1"
     )
 
 
 def test_inventory_goes_through_the_bastion() -> None:
-    assert "node1 ansible_host=10.77.3.11 ansible_user=ipex" in files.inventory(PLAIN)
-    assert "'-F " in files.inventory(BASTION)
+    assert "node1 ansible_host=10.77.3.11 ansible_user=ipex" in lab_files.inventory(PLAIN)
+    assert "'-F " in lab_files.inventory(BASTION)
 
 
 def test_passwd_keeps_system_accounts_and_drops_other_users() -> None:
-    lines = files.passwd(PASSWD, PLAIN.hosts[0]).splitlines()
+    lines = lab_files.passwd(PASSWD, PLAIN.hosts[0]).splitlines()
     assert lines[0] == "root:x:0:0:root:/root:/bin/bash"
     assert [line.split(":")[0] for line in lines] == ["root", "sshd", "nobody", "ipex"]
     assert lines[-1] == "ipex:x:1000:1000:ipex:/home/ipex:/bin/bash"
 
 
 def test_passwd_adds_a_missing_sshd_account() -> None:
-    assert "\nsshd:" in files.passwd("root:x:0:0::/root:/bin/sh\n", PLAIN.hosts[0])
+    assert "\nsshd:" in lab_files.passwd("root:x:0:0::/root:/bin/sh\n", PLAIN.hosts[0])
 
 
 def test_no_account_has_a_password_and_none_is_locked() -> None:
-    shadow = files.shadow(files.passwd(PASSWD, PLAIN.hosts[0]))
+    shadow = lab_files.shadow(lab_files.passwd(PASSWD, PLAIN.hosts[0]))
     assert all(line.split(":")[1] == "*" for line in shadow.splitlines())
 
 
 def test_group_file_drops_users_of_the_machine() -> None:
-    text = files.group("root:x:0:\nsudo:x:27:jane\njane:x:1000:\n", PLAIN.hosts[0])
+    text = lab_files.group("root:x:0:\nsudo:x:27:jane\njane:x:1000:\n", PLAIN.hosts[0])
     assert text == "root:x:0:\nsudo:x:27:\nipex:x:1000:\n"
 
 
 def test_hosts_file_has_internal_addresses_and_no_loopback() -> None:
-    text = files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
+    text = lab_files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
     assert "10.78.3.12 node2\n" in text
     assert "10.78.3.11 node1\n" in text
     assert "::ffff:10.78.3.12 node2.mapped\n" in text
     assert "127.0.1.1" not in text
-    assert "node2" not in files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=False)
+    assert "node2" not in lab_files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=False)
 
 
 @pytest.mark.parametrize(
@@ -326,12 +328,12 @@ def test_hosts_file_has_internal_addresses_and_no_loopback() -> None:
     ],
 )
 def test_openssh_version(banner: str, version: tuple[int, int]) -> None:
-    assert files.openssh_version(banner) == version
+    assert lab_files.openssh_version(banner) == version
 
 
 def test_penalties_are_disabled_if_sshd_supports_them() -> None:
-    assert "PerSourcePenalties no" in files.sshd_config((9, 8))
-    assert "PerSourcePenalties" not in files.sshd_config((9, 2))
+    assert "PerSourcePenalties no" in lab_files.sshd_config((9, 8))
+    assert "PerSourcePenalties" not in lab_files.sshd_config((9, 2))
 
 
 @pytest.fixture
@@ -342,23 +344,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
         found.append(argv)
         return ""
 
-    monkeypatch.setattr(system, "run", run)
+    monkeypatch.setattr(lab_system, "run", run)
     return found
 
 
 def test_a_machine_with_slurm_downloads_nothing(
     calls: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(system, "find", lambda name: f"/usr/sbin/{name}")
-    assert not slurm.download_packages(tmp_path / "packages")
+    monkeypatch.setattr(lab_system, "find", lambda name: f"/usr/sbin/{name}")
+    assert not lab_slurm.download_packages(tmp_path / "packages")
     assert (calls, list(tmp_path.iterdir())) == ([], [])
 
 
 def test_what_the_machine_lacks_is_downloaded_and_not_installed(
     calls: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(system, "find", lambda name: None if name == "munged" else f"/usr/sbin/{name}")
-    assert slurm.download_packages(tmp_path / "packages")
+    monkeypatch.setattr(lab_system, "find", lambda name: None if name == "munged" else f"/usr/sbin/{name}")
+    assert lab_slurm.download_packages(tmp_path / "packages")
     (argv,) = calls
     assert {"--download-only", f"Dir::Cache::archives={tmp_path}/packages", "munge", "slurmd"} < set(argv)
     assert (tmp_path / "packages/partial").is_dir(), "apt-get does not make it"
@@ -368,18 +370,18 @@ def test_packages_that_apt_does_not_find_are_an_error_with_a_fix(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run(*_: object, **__: object) -> str:
-        raise system.CommandError("apt-get install: E: Unable to locate package slurmd")
+        raise lab_system.CommandError("apt-get install: E: Unable to locate package slurmd")
 
-    monkeypatch.setattr(system, "find", lambda _: None)
-    monkeypatch.setattr(system, "run", run)
+    monkeypatch.setattr(lab_system, "find", lambda _: None)
+    monkeypatch.setattr(lab_system, "run", run)
     with pytest.raises(UserError) as failed:
-        slurm.download_packages(tmp_path / "packages")
+        lab_slurm.download_packages(tmp_path / "packages")
     assert missing(failed.value.message, "slurmctld munged locate") == []
     assert missing(failed.value.fix or "", "apt-get update") == []
 
 
 def test_the_first_host_is_the_controller_and_the_others_compute() -> None:
-    lines = slurm.configuration(plan_lab(LabSpec(hosts=3, slurm=True), "lab", 2), 4).splitlines()
+    lines = lab_slurm.configuration(plan_lab(LabSpec(hosts=3, slurm=True), "lab", 2), 4).splitlines()
     assert "SlurmctldHost=node1" in lines
     assert any(line.startswith("NodeName=node2,node3 CPUs=4 ") for line in lines)
     assert "AuthType=auth/munge" in lines

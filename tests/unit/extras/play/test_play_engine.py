@@ -14,8 +14,9 @@ from typing import Any, cast
 import pytest
 
 from ipexctl.extras.play.modules import runner
-from ipexctl.extras.play.modules.run import _TaskRun
+from ipexctl.extras.play.modules.run_task import _TaskRun
 from ipexctl.extras.play.play_context import PlayContext
+from ipexctl.extras.play.play_view import PlayView
 from ipexctl.extras.play.playbook_model import parts_of
 from ipexctl.extras.play.result import (
     Call,
@@ -28,7 +29,6 @@ from ipexctl.extras.play.result import (
     TaskStarted,
     failed,
 )
-from ipexctl.extras.play.view import PlayView
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.outcome import Notice
@@ -294,7 +294,7 @@ def test_conditions_on_results_are_ignored_for_tasks_skipped_by_check(
 def test_check_reports_a_run_with_a_missing_creates_file_as_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.extras.play.modules.run._find_created", lambda *_: "")
+    monkeypatch.setattr("ipexctl.extras.play.modules.run_task._find_created", lambda *_: "")
     monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda *_, **__: StartFailure("nothing is installed"))
     text = """\
 - run: {cmd: hostname, creates: out.pt}
@@ -428,7 +428,7 @@ def test_only_the_last_state_of_a_progress_bar_is_shown(capsys: pytest.CaptureFi
 def test_task_header_is_written_before_stderr_of_ranks() -> None:
     code = """
 from ipexctl.extras.play.result import PlayStarted, RunOutput, TaskStarted
-from ipexctl.extras.play.view import PlayView
+from ipexctl.extras.play.play_view import PlayView
 view = PlayView()
 view.watch(TaskStarted("train", "run", "p.yml:3"))
 view.watch(RunOutput(0, "stderr", "Traceback\\n"))
@@ -449,7 +449,7 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     shown: list[PlayEvent] = []
     templater = SimpleNamespace(secrets={"s3cr3t-value"})
     context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None)
-    monkeypatch.setattr("ipexctl.extras.play.modules.run.Follower", follower)
+    monkeypatch.setattr("ipexctl.extras.play.modules.run_task.Follower", follower)
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
     run = _TaskRun(context, call)

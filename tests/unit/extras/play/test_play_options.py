@@ -19,7 +19,7 @@ import pytest
 from ipexctl.commands.app import load_command
 from ipexctl.commands.launch_options import PANELS
 from ipexctl.extras.play.modules import MODULES, runner
-from ipexctl.extras.play.modules.run import _run_spec
+from ipexctl.extras.play.modules.run_task import _run_spec
 from ipexctl.extras.play.playbook_model import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.extras.play.result import HIDDEN, Call, Result, combine_items, masked, masked_value, secrets_in, shown
 from ipexctl.hosts.host import Host

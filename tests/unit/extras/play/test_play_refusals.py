@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ipexctl.commands.app import app
 from ipexctl.errors import MAX_ERRORS, FileError, raise_all
-from ipexctl.extras.play.command import _extra_variables, _pairs
+from ipexctl.extras.play.play_command import _extra_variables, _pairs
 from ipexctl.extras.play.playbook_model import source_path
 from ipexctl.extras.play.prepare import TaskSelection, check_facts, check_projects, load_playbook, prepare
 from ipexctl.extras.play.templater import Templater

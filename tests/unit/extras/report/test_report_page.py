@@ -14,11 +14,11 @@ from report_samples import page as sample_page
 from slow_helpers import CALM, HEALTHY, changed, judged
 from why_helpers import FAILED, FIRST, NO_MODULE
 
-from ipexctl.extras.report.command import find_losses, page_without_record, read_losses, timed_lines
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import Change, ReportPage, TimeCurve, compare, report_page
-from ipexctl.extras.slow.verdict import SlowVerdict
+from ipexctl.extras.report.report_command import find_losses, page_without_record, read_losses, timed_lines
+from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.run.why.diagnosis import diagnose

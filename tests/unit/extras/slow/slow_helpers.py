@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipexctl.extras.slow.verdict import RunSetup, SlowFinding, SlowVerdict, judge
+from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, judge
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.node.run.window_file import HostWindows, RankWindows

@@ -14,8 +14,8 @@ from slow_helpers import CALM, HEALTHY, changed, hog, judged, ranks_of, run_of, 
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.extras.slow import slow as calls
 from ipexctl.extras.slow.slow import SlowResult, slow
-from ipexctl.extras.slow.verdict import SlowVerdict
-from ipexctl.extras.slow.view import VerdictOfRun, as_json, lines_of, section_of
+from ipexctl.extras.slow.slow_report import VerdictOfRun, as_json, lines_of, section_of
+from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice
 from ipexctl.node.run.replies import ProcessShare, SuspectLook

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from slow_helpers import CALM, HEALTHY, changed, hog, judged, only, ranks_of, run_of, setup_of
 
-from ipexctl.extras.slow.verdict import Evidence, SlowCause, find_cause, judge, needs_look
+from ipexctl.extras.slow.slow_verdict import Evidence, SlowCause, find_cause, judge, needs_look
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 

@@ -13,7 +13,7 @@ import pytest
 from slow_helpers import BEGIN, setup_of
 
 from ipexctl.extras.slow import timeline
-from ipexctl.extras.slow.verdict import SlowVerdict, judge
+from ipexctl.extras.slow.slow_verdict import SlowVerdict, judge
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.windows import RunWindows

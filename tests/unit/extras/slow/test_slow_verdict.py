@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from slow_helpers import BEGIN, CALM, HEALTHY, changed, judged, only, ranks_of, run_of, setup_of, steady
 
+from ipexctl.extras.slow.slow_verdict import LinkFinding, judge
 from ipexctl.extras.slow.timeline import judged_rows
-from ipexctl.extras.slow.verdict import LinkFinding, judge
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.run.rates import RankRates, waiting_of
 from ipexctl.node.run.window_file import RankWindows

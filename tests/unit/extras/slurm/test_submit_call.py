@@ -9,7 +9,7 @@ import pytest
 from ipexctl.commands.shared_options import Targets
 from ipexctl.commands.target_hosts import choose_hosts
 from ipexctl.errors import UserError
-from ipexctl.extras.slurm.command import targets_of_login
+from ipexctl.extras.slurm.submit_command import targets_of_login
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.select import ENVIRONMENT
 from message_data import missing

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab.state import LabHost
+from ipexctl.extras.lab.lab_record import LabHost
 from ipexctl.node.common.processes import end_with_parent
 
 _PROGRAMS: Final = {

@@ -22,9 +22,9 @@ from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.down import RemovedLabs, find_labs
 from ipexctl.extras.lab.down import down as remove_labs
 from ipexctl.extras.lab.faults import FAULTS, break_host, find_host, mend_host, ssh_argv
-from ipexctl.extras.lab.plan import LabSpec
-from ipexctl.extras.lab.state import FoundLab, Lab, LabHost
-from ipexctl.extras.lab.state import load_all as list_labs
+from ipexctl.extras.lab.lab_plan import LabSpec
+from ipexctl.extras.lab.lab_record import FoundLab, Lab, LabHost
+from ipexctl.extras.lab.lab_record import load_all as list_labs
 from ipexctl.extras.lab.up import up as make_lab
 from ipexctl.hosts.nodeset import fold
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER

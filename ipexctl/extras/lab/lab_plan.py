@@ -14,7 +14,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.cpu_profiles import find_cpu_profile
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 
 _PER_BLOCK: Final = 200

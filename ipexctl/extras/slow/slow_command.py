@@ -7,7 +7,7 @@ import typer
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
 from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, command
 from ipexctl.extras.slow.slow import slow_of_run
-from ipexctl.extras.slow.view import as_json, show
+from ipexctl.extras.slow.slow_report import as_json, show
 from ipexctl.option_declaration import check_seconds
 
 

@@ -20,8 +20,9 @@ from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.commands.target_hosts import check_home, choose_hosts, current_directory, select, session_pool
 from ipexctl.errors import UserError, raise_all
-from ipexctl.extras.play import view
+from ipexctl.extras.play import play_view
 from ipexctl.extras.play.play_context import Options, PlayContext, VarsDirs, read_vars_dirs
+from ipexctl.extras.play.play_view import PlayView
 from ipexctl.extras.play.playbook_file import shipped, templates_in
 from ipexctl.extras.play.prepare import (
     Prepared,
@@ -35,7 +36,6 @@ from ipexctl.extras.play.prepare import (
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import PlayReport, write_retry_file
 from ipexctl.extras.play.templater import Templater
-from ipexctl.extras.play.view import PlayView
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.json_parser import parse_json
@@ -92,7 +92,7 @@ def play_command(
         if tags and not play.ready.chosen:
             raise UserError(f"--tags {','.join(tags)} selects no task", fix="--list-tasks shows the tags")
         if is_listing:
-            view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
+            play_view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
         options = Options(
             home=home_dir,
@@ -105,11 +105,11 @@ def play_command(
             extra=play.extra,
             vars_dirs=play.vars_dirs,
         )
-        play_view = view.PlayView(
+        view = play_view.PlayView(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
-        report, interrupt = _run(play, options, targets, templater, play_view, step=step, quiet=output.quiet)
-    play_view.end(report, interrupted=interrupt.code is not None)
+        report, interrupt = _run(play, options, targets, templater, view, step=step, quiet=output.quiet)
+    view.end(report, interrupted=interrupt.code is not None)
     sys.stdout.flush()
     raise interrupt.or_exit(report.exit_code)
 
@@ -168,7 +168,7 @@ def _run(
     options: Options,
     targets: Targets,
     templater: Templater,
-    play_view: PlayView,
+    view: PlayView,
     *,
     step: bool,
     quiet: bool,
@@ -178,8 +178,8 @@ def _run(
         pool.warm([host for host in play.limited if host.name in used])
         from ipexctl.extras.play.engine import Engine  # imported while the hosts answer
 
-        context = PlayContext(pool, templater, options, play_view.watch, play.limited, play.all_hosts, play.cwd)
-        ask_user = (lambda task: play_view.ask(task.called)) if step else None
+        context = PlayContext(pool, templater, options, view.watch, play.limited, play.all_hosts, play.cwd)
+        ask_user = (lambda task: view.ask(task.called)) if step else None
         report = Engine(play.ready, context, ask_user).run()
     if options.check:
         return report, interrupt

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ipexctl.extras.lab.plan import PREFIX, PREFIX_V6, front_gateway, ipv6
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab.lab_plan import PREFIX, PREFIX_V6, front_gateway, ipv6
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 
 
 def hostfile(lab: Lab) -> str:

@@ -26,7 +26,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
 from ipexctl.extras.report.page import Fact, ReportPage, compare, report_page
-from ipexctl.extras.slow.view import VerdictOfRun
+from ipexctl.extras.slow.slow_report import VerdictOfRun
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import system
-from ipexctl.extras.lab.state import Lab, LabHost
+from ipexctl.extras.lab import lab_system
+from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.limits import LAB_DOWNLOAD, LAB_NODES_START
 
 PROGRAMS: Final = {
@@ -91,15 +91,15 @@ def prepare(lab: Lab) -> HostParts:
 
 def download_packages(directory: Path) -> bool:
     """Download Slurm's programs for the hosts; False if the machine already has all of them."""
-    absent = [name for name in PROGRAMS if system.find(name) is None]
+    absent = [name for name in PROGRAMS if lab_system.find(name) is None]
     if not absent:
         return False
     (directory / "partial").mkdir(parents=True)
     packages = list(dict.fromkeys(PROGRAMS.values()))
     argv = ["apt-get", "install", "--download-only", "--yes", "--no-install-recommends", "-o", "Debug::NoLocking=1"]
     try:
-        system.run([*argv, "-o", f"Dir::Cache::archives={directory}", *packages], timeout=LAB_DOWNLOAD)
-    except system.CommandError as error:
+        lab_system.run([*argv, "-o", f"Dir::Cache::archives={directory}", *packages], timeout=LAB_DOWNLOAD)
+    except lab_system.CommandError as error:
         raise UserError(
             f"a lab with Slurm needs {', '.join(absent)}, which this machine lacks and apt-get can't download: {error}",
             fix="apt-get update, then try again",
@@ -137,6 +137,6 @@ def start(lab: Lab) -> None:
 
 def _call(host: LabHost, *arguments: str) -> None:
     try:
-        system.in_host(host, SCRIPT.read_text(encoding="utf-8"), arguments, timeout=2 * LAB_NODES_START)
-    except system.CommandError as error:
-        raise system.CommandError(f"Slurm does not start on {host.name}: {error}") from error
+        lab_system.in_host(host, SCRIPT.read_text(encoding="utf-8"), arguments, timeout=2 * LAB_NODES_START)
+    except lab_system.CommandError as error:
+        raise lab_system.CommandError(f"Slurm does not start on {host.name}: {error}") from error

@@ -25,8 +25,8 @@ from ipexctl.errors import UserError
 from ipexctl.extras.export.accelerate import to_accelerate
 from ipexctl.extras.export.common import Exported
 from ipexctl.extras.export.mpijob import to_mpijob
+from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
-from ipexctl.extras.export.slurm import to_slurm
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ipexctl.extras.slow.slow import SlowResult, verdict_of
-from ipexctl.extras.slow.verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
+from ipexctl.extras.slow.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
 from ipexctl.node.run.replies import SuspectLook
