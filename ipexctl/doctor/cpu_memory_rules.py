@@ -352,7 +352,7 @@ def locked(host: HostContext) -> Iterator[Finding]:
 def files(host: HostContext) -> Iterator[Finding]:
     """Each rank connects to every other rank, and DataLoader workers send file descriptors."""
     soft, hard = host.facts.limits.nofile.soft, host.facts.limits.nofile.hard
-    needed = max(1024, 16 * (len(host.peers) + 1))
+    needed = max(1024, 16 * (host.others + 1))
     if soft is None or soft >= needed:
         return
     can_raise = hard is not None and hard >= needed

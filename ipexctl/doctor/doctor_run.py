@@ -118,7 +118,7 @@ def run_doctor(
                 host,
                 facts[host.name],
                 internal=internal.get(host.name),
-                peers=tuple(name for name in facts if name != host.name),
+                others=len(facts) - 1,
                 node0=host == hosts[0],
                 is_control=is_this_machine(host),
                 skew=skew.seconds if skew else None,

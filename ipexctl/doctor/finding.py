@@ -152,7 +152,8 @@ class HostContext(NamedTuple):
     host: Host
     facts: Facts
     internal: str | None = None
-    peers: tuple[str, ...] = ()
+    others: int = 0
+    """Other hosts of the call that answered."""
     node0: bool = False
     is_control: bool = False
     """True for the control machine: its variables come from the caller's shell, not from a login."""
@@ -167,7 +168,7 @@ class HostContext(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        return not self.peers
+        return not self.others
 
     @property
     def nic(self) -> Nic | None:

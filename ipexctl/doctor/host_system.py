@@ -196,7 +196,7 @@ def scheduler(host: HostContext) -> Iterator[Finding]:
     elif batch.schedulers:
         known = [SCHEDULERS.get(name, (name[:20], "")) for name in batch.schedulers]
         schedulers = " and ".join(name for name, _ in known)
-        command = known[0][1].format(hosts=len(host.peers) + 1) or "ask for an allocation"
+        command = known[0][1].format(hosts=host.others + 1) or "ask for an allocation"
         yield Finding(
             "batch.scheduler",
             "warn",

@@ -110,6 +110,10 @@ class Cpu(NamedTuple):
     quota: float | None = None
     """CPU time limit of the cgroup, in CPUs; None without a limit."""
 
+    def __hash__(self) -> int:
+        """Of a part: functions of a processor are cached, and its lists have an entry for each core."""
+        return hash((self.model_name, self.cores, self.affinity, self.quota))
+
     @property
     def isa(self) -> dict[str, bool | None]:
         """Values are None if the probe printed no flags."""
@@ -201,7 +205,19 @@ _ARM_PARTS: Final = {
 }
 
 
+_KEYS: Final = ("cpu", "numa", "status", "init", "cgroup")
+"""How the keys of all lines about processors begin."""
+
+
 def parse_cpu(answers: Answers, arch: str | None) -> Cpu:
+    lines = tuple((key, values) for key, values in answers.values.items() if key.startswith(_KEYS))
+    return _parse_cpu(lines, arch)
+
+
+@functools.lru_cache(maxsize=64)
+def _parse_cpu(lines: tuple[tuple[str, tuple[str, ...]], ...], arch: str | None) -> Cpu:
+    """Cached because hosts of a cluster have equal processors."""
+    answers = Answers(dict(lines))
     info = answers.named("cpuinfo")
     vendor, model_name = _vendor_and_model(info)
     online = parse_cpulist(answers.first("cpu.online") or "")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts, parse
@@ -25,6 +25,9 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, TimedOut, Unreachable
 from ipexctl.remote.session import OutputCollector, Session
 from ipexctl.remote.session_pool import SessionPool
+
+MOST_NAMES: Final = 100
+"""Names that a host looks up; node0 looks up all. Else a thousand hosts would ask their name server a million times."""
 
 
 class Skew(NamedTuple):
@@ -89,11 +92,13 @@ def gather_facts(
     timeout: float | None = None,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
-    """Probe every host and yield results as they arrive. Every host resolves the names of all hosts.
+    """Probe every host and yield results as they arrive. Every host resolves the names of the first 100 hosts,
+    node0 those of all.
 
     After a timeout or a lost connection, the result has the facts that arrived before, and the reason.
     """
-    command = probe_command(tuple(dict.fromkeys(name for host in hosts for name in names_of(host))), home)
+    names = tuple(dict.fromkeys(name for host in hosts for name in names_of(host)))
+    of_node0, command = probe_command(names, home), probe_command(names[:MOST_NAMES], home)
     started = time.monotonic()
 
     def work(host: Host, session: Session) -> HostFacts:
@@ -104,7 +109,7 @@ def gather_facts(
         status: HostStatus = "ok"
         reason = fix = ""
         try:
-            ended = session.run(command, output.sink, deadline=deadline)
+            ended = session.run(of_node0 if host is hosts[0] else command, output.sink, deadline=deadline)
         except HostError as error:
             status, reason, fix = output.failure(error, timeout)
         else:

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
@@ -115,7 +115,7 @@ def _project_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~\[; ]", requirement)[0]).lower()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FailureContext:
     run: str
     outputs: tuple[RankOutput, ...] = ()
@@ -124,9 +124,18 @@ class FailureContext:
     master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(output.host for output in self.outputs))
+
+    @cached_property
+    def by_rank(self) -> dict[int | None, RankOutput]:
+        return {output.rank: output for output in reversed(self.outputs)}
+
+    @cached_property
+    def _by_pattern(self) -> dict[re.Pattern[str], tuple[tuple[RankOutput, ...], tuple[str, ...]]]:
+        """Thousands of ranks may print the same, and for each it is asked who does."""
+        return {}
 
     line_that_sends: Callable[[str], str] = lambda _: ""
     """Path that a rank did not find → command that sends it, if the control machine has it; else empty."""
@@ -159,7 +168,21 @@ class FailureContext:
         return f"{self.plan.get('install') or 'ipexctl install'} {added}"
 
     def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
-        return tuple(output for output in self.outputs if pattern.search(output.last_text))
+        return self._printed(pattern)[0]
+
+    def hosts_with(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        return self._printed(pattern)[1]
+
+    def _printed(self, pattern: re.Pattern[str]) -> tuple[tuple[RankOutput, ...], tuple[str, ...]]:
+        if pattern not in self._by_pattern:
+            outputs = tuple(output for output in self.outputs if pattern.search(output.last_text))
+            self._by_pattern[pattern] = outputs, tuple(dict.fromkeys(output.host for output in outputs))
+        return self._by_pattern[pattern]
+
+
+@lru_cache(maxsize=64)
+def _folded(hosts: tuple[str, ...]) -> str:
+    return fold(hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +196,22 @@ class PatternMatch:
     def hosts(self) -> tuple[str, ...]:
         if self.pattern is None:
             return (self.output.host,)
-        hosts = {output.host for output in self.context.outputs_with(self.pattern)}
-        hosts.add(self.output.host)
-        return tuple(host for host in self.context.hosts if host in hosts) or (self.output.host,)
+        hosts = self.context.hosts_with(self.pattern)
+        if self.output.host in hosts:
+            return hosts
+        return tuple(host for host in self.context.hosts if host in {*hosts, self.output.host}) or (self.output.host,)
 
     @property
     def quiet_hosts(self) -> tuple[str, ...]:
         """Hosts with ranks that did not print the text; empty if all ranks printed it."""
-        return tuple(host for host in self.context.hosts if host not in self.hosts)
+        if (known := self.hosts) == self.context.hosts:
+            return ()
+        return tuple(host for host in self.context.hosts if host not in known)
 
     def fields(self) -> _Fields:
         """Fields of the table's sentences."""
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
-        have_no = f"{fold(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
+        have_no = f"{_folded(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
             have_no = "no node of this run has a"
         return _Fields(
@@ -194,9 +220,9 @@ class PatternMatch:
             process="its process" if output.rank is None else f"rank {output.rank}",
             at=f" ({output.place})" if output.place else "",
             host=output.host,
-            hosts=fold(hosts),
+            hosts=_folded(hosts),
             hosts_have_no=have_no,
-            doubt=f"; {fold(quiet)} did not report this, or had not reached that line" if quiet else "",
+            doubt=f"; {_folded(quiet)} did not report this, or had not reached that line" if quiet else "",
             run=self.context.run,
             python=self.context.python,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from ipexctl.facts.cpu import Cpu, CpuList
@@ -47,6 +48,7 @@ class Cores:
         return tuple(sorted({core.node for core in self.cores if core.node is not None}))
 
 
+@lru_cache(maxsize=64)  # hosts of a cluster have equal processors
 def cores_of(cpu: Cpu) -> Cores:
     """The physical cores that this account may use, without E-cores, sorted by socket, NUMA node and number."""
     kept, left_out = _without_e_cores(cpu)
@@ -60,6 +62,7 @@ def cores_of(cpu: Cpu) -> Cores:
     return Cores(tuple(cores), granted, granted < len(cores), left_out)
 
 
+@lru_cache(maxsize=64)
 def numa_nodes(cpu: Cpu) -> int:
     """NUMA nodes with a CPU this account may use; 1 if unknown."""
     allowed = cpu.allowed_cpus

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import shutil
-import statistics
-import sys
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
-
-from ipexctl.commands.doctor_command import show_doctor
-from ipexctl.doctor.doctor_run import examine_cluster, examine_host
-from ipexctl.doctor.finding import DoctorReport, HostContext, HostReport, merge_findings, recommend, worst
-from ipexctl.facts.facts import parse
-from ipexctl.hosts.host import Host
-from ipexctl.stack.catalog import rows
-from ipexctl.stack.choice import choose_stack
-from ipexctl.stack.resolve.model import StackRequest
 
 from .harness import Contender, Failed, Spent, end_of, in_turns, say, spend, spend_in_turns, table, walls_ratio
 from .peer_calls import ansible, bare_pool, playbook, pyinfra
@@ -32,9 +17,8 @@ DOCTOR, SETUP = "ipexctl doctor --no-network", "ansible -m setup -f 32"
 POOL_OF_DOCTOR = "bare paramiko pool, cat /proc/cpuinfo"
 PLAY, PLAYBOOK = "ipexctl play", "ansible-playbook, pipelining, 32 forks"
 AIM_EXEC_HOSTS, AIM_EXEC = 32, 1.0
-AIM_DOCTOR, AIM_SETUP, AIM_RULES = 1.5, 8, 0.2
+AIM_DOCTOR, AIM_SETUP = 1.5, 8
 AIM_PLAY = 5.0
-SIMULATED = 256
 PAUSE = 0.3
 """Seconds between two runs, for the servers of the last one to be gone."""
 Columns = Mapping[int, Mapping[str, list[Spent]]]
@@ -123,30 +107,6 @@ def _doctor_contenders(rig: Rig, count: int) -> list[Contender]:
     return [contender for contender in found if contender]
 
 
-def _rules_and_rendering() -> float:
-    """Seconds for parsing, all rules and the table over recorded answers, as if so many hosts had given them."""
-    sys.path.append(str(Path(__file__).parents[1]))
-    from recorded_probes import NAMES, recorded
-
-    texts = [recorded(name) for name in NAMES]
-    answers = [parse(texts[number % len(texts)]) for number in range(SIMULATED)]
-    hosts = [Host(f"node{number}", f"10.0.{number // 250}.{number % 250 + 1}") for number in range(SIMULATED)]
-    names = tuple(host.name for host in hosts)
-    started = time.perf_counter()
-    nodes = [HostContext(host, facts, peers=names) for host, facts in zip(hosts, answers, strict=True)]
-    each = [examine_host(node) for node in nodes]
-    cluster = merge_findings(examine_cluster(nodes))
-    reports = tuple(
-        HostReport(host, "fail" if worst(findings) == "fail" else "ok", 0.1, facts, findings)
-        for host, facts, findings in zip(hosts, answers, each, strict=True)
-    )
-    by_name = {host.name: facts for host, facts in zip(hosts, answers, strict=True)}
-    advice = recommend(by_name, {}, choose_stack(StackRequest(), by_name, rows()))
-    with contextlib.redirect_stdout(io.StringIO()):
-        show_doctor(DoctorReport(reports, cluster, advice, 1.0), quiet=False, verbose=False, no_color=True)
-    return time.perf_counter() - started
-
-
 def measure_doctor(rig: Rig) -> Report:
     figures = _columns(
         rig, "doctor", lambda count: spend_in_turns(_doctor_contenders(rig, count), rig.runs, rig.env, PAUSE)
@@ -158,9 +118,6 @@ def measure_doctor(rig: Rig) -> Report:
         times = walls_ratio(figures[most], SETUP, DOCTOR)
         aim = f"≥ {AIM_SETUP}x faster than ansible setup at {most} hosts"
         goals.append(Goal(aim, f"{times:.1f}x", times >= AIM_SETUP))
-    rules = statistics.median(_rules_and_rendering() for _ in range(rig.runs))
-    aim = f"≤ {AIM_RULES} s for rules and rendering of {SIMULATED} answers"
-    goals.append(Goal(aim, f"{rules:.2f} s", rules <= AIM_RULES))
     return _report(rig, figures, POOL_OF_DOCTOR, "the bare pool's", tuple(goals))
 
 

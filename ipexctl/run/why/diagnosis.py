@@ -247,14 +247,22 @@ def _without_blanks(lines: Sequence[str], most: int) -> list[str]:
 
 
 def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRanks, ...]:
-    groups: dict[tuple[What, str], list[RankStatus]] = {}
+    groups: dict[tuple[What, str], tuple[str, list[RankStatus]]] = {}
     chief = first.rank if first is not None else None
     meant = {chief, *(first.ranks if first is not None else ())}
     own = _exception(snapshot.output_of(chief)) if chief is not None else None
+    has_followed = _HasFollowed(snapshot)
     for row in snapshot.status.ranks:
         if row.rank not in meant or (row.rank != chief and chief is None):
-            groups.setdefault(_state_of(snapshot, row, own, first), []).append(row)
-    return tuple(_alike(what, rows, f"{name_ranks(rows)} {sentence}") for (what, sentence), rows in groups.items())
+            what, sentence = _state_of(snapshot, row, own, first, has_followed)
+            text = _shown_exception(snapshot.output_of(row.rank))
+            alike = what, sentence.replace(text, _FIGURES.sub("N", text)) if text else sentence
+            groups.setdefault(alike, (sentence, []))[1].append(row)
+    return tuple(_alike(what, rows, f"{name_ranks(rows)} {sentence}") for (what, _), (sentence, rows) in groups.items())
+
+
+def _shown_exception(output: RankOutput) -> str:
+    return shortened(": ".join(output.exception), 100) if output.exception else ""
 
 
 def _exception(output: RankOutput) -> str | None:
@@ -262,15 +270,37 @@ def _exception(output: RankOutput) -> str | None:
     return None if output.exception is None else _FIGURES.sub("N", ": ".join(output.exception))
 
 
-def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Failure | None) -> tuple[What, str]:
+class _HasFollowed:
+    """Tells whether a rank's text is printed after another rank exited. Thousands of ranks print the same."""
+
+    def __init__(self, snapshot: RunSnapshot) -> None:
+        self._context = snapshot.context
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def __call__(self, printed: RankOutput) -> bool:
+        texts = _FIGURES.sub("N", printed.last_text), _FIGURES.sub("N", printed.text)
+        if texts not in self._known:
+            output = RankOutput(printed.rank, printed.host, printed.out, printed.err)  # a signal would be ipexctl's own
+            cause = cause_of(output, self._context, known_errors())
+            self._known[texts] = cause is not None and cause.has_followed
+        return self._known[texts]
+
+
+def _state_of(
+    snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Failure | None, has_followed: _HasFollowed
+) -> tuple[What, str]:
     output = snapshot.output_of(row.rank)
     if own is not None and _exception(output) == own:
         return "same", "printed the same"
-    if first is not None and row.state in ("failed", "stopped") and (lost := _lost_peer(snapshot, row, first)):
+    if (
+        first is not None
+        and row.state in ("failed", "stopped")
+        and (lost := _lost_peer(output, row, first, has_followed))
+    ):
         return "lost-peer", lost
     if row.state == "failed":
         how = describe_exit(row.exit_code, row.signal, row.oom)
-        why = f": {shortened(': '.join(output.exception), 100)}" if output.exception else ""
+        why = f": {_shown_exception(output)}" if output.exception else ""
         return "failed", f"{how}{' after it' if first is not None else ''}{why}"
     if row.state == "ok":
         return "ok", "ended well"
@@ -285,17 +315,14 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
     return "running", f"left as {row.state}"
 
 
-def _lost_peer(snapshot: RunSnapshot, row: RankStatus, first: Failure) -> str:
+def _lost_peer(output: RankOutput, row: RankStatus, first: Failure, has_followed: _HasFollowed) -> str:
     """How a rank ended that lost the rank of the first failure; empty for any other."""
-    printed = snapshot.output_of(row.rank)
-    output = RankOutput(printed.rank, printed.host, printed.out, printed.err)  # a signal would be ipexctl's own
-    cause = cause_of(output, snapshot.context, known_errors())
-    if cause is None or not cause.has_followed or output.exception is None:
+    if output.exception is None or not has_followed(output):
         return ""
     peer = "a peer" if first.rank is None else describe_ranks(first.ranks or (first.rank,))
     how = signal_name(row.signal) if row.signal else f"exit code {row.exit_code}"
     how = how if row.state == "failed" else f"then {how} by ipexctl"
-    return f"failed after it, because {peer} was lost ({how}): {shortened(': '.join(output.exception), 100)}"
+    return f"failed after it, because {peer} was lost ({how}): {_shown_exception(output)}"
 
 
 def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class RunSnapshot:
         return max(0.0, until - self.status.silent.since)
 
     def output_of(self, rank: int | None) -> RankOutput:
-        return next((output for output in self.context.outputs if output.rank == rank), RankOutput(rank, ""))
+        return self.context.by_rank.get(rank) or RankOutput(rank, "")
 
     def row(self, rank: int | None) -> RankStatus | None:
         return next((row for row in self.status.ranks if row.rank == rank), None)

@@ -104,7 +104,7 @@ def address(number: int) -> str:
 
 
 def context(facts: Facts, name: str = "node1", **changes: Any) -> HostContext:
-    return HostContext(Host(name, name), facts, peers=("node2",))._replace(**changes)
+    return HostContext(Host(name, name), facts, others=1)._replace(**changes)
 
 
 def alone(facts: Facts, **changes: Any) -> tuple[Finding, ...]:
@@ -128,7 +128,7 @@ def together(
     nodes = []
     for at, facts in enumerate(hosts, 1):
         host = Host(f"node{at}", f"node{at}", **line)
-        nodes.append(HostContext(host, facts, host.internal, peers=("other",)))
+        nodes.append(HostContext(host, facts, host.internal, others=1))
     for at, skew in enumerate(skews):
         nodes[at] = nodes[at]._replace(skew=skew, uncertainty=0.01)
     return examine_cluster(nodes, iface=iface)

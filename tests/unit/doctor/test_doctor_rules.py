@@ -190,7 +190,7 @@ def without_mpi(inside: str | None) -> tuple[Finding, ...]:
     ("findings", "expected"),
     [
         (
-            lambda: alone(recorded("ubuntu2004-docker"), peers=()),  # a single host has no findings about peers
+            lambda: alone(recorded("ubuntu2004-docker"), others=0),  # a single host has no findings about peers
             {"name.loopback": "", "network.bridges": "", "network.firewall": ""},
         ),
         (lambda: alone(IN_A_JOB), {"cpu.fewer_allowed": "info node1", "memory.limit": "info node1"}),
@@ -272,7 +272,7 @@ def test_256_hosts_go_through_every_rule() -> None:
     for at, name in enumerate(names):
         own = nic("eth0", known[name][0], addresses=(nic("x", known[name][0]).addresses[0]._replace(prefix=16),))
         facts = healthy(at, network={"nics": (own,), "peers": known, "resolves_to": known[name]})
-        hosts.append(context(facts, name, internal=known[name][0], peers=names, skew=0.0, uncertainty=0.01))
+        hosts.append(context(facts, name, internal=known[name][0], others=len(names), skew=0.0, uncertainty=0.01))
     said = [finding for host in hosts for finding in examine_host(host)]
     assert {finding.id for finding in merge_findings(said)} == {"cpu.smt"}
     assert examine_cluster(hosts) == ()
@@ -419,7 +419,7 @@ def test_locked_memory_on_both_sides_of_each_threshold(rdma: bool, soft: float, 
 )
 def test_open_files_on_both_sides_of_the_threshold(peers: int, soft: float, expected: str | None) -> None:
     facts = healthy(limits={"nofile": Limit(soft, 65536)})
-    assert level(alone(facts, peers=tuple(f"n{at}" for at in range(peers))), "limits.nofile") == expected
+    assert level(alone(facts, others=peers), "limits.nofile") == expected
 
 
 @pytest.mark.parametrize(("hard", "fix"), [(1023, "limits.d"), (1024, "ulimit -n 1024"), (1e6, "ulimit -n 65536")])

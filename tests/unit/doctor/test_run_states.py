@@ -116,7 +116,7 @@ def test_run_state_is_unknown_without_node0(facts: dict[str, object], why: str) 
     answers = [(Host("node2", "10.1.0.2"), node(2, **facts, processes=RANKS))]
     states = run_states(answers, {})
     assert states[RUN] == RunLife("unknown", why)
-    findings = alone(answers[0][1], name="node2", peers=(), runs=states)
+    findings = alone(answers[0][1], name="node2", others=0, runs=states)
     (finding,) = (each for each in findings if each.id.startswith("activity."))
     assert finding.id == "activity.leftovers"
     assert not advises_kill(finding)

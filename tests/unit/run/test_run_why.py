@@ -394,6 +394,15 @@ def test_ranks_that_crashed_on_a_lost_peer_are_told_from_those_that_ran_on() -> 
     assert "SIGTERM" not in others[1].sentence
 
 
+def test_ranks_whose_exceptions_differ_in_figures_are_one_group() -> None:
+    gone = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.{}]:{}"
+    rows = [(FAILED, NO_MODULE), *((FAILED, gone.format(rank, 31000 + rank)) for rank in range(1, 6))]
+    rows.append(({"state": "failed", "exit_code": 3}, gone.format(9, 9)))
+    others = judged(rows, first={**FIRST, "rank": 0, "host": "node1"}).others
+    assert [(other.what, other.ranks) for other in others] == [("lost-peer", (1, 2, 3, 4, 5)), ("lost-peer", (6,))]
+    assert missing(others[0].sentence, "1-5 exit code 1 [10.0.0.1]:31001") == []
+
+
 @pytest.mark.parametrize(
     "ended",
     [
