@@ -57,7 +57,7 @@ def plan() -> Callable[[], object]:
     asked = request(*nodes, ppn=PER_HOST, internal=dict(zip(NAMES, ADDRESSES, strict=True)))
 
     def step() -> None:
-        made = plan_launch(asked)
+        made = plan_launch(asked, "train-1")
         assert isinstance(made, Plan), made
         text = json.dumps(to_json(made._replace(cwd="/home/me/.ipexctl/code/x")))
         read_plan(json.loads(text))
