@@ -23,10 +23,13 @@ OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
 NO_METER = "ipexctl run --no-meter"
+FP32_MATH, AUTOCAST = "ipexctl run --fp32-math bf16", "bf16 autocast in the script"
 SHARED, BACKEND = "ipexctl run --allreduce shared", "ipexctl run --allreduce backend"
 OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     OURS: (),
     NO_METER: ("--no-meter",),
+    FP32_MATH: ("--fp32-math", "bf16"),
+    AUTOCAST: (),
     SHARED: ("--allreduce", "shared"),
     BACKEND: ("--allreduce", "backend"),
 }
@@ -229,7 +232,8 @@ def _round(
         trainings: dict[str, Stopped] = {}
         for number, name in enumerate(names):
             steps = directory / f"steps-{number}"
-            words = (LAUNCHER, str(steps), workload.script.name, *workload.options)
+            options = BF16.options if name == AUTOCAST else workload.options
+            words = (LAUNCHER, str(steps), workload.script.name, *options)
             contender = contender_of(rig, place, words, ranks, name)
             trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up, LAUNCHER))
         in_turns(names, turns, lambda name: trainings[name].run_for(workload.turn))

@@ -213,12 +213,17 @@ def measure_accuracy(rig: Rig) -> Report:
             trained = printed(replace(call, argv=(*call.argv, *words)), shared.env, "trained")
             found.setdefault(workload, {}).setdefault(mode, []).extend(trained)
     PICTURE.write_text(picture(found))
-    header = (f"mean of {SEEDS} seeds ± their spread", "fp32", *MODES)
+    return report_of_accuracy(found, MODES)
+
+
+def report_of_accuracy(found: Mapping[str, Mapping[str, Sequence[Any]]], modes: Sequence[str], *notes: str) -> Report:
+    """`found`: workload → mode, one of them fp32 → what was trained with each seed."""
+    header = (f"mean of {SEEDS} seeds ± their spread", "fp32", *modes)
     rows = tuple(
-        (f"{workload}, {unit}", *(_spread(found[workload][mode]) for mode in ("fp32", *MODES)))
+        (f"{workload}, {unit}", *(_spread(found[workload][mode]) for mode in ("fp32", *modes)))
         for workload, unit in WORKLOADS.items()
     )
-    return Report(SEEDS, header, rows, tuple(_learnt(found)))
+    return Report(SEEDS, header, rows, tuple(_learnt(found, modes)), notes)
 
 
 def _metrics(trained: Sequence[Any]) -> list[float]:
@@ -229,11 +234,11 @@ def _spread(trained: Sequence[Any]) -> str:
     return f"{fmean(_metrics(trained)):.4f} ± {stdev(_metrics(trained)):.4f}"
 
 
-def _learnt(found: Mapping[str, Mapping[str, Sequence[Any]]]) -> Sequence[Goal]:
+def _learnt(found: Mapping[str, Mapping[str, Sequence[Any]]], modes: Sequence[str]) -> Sequence[Goal]:
     goals = []
     for workload, by_mode in found.items():
         plain = _metrics(by_mode["fp32"])
-        for mode in MODES:
+        for mode in modes:
             difference = fmean(_metrics(by_mode[mode])) - fmean(plain)
             aim = f"{workload}, {mode}: the mean is within the spread of fp32 ({stdev(plain):.4f})"
             goals.append(Goal(aim, f"{difference:+.4f}", abs(difference) <= stdev(plain)))
