@@ -6,8 +6,10 @@ Over srun, in an allocation and from the queue, they learn the same as over ssh.
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from real_helpers import EXAMPLES, SHORT, loss_lines, losses, upload_examples
@@ -75,6 +77,38 @@ def test_losses_with_every_mpi_equal_one_process_and_output_is_complete(
         assert losses("\n".join(lines)) == pytest.approx(single_process_losses, abs=0.0015)
         kept = on_host(training.lab.hosts[0], f"cat ~/.ipexctl/runs/{run}/ranks/{rank:04}.out")
         assert kept.splitlines() == lines
+
+
+PRODUCT = """\
+import hashlib, sys
+import torch
+if "own" in sys.argv:
+    torch.set_float32_matmul_precision("highest")
+layer = torch.nn.Linear(256, 256, bias=False)
+torch.nn.init.constant_(layer.weight, 1 + 2**-12)
+rounded = layer(torch.ones(8, 256))[0, 0].item() == 256
+left, right = (torch.randn(256, 256, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+digest = hashlib.sha256((left @ right).numpy().tobytes()).hexdigest()
+print(torch.get_float32_matmul_precision(), rounded, torch.backends.mkldnn.conv.fp32_precision, digest)
+"""
+"""Multiplies ones by a number that bf16 rounds to one."""
+
+
+def test_a_script_in_fp32_multiplies_with_bf16_inputs_if_asked_and_its_own_setting_wins(training: Training) -> None:
+    (training.project / "product.py").write_text(PRODUCT)
+    alone = on_host(training.lab.hosts[0], f"OMP_NUM_THREADS=1 {training.python} -c {shlex.quote(PRODUCT)}").split()
+    found = {}
+    for name, words in {"default": (), "asked": ("--fp32-math", "bf16"), "own": ("--fp32-math", "bf16")}.items():
+        ran = training.call("run", "-n", 1, "--omp", "1", *words, "product.py", name)
+        assert ran.rc == 0, ran.err + ran.out
+        assert ("--fp32-math bf16 is on" in ran.err) == bool(words)
+        found[name] = by_rank(ran.out)[0][-1].split()
+    flags = Path("/proc/cpuinfo").read_text().split()
+    can_round = not {"amx_bf16", "avx512_bf16"}.isdisjoint(flags)
+    assert found["default"] == alone, "bit for bit"
+    assert found["asked"][:3] == ["medium", str(can_round), "bf16"]
+    assert (found["asked"][3] != alone[3]) == can_round
+    assert found["own"] == ["highest", "False", "bf16", alone[3]]
 
 
 @pytest.fixture(scope="module")
