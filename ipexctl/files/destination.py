@@ -30,7 +30,6 @@ from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
     GuardedDirectory,
-    set_attributes,
     write_all,
 )
 from ipexctl.node.files.compare import EntryComparer, Match, state_of
@@ -71,6 +70,8 @@ class _OpenFile:
     in_place: bool
     """The file itself: it only lacks time and mode, or it grows."""
     refused: str = ""
+    mode: int = -1
+    """-1 if not known."""
     kept: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -180,27 +181,27 @@ class Destination(EntryComparer):
                 number = os.open(name, _READING, dir_fd=directory.number)
                 self._file = _OpenFile(entry, directory, b"", number, crc, at, True, refused)
                 return
-            part, number = self._open_part(directory, name, at)
+            part, number, mode = self._open_part(directory, name, at, entry.mode & 0o777 | 0o600)
         except (OSError, WriteRefused) as error:
             why = str(error) if isinstance(error, WriteRefused) else str(_write_error(error))
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise self._disk(error) from None
             self._file = _OpenFile(entry, self._top, b"", -1, crc, at, False, why)
             return
-        self._file = _OpenFile(entry, directory, part, number, crc, at, False)
+        self._file = _OpenFile(entry, directory, part, number, crc, at, False, mode=mode)
 
     @staticmethod
-    def _open_part(directory: GuardedDirectory, name: bytes, at: int) -> tuple[bytes, int]:
-        """Name and descriptor of the temporary file; a new name if the usual one belongs to something else."""
+    def _open_part(directory: GuardedDirectory, name: bytes, at: int, mode: int) -> tuple[bytes, int, int]:
+        """Name, descriptor and mode of the temporary file; a new name if the usual one belongs to something else."""
         part = _part(name)
         number: int | None = None
         with contextlib.suppress(FileExistsError):
-            number = os.open(part, _NEW, 0o600, dir_fd=directory.number)
+            number = os.open(part, _NEW, mode, dir_fd=directory.number)
         if number is None and (number := _open_own(directory, part, os.O_RDWR)) is None:
             if at:
                 raise WriteRefused(_CHANGED)
             part = _part(name, os.urandom(8))
-            number = os.open(part, _NEW, 0o600, dir_fd=directory.number)
+            number = os.open(part, _NEW, mode, dir_fd=directory.number)
         try:
             if not _is_free(number):
                 raise WriteRefused(_AT_IT)
@@ -210,12 +211,13 @@ class Destination(EntryComparer):
             if status.st_size < at:
                 directory.unlink(part)
                 raise WriteRefused(_CHANGED)
-            os.ftruncate(number, at)
-            os.lseek(number, at, os.SEEK_SET)
+            if status.st_size:
+                os.ftruncate(number, at)
+                os.lseek(number, at, os.SEEK_SET)
         except (OSError, WriteRefused):
             os.close(number)
             raise
-        return part, number
+        return part, number, stat.S_IMODE(status.st_mode)
 
     def write(self, data: memoryview) -> None:
         file = self._file
@@ -247,7 +249,9 @@ class Destination(EntryComparer):
                 with contextlib.suppress(OSError):
                     file.directory.unlink(file.part)
                 raise WriteRefused("it was damaged on the way; fetch it again")
-            set_attributes(file.number, self._mode_of(entry), entry.mtime)
+            if file.mode != self._mode_of(entry):
+                os.fchmod(file.number, self._mode_of(entry))
+            os.utime(file.number, ns=(entry.mtime, entry.mtime))
             if not file.in_place:
                 is_new = not self._is_below_new(entry.parts) and file.directory.status_of(name) is None
                 file.directory.rename(file.directory.number, file.part, name)

@@ -67,7 +67,7 @@ from ipexctl.node.files.checkpoint_report import (
 )
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
-from ipexctl.node.files.place import CONTENT, StagedFiles, give_name
+from ipexctl.node.files.place import CONTENT, StagedFiles
 from ipexctl.node.files.policies import CHECKPOINT
 from ipexctl.node.files.tree import generations, runs_with_programs
 
@@ -337,8 +337,9 @@ class CheckpointFiles:
                 with self._above(copy.path, make=True) as (directory, name):
                     try:
                         directory.check_entry(name, directory.status_of(name), OWN_CHECKPOINT)
-                        with stage.file(copy, mode, is_last=not uses[copy.content]) as (source, arrived):
-                            give_name(source, arrived, directory, name)
+                        if stage.lacks(copy):
+                            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                        stage.put(copy, mode, directory, name, is_last=not uses[copy.content])
                     except OSError as error:
                         raise OSError(error.errno, error.strerror, f"{directory.path}/{os.fsdecode(name)}") from None
 

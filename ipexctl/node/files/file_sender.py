@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
-from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_parser import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
@@ -40,6 +40,7 @@ LIST_CHUNK_SIZE = 1 << 14
 MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS: dict[int, EntryKind] = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
 _OF_RANKS = (b".out", b".err", b".meter", b".host")
 CLOCK_TOLERANCE = 2.0
@@ -257,10 +258,12 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
             yield os.path.relpath(path, top), path
 
 
-def send_file(path: bytes, wanted: Wanted) -> None:
+def send_file(path: bytes, wanted: Wanted, directories: DirectoryChain) -> None:
+    """`directories`: from `/`; they stay open, as the next file is in the same one or near."""
     number, have, known = wanted
+    *above, name = path.split(b"/")[1:]
     try:
-        file = open_file(os.fsdecode(path))
+        file = os.open(name, _READING, dir_fd=directories.enter(above).number)
     except AgentError as error:
         emit("lost", i=number, reason=error.reason)
         return
@@ -366,8 +369,11 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
-    for wanted in map(Wanted.of, parse_json(line)["wants"]):
-        send_file(listing.paths[int(wanted.name)], wanted)
+    with GuardedDirectory.open("/") as root:
+        directories = DirectoryChain(root, lambda above, names: above.enter(names[-1]))
+        for wanted in map(Wanted.of, parse_json(line)["wants"]):
+            send_file(listing.paths[int(wanted.name)], wanted, directories)
+        directories.leave()
 
 
 def main(_: str = "") -> int:

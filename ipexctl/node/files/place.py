@@ -36,22 +36,26 @@ class StagedFiles:
     def __init__(self, directory: GuardedDirectory, changed: str) -> None:
         """`changed`: the reason if a content has another hash."""
         self.directory, self._changed = directory, changed
+        self._stored: set[bytes] = set()
 
     def lacks(self, entry: ManifestEntry) -> bool:
-        with contextlib.suppress(FileNotFoundError), self._opened(entry.content) as (directory, name):
-            status = directory.status_of(name)
-            return status is None or status.st_size != entry.size
-        return True
+        """Ask before `put`, which does not look again."""
+        name = check_hash(entry.content).encode()
+        status = self.directory.status_of(name)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self._stored.add(name)
+            with self.directory.enter(name) as directory:
+                status = directory.status_of(CONTENT.encode())
+        return status is None or status.st_size != entry.size
 
     @contextlib.contextmanager
     def _opened(self, content: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        name = check_hash(content).encode()
-        status = self.directory.status_of(name)
-        if status is None or not stat.S_ISDIR(status.st_mode):
+        name = content.encode()
+        if name in self._stored:
+            with self.directory.enter(name) as directory:
+                yield directory, CONTENT.encode()
+        else:
             yield self.directory, name
-            return
-        with self.directory.enter(name) as directory:
-            yield directory, CONTENT.encode()
 
     def receive(self, stream: ByteStream) -> None:
         for file in read_files(stream):
@@ -93,30 +97,36 @@ class StagedFiles:
         finally:
             os.close(number)
 
-    @contextlib.contextmanager
-    def file(
-        self, entry: ManifestEntry, mode: int, *, is_last: bool, is_checked: bool = False
-    ) -> Iterator[tuple[int, bytes]]:
-        """Directory and name of a file with the content, to be moved away; `is_last`: no other entry needs it."""
-        with self._opened(entry.content) as (directory, name):
+    def put(
+        self,
+        entry: ManifestEntry,
+        mode: int,
+        target: GuardedDirectory,
+        name: bytes,
+        *,
+        is_last: bool,
+        is_checked: bool = False,
+        replaces: bool = True,
+    ) -> None:
+        """Move a file to its place; `is_last`: no other entry needs the content."""
+        with self._opened(entry.content) as (source, arrived):
             if is_checked:
-                with open(directory.open_to_read(name), "rb", buffering=0) as file:
+                with open(source.open_to_read(arrived), "rb", buffering=0) as file:
                     if sha256_of_open(file) != entry.content:
                         raise AgentError(f"{entry.path}: {self._changed}", "run it again")
             if not is_last:
-                with open(directory.open_to_read(name), "rb", buffering=0) as file:
+                with open(source.open_to_read(arrived), "rb", buffering=0) as file:
                     self.directory.write(_NEXT, blocks_of(file))
-                directory, name = self.directory, _NEXT
-            os.chmod(name, mode, dir_fd=directory.number)
+                source, arrived = self.directory, _NEXT
+            os.chmod(arrived, mode, dir_fd=source.number)
             if entry.mtime:
-                os.utime(name, ns=(entry.mtime, entry.mtime), dir_fd=directory.number)
-            yield directory.number, name
+                os.utime(arrived, ns=(entry.mtime, entry.mtime), dir_fd=source.number)
+            give_name(source, arrived, target, name, replaces=replaces)
 
-    @contextlib.contextmanager
-    def link(self, target: bytes) -> Iterator[tuple[int, bytes]]:
+    def put_link(self, content: bytes, target: GuardedDirectory, name: bytes, *, replaces: bool) -> None:
         self.directory.unlink(_NEXT)
-        self.directory.link_to(target, _NEXT, replace=False)
-        yield self.directory.number, _NEXT
+        self.directory.link_to(content, _NEXT, replace=False)
+        give_name(self.directory, _NEXT, target, name, replaces=replaces)
 
 
 class Writer:
@@ -154,15 +164,20 @@ class Writer:
             if entry.kind == "d":
                 self._make_directory(entry)
                 continue
-            if entry.kind == "l":
-                made = stage.link(encode_name(entry.content))
-            else:
+            with self.place_of(entry.path) as (directory, name):
+                if entry.kind == "l":
+                    stage.put_link(encode_name(entry.content), directory, name, replaces=self._replaces)
+                    continue
                 uses[entry.content] -= 1
-                is_last = not uses[entry.content]
-                mode = policy.mode_of(entry.mode, self._umask)
-                made = stage.file(entry, mode, is_last=is_last, is_checked=policy.checks_again)
-            with made as (source, arrived), self.place_of(entry.path) as (directory, name):
-                give_name(source, arrived, directory, name, replaces=self._replaces)
+                stage.put(
+                    entry,
+                    policy.mode_of(entry.mode, self._umask),
+                    directory,
+                    name,
+                    is_last=not uses[entry.content],
+                    is_checked=policy.checks_again,
+                    replaces=self._replaces,
+                )
 
     def _make_directory(self, entry: ManifestEntry) -> None:
         with self.place_of(entry.path) as (above, name):
@@ -207,23 +222,25 @@ def umask_set(umask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def give_name(source: int, arrived: bytes, directory: GuardedDirectory, name: bytes, *, replaces: bool = True) -> None:
+def give_name(
+    source: GuardedDirectory, arrived: bytes, directory: GuardedDirectory, name: bytes, *, replaces: bool = True
+) -> None:
     """Move an entry of another opened directory to its place, with a copy if that is on another disk."""
     try:
-        directory.rename(source, arrived, name, replace=replaces)
+        directory.rename(source.number, arrived, name, replace=replaces)
         return
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
     with contextlib.suppress(OSError):  # not a link
-        directory.link_to(os.readlink(arrived, dir_fd=source), name, replace=replaces)
+        directory.link_to(os.readlink(arrived, dir_fd=source.number), name, replace=replaces)
         return
     remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(name)))
     temporary = b"%s.%d.tmp" % (name, os.getpid())
-    with GuardedDirectory(os.dup(source), "") as above, open(above.open_to_read(arrived), "rb", buffering=0) as file:
+    with open(source.open_to_read(arrived), "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         with directory.written(name, None, replace=replaces, temporary=temporary) as number:
             for block in blocks_of(file):
                 write_all(number, block)
             set_attributes(number, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
-    os.unlink(arrived, dir_fd=source)
+    source.unlink(arrived)

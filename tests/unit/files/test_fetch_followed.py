@@ -14,6 +14,7 @@ import pytest
 from ipexctl.files.destination import Destination, MissingPart, Transfer, WriteRefused, choose_transfer
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.files import file_sender
 from ipexctl.node.files.file_stream import Wanted
 from ipexctl.node.files.manifest import ManifestEntry
@@ -187,7 +188,10 @@ def test_sender_says_how_a_file_has_changed_while_it_was_read(
     monkeypatch.setattr(
         file_sender, "emit_with_bytes", lambda event, _, **given: events.append({"event": event, **given})
     )
-    file_sender.send_file(os.fsencode(path), Wanted(0))
+    with GuardedDirectory.open("/") as root:
+        directories = DirectoryChain(root, lambda above, names: above.enter(names[-1]))
+        file_sender.send_file(os.fsencode(path), Wanted(0), directories)
+        directories.leave()
     assert [{name: event[name] for name in fields} for event in events] == [fields]
 
 
