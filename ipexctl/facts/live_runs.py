@@ -139,7 +139,7 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
             )
         )
     places: dict[tuple[int, str], WaitingCall] = {}
-    for each in sorted(waiting, key=lambda each: (each.start, each.pid)):  # its shell forks: the first is the place
+    for each in sorted(waiting, key=lambda each: (each.start, each.pid)):  # a shell forks: its first process
         call = WaitingCall(each.run, each.uid, names.get(each.uid), _time(boot, each.start), _end(boot, each))
         places.setdefault((each.uid, each.run), call)
     return RunsOnHost(tuple(sorted(runs)), "run.hidden" in answers, tuple(places.values()))

@@ -95,7 +95,7 @@ OnEvent = Callable[[Reply], RawReader | None]
 class EventLimits(NamedTuple):
     line: int = 32 << 20
     total: int = 32 << 20
-    """Limit on the bytes of lines without raw bytes between them."""
+    """Limit on the bytes of all lines; raw bytes between two lines start a new count."""
     subject: str = "answer"
     """What the error calls these lines."""
     fix: str = ""

@@ -143,7 +143,7 @@ class StackSpec:
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
     setvars: Setvars | None = None
-    """Script that sets the bindings' variables, relative to their module's directory; None without one."""
+    """Script that sets the bindings' variables, relative to their module's directory; None if there is none."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
     note: Note = ""

@@ -154,7 +154,7 @@ class InstallRequest:
         return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The request as env.json records it. With a changed user's version table, the request is a different one."""
+        """The request as env.json records it; it differs once the user's version table has changed."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
 

@@ -129,7 +129,7 @@ def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = Tr
 
 
 def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:
-    """None if there are no such lines. If nothing else was added, the original file is restored exactly."""
+    """None without lines of ipexctl. If nothing else was added, the edit restores the original file exactly."""
     lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
     if not indexes:

@@ -35,7 +35,7 @@ class FoundLab:
     name: str
     lab: Lab | None
     maker_is_gone: bool = False
-    """False also if unknown: the record names no process, or one on another machine."""
+    """True if it is known: the record names a process of this machine, which has exited."""
 
     @property
     def condition(self) -> Condition:

@@ -85,7 +85,7 @@ def machine_token(facts: Facts, host: Host) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnvClient:
-    """The environments in one host's home. Every call raises a HostError."""
+    """The environments in one host's home. Every method may raise a HostError."""
 
     session: Session
     python: str

@@ -322,7 +322,7 @@ class NoWheel(Exception):
 
 
 class LacksWheel(HostError):
-    """The indexes have no wheel of a package outside the stack that fits the hosts."""
+    """For a package outside the stack, the indexes have no wheel that fits the hosts."""
 
     def __init__(self, package: str, reason: str) -> None:
         super().__init__(reason, f"use another version, or build it from its source: --build {package}")

@@ -75,7 +75,7 @@ def refuse_outdated(
     try:
         answer = query_indexes(maker.session, maker.python, sources, projects, settings, cancel=cancel, sdists=True)
     except HostError:
-        return  # the older version is what the user gets without it
+        return  # then the user just gets the older version
     for project, allowed in projects.items():
         newest, locked = answer.availability.newest(project, allowed, plan.python), lock.packages[project]
         if newest is None or newest <= Version(locked):

@@ -93,8 +93,8 @@ cd -- "$dest" 2>/dev/null || { echo none; exit 0; }
 echo some; sha256sum -c - 2>/dev/null
 exit 0
 """
-# The files of the first directory are in the archive's directory 0, and so on. They are unpacked in a directory that no
-# other account can enter, and then renamed into their own, which may be behind a link. tar alone would follow any link.
+# The archive has the first directory's files in its directory 0, and so on. They are unpacked in a directory that no
+# other account can enter, and then moved to their own, which may be behind a link. tar alone would follow any link.
 _UNPACK: Final = (
     WALK
     + """\
