@@ -19,6 +19,8 @@ STEPS: tuple[tuple[Step, float], ...] = (("notice", JOB_NOTICE), ("stop", JOB_ST
 
 
 class JobLimit(NamedTuple):
+    """What is known about a job's time limit. Times are monotonic."""
+
     is_asked: bool = False
     ask_at: float = 0.0
     ends_at: float | None = None
