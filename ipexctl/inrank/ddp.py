@@ -129,7 +129,7 @@ def _attach(model: Any) -> str:
     group = getattr(model, "process_group", None)
     world = dist.distributed_c10d._get_default_group()
     if group is not world:
-        return "the model has a process group without all ranks"
+        return "the model's process group does not include all ranks"
     _models += 1
     reason = reason_against(model, group)
     store = dist.distributed_c10d._get_default_store()
@@ -155,7 +155,7 @@ def reason_against(model: Any, group: Any) -> str:
     if _version() < OLDEST:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
     if group.size() < 2:
-        return "there is one rank"
+        return "there is only one rank"
     if not isinstance(_backend(group), getattr(dist, "ProcessGroupGloo", ())):
         return "the process group's backend is not gloo"
     if missing := _missing_name(model):

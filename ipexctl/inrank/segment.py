@@ -66,7 +66,7 @@ def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[l
         raise ValueError("not all ranks of a host can map each other's memory")
     sizes = {len(ranks) for ranks in hosts}
     if sizes == {1} and fewest > 1:
-        raise ValueError("there is one rank on each host")
+        raise ValueError("each host has only one rank")
     if len(sizes) > 1:
         raise ValueError("the hosts have different numbers of ranks")
     return hosts

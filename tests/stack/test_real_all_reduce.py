@@ -120,7 +120,7 @@ def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Tr
     reported = [line for line in (ran.out + ran.err).splitlines() if f"--wire {mode} is" in line]
     assert len(reported) == len(set(reported)), reported
     assert f"[0] ipexctl: --wire {mode} is on" in reported
-    assert any("is off: the model has a process group without all ranks" in line for line in reported), reported
+    assert any("is off: the model's process group does not include all ranks" in line for line in reported), reported
 
 
 def test_a_slow_network_is_measured_and_its_advice_shown(training: Training, tmp_path: Path) -> None:

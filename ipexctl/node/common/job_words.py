@@ -34,7 +34,7 @@ def describe_run_end(word: str, job: str = "") -> str:
 def describe_job_end(job: QueueJob) -> str:
     """How a job ended, as in `its Slurm job 12 lost a node (NodeDown)`."""
     if job.state in ("", GONE):
-        return f"its Slurm job {job.id} has ended, for an unknown reason"
+        return f"its Slurm job {job.id} has ended for an unknown reason"
     state = job.state if job.is_over else "COMPLETED"  # the job's script exited, and Slurm has not noticed yet
     text = describe_run_end(state, job.id) or f"its Slurm job {job.id} was ended: {state}"
     return f"{text} ({job.reason})" if job.reason else text

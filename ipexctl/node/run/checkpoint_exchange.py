@@ -222,13 +222,13 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
     units = {
         **{marker.rpartition("/")[0]: "" for marker in plan.markers},
         **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},
-        **dict.fromkeys(plan.parts, "no copy is whole"),
+        **dict.fromkeys(plan.parts, "no copy is complete"),
     }
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for host, names in plan.removals.items():
         for name in names:
             unit = next((above for above in _directories_of(name) if above in units), name)
-            why = units.get(unit) or reports[host].half.get(name, "replaced by the newest whole copy")
+            why = units.get(unit) or reports[host].half.get(name, "replaced by the newest complete copy")
             of_hosts = counts.setdefault((unit, why), {})
             of_hosts[host] = of_hosts.get(host, 0) + 1
     alike: dict[tuple[str, str], dict[str, int]] = {}

@@ -204,12 +204,12 @@ STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {"beat": Starter
 
 
 def read_hello(fields: Json) -> Hello | StarterHello:
-    """Raises a FrameError."""
+    """Decode a hello, or raise a FrameError."""
     return decode_fields(StarterHello, fields) if "starter" in fields else decode_fields(Hello, fields)
 
 
 def read_starter_message(payload: bytes) -> StarterMessage:
-    """Raises a FrameError."""
+    """Decode a host starter's message, or raise a FrameError."""
     fields = decode_json(payload)
     kind = STARTER_MESSAGES.get(str(fields.get("t")))
     if kind is None:
@@ -218,7 +218,7 @@ def read_starter_message(payload: bytes) -> StarterMessage:
 
 
 def read_message(payload: bytes) -> Message:
-    """Raises a FrameError."""
+    """Decode a rank's message, or raise a FrameError."""
     fields = decode_json(payload)
     kind = MESSAGES.get(str(fields.get("t")))
     if kind is None:

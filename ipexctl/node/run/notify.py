@@ -56,7 +56,7 @@ class NotifyRequest(NamedTuple):
 
 
 def claim(rundir: str, by: str) -> bool:
-    """True if this caller shall run the command. False if another one does, or the run has no record."""
+    """True if this caller should run the command. False if another caller does, or the run has no record."""
     try:
         number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):

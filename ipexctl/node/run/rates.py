@@ -30,7 +30,7 @@ class RankRates(NamedTuple):
     cpu: float | None = None
     """Fraction of the time in which the stepping thread and the backward threads were on a processor."""
     queue: float | None = None
-    """Fraction in which these threads were runnable but the processor was busy, except with the rank's gloo threads."""
+    """Fraction in which the threads of `cpu` were runnable but the processor was busy, except with own gloo threads."""
     collective_wait: float | None = None
     """Fraction in which the rank waited for other ranks; None if unknown, as when ranks spin."""
     faults_per_s: float | None = None

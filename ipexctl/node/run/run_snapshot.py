@@ -5,8 +5,8 @@ The answer is frames with the last lines of each rank's stdout and stderr and wi
 {"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are from the last attempt only (false in records of
 older versions), "notify": how the --notify command failed on node0, or null}.
 
-If several ranks printed the same, the output is sent once, under rank N. Each line is what a terminal would finally
-show; long lines are shortened.
+If several ranks printed the same, the output is sent once, for rank N. Each line is what a terminal would finally show;
+long lines are shortened.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Decides why a run ended: finds the first failure among those that only follow from it. Pure.
+"""Decides why a run ended: finds the first failure, from which others only follow. Pure.
 
-A failed run's status.json has `first_failure` (`records.Failure`). Its kinds, where `it` is the rank in `rank`:
+A failed run's status.json has it as `first_failure` (`records.Failure`). The kinds:
 
-exit        its command exited with `exit_code`
-signal      `signal` ended it, and neither the supervisor nor the rank wrapper sent that signal
-oom         the kernel killed it: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
+exit        the rank's command exited with `exit_code`
+signal      `signal` ended the rank, and neither the supervisor nor the rank wrapper sent that signal
+oom         the kernel killed the rank: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
             "limit": bytes or null, "memory": bytes or null}
-lost        it no longer sends anything: its node, the network link or its rank wrapper failed
-stuck       it raised an exception, but its interpreter does not exit
-not-begun   it did not connect in time, or mpirun exited before any rank connected
+lost        the rank no longer sends anything: its node, the network link or its rank wrapper failed
+stuck       the rank raised an exception, but its interpreter does not exit
+not-begun   the rank did not connect in time, or mpirun exited before any rank connected
 mpirun      mpirun exited or was killed while ranks ran, or could not be started
 hang        no rank printed anything for --hang-after, and the run has --on-hang stop
 time-limit  the run reached its time limit

@@ -88,8 +88,8 @@ def test_step_was_cancelled_if_srun_says_so_and_no_task_has_exited() -> None:
         (QueueJob("12", "NODE_FAIL", "NodeDown"), "its Slurm job 12 lost a node (NodeDown)"),
         (QueueJob("12", "SOMETHING_NEW"), "its Slurm job 12 was ended: SOMETHING_NEW"),
         (QueueJob("12", "COMPLETING", script_code=1), "its Slurm job 12 is over"),
-        (QueueJob("12", GONE), "its Slurm job 12 has ended, for an unknown reason"),
-        (QueueJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended, for an unknown reason"),
+        (QueueJob("12", GONE), "its Slurm job 12 has ended for an unknown reason"),
+        (QueueJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended for an unknown reason"),
     ],
 )
 def test_the_end_of_a_job_in_words(job: QueueJob, text: str) -> None:
