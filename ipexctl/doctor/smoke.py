@@ -295,8 +295,8 @@ class _Smoke:
         # Other traffic may have slowed a short stream: measure slow links again.
         bits = {name: link.bits for name, link in found.items() if link.bits is not None}
         slow = {name: targets[name] for name in behind(bits, SLOW_LINK)}
-        again = found | measure_links(dialog, node0, slow, until)
-        return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
+        remeasured = found | measure_links(dialog, node0, slow, until)
+        return tuple(max(found[name], remeasured[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
 def measure_links(

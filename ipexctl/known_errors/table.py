@@ -213,16 +213,16 @@ _THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(
 def _aborted(found: PatternMatch) -> tuple[str, str]:
     """SIGABRT, explained by the C++ exception, by the place in the script, or by neither."""
     output, process = found.output, found.fields()["process"]
-    whole = f"the complete message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
+    full_log = f"the complete message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
     if match := _THROWN.search(output.last_text):
         at = f" ({output.place})" if output.place else ""
-        return f"a library aborted {process}{at} with a C++ exception: {match['what']}", whole
+        return f"a library aborted {process}{at} with a C++ exception: {match['what']}", full_log
     if output.place:
-        return f"{process} was aborted in a call at {output.place}", whole
+        return f"{process} was aborted in a call at {output.place}", full_log
     if "Fatal Python error: Aborted" in output.last_text:
-        return f"{process} was aborted outside the script's code, such as a function that runs at exit", whole
-    every = f"all its output: ipexctl logs {found.context.run} -r {output.rank}"
-    return f"{process} called abort() without a message: a library, or the script itself", every
+        return f"{process} was aborted outside the script's code, for example in a function that runs at exit", full_log
+    all_output = f"all its output: ipexctl logs {found.context.run} -r {output.rank}"
+    return f"{process} called abort() without a message: a library, or the script itself", all_output
 
 
 def _argument(found: PatternMatch) -> tuple[str, str]:

@@ -64,9 +64,9 @@ class KeyRing:
 
     def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
         for attempt in range(3):
-            again = " (wrong, try again)" if attempt else ""
+            retry = " (wrong, try again)" if attempt else ""
             try:
-                passphrase = prompt_on_terminal(f"Passphrase for {path}{again}: ", cancel)
+                passphrase = prompt_on_terminal(f"Passphrase for {path}{retry}: ", cancel)
             except (EOFError, OSError):
                 return LoadedKey(
                     None, f"{path} is encrypted and there is no terminal to ask on ({add_key_command(path)})"

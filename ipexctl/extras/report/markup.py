@@ -101,14 +101,14 @@ def _digits(value: float) -> str:
 
 def clock_text(seconds: float) -> str:
     """Format time since the start: `45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`."""
-    whole = round(min(max(seconds, 0.0), 1e12))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    if whole < 86400:
-        return f"{whole // 3600}:{whole // 60 % 60:02} h"
-    return f"{whole // 86400} d {whole // 3600 % 24} h"
+    total = round(min(max(seconds, 0.0), 1e12))
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60}:{total % 60:02} min"
+    if total < 86400:
+        return f"{total // 3600}:{total // 60 % 60:02} h"
+    return f"{total // 86400} d {total // 3600 % 24} h"
 
 
 def duration_text(seconds: float) -> str:

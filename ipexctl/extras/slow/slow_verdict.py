@@ -14,7 +14,7 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from ipexctl.extras.slow.timeline import JudgedWindow, judged_rows
+from ipexctl.extras.slow.timeline import TrainingWindow, training_rows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import NetworkCost
 from ipexctl.node.run.rates import RankRates, Waiting
@@ -169,7 +169,7 @@ class LinkFinding:
     """Transfer rate of the slowest host."""
 
 
-def judge_network(rows: Sequence[Sequence[JudgedWindow]]) -> list[LinkFinding]:
+def judge_network(rows: Sequence[Sequence[TrainingWindow]]) -> list[LinkFinding]:
     hosts = tuple(dict.fromkeys(host for row in rows for window in row for host in window.hosts))
     if len(hosts) < 2:
         return []
@@ -210,21 +210,21 @@ def lasts(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
     return any(stretch[-1] is window for window in rows[-1][-2:])
 
 
-def transfer_part(window: JudgedWindow) -> float | None:
+def transfer_part(window: TrainingWindow) -> float | None:
     """Part of a step that is no rank's own time; None if some rank's wait is unknown."""
     waits = [rates.collective_wait for rates in window.ranks.values()]
     known = [wait for wait in waits if wait is not None]
     return min(known) if known and len(known) == len(waits) else None
 
 
-def transfer_speed(window: JudgedWindow) -> float:
+def transfer_speed(window: TrainingWindow) -> float:
     """Transfer rate, in bytes per second, of the host that sends least; 0 if unknown."""
     part = transfer_part(window)
     sent = [rates.sent_per_s for rates in window.hosts.values() if rates.sent_per_s is not None]
     return min(sent) / part if part and sent else 0.0
 
 
-def is_slow_transfer(window: JudgedWindow) -> bool:
+def is_slow_transfer(window: TrainingWindow) -> bool:
     part, speed = transfer_part(window), transfer_speed(window)
     if part is None or part < TRANSFER or not 0 < speed < SLOW_SPEED:
         return False
@@ -290,7 +290,7 @@ class SlowVerdict:
 class _Judged:
     """A window with the own time of each rank."""
 
-    window: JudgedWindow
+    window: TrainingWindow
     own: Mapping[int, float] = field(hash=False)
     more: Mapping[int, float] = field(hash=False)
     """Rank → own time above the median of the other ranks."""
@@ -299,7 +299,7 @@ class _Judged:
 def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook] | None = None) -> SlowVerdict:
     """Judge a run. `looks` were taken now, so they only count for ranks that are slow now."""
     hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
-    rows = judged_rows(windows.ranks, hosts)
+    rows = training_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
     seconds = sum(window.seconds for window in flat)
     verdict = SlowVerdict(
@@ -335,13 +335,13 @@ def _unjudged(rows: Sequence[Sequence[_Judged]], setup: RunSetup) -> Unjudged:
     return "" if 2 * together > len(flat) else "not-together"
 
 
-def _steps_together(window: JudgedWindow) -> bool:
+def _steps_together(window: TrainingWindow) -> bool:
     steps = [rates.steps_per_s for rates in window.ranks.values()]
     usual = median(steps)
     return usual > 0 and all(abs(each - usual) <= TOGETHER * usual for each in steps)
 
 
-def _judged(window: JudgedWindow) -> _Judged:
+def _judged(window: TrainingWindow) -> _Judged:
     own = {rank: rates.own_time for rank, rates in window.ranks.items() if rates.own_time is not None}
     return _Judged(window, own, {rank: own[rank] - usual for rank, usual in medians_of_others(own).items()})
 

@@ -1,8 +1,8 @@
 """Puts the windows of all ranks and hosts on one clock, and joins them until each has enough steps. Pure.
 
-A row of `JudgedWindow`s, oldest first, ends where the ranks are unknown, as at a restart. A judged window has at least
-MIN_STEPS steps of the median rank, so that one long step decides nothing. The window in which steps begin is left out,
-because it has imports and compilation. A window without steps is left out too, unless steps are rare.
+A row of `TrainingWindow`s, oldest first, ends where the ranks are unknown, as at a restart. Such a window has at
+least MIN_STEPS steps of the median rank, so that one long step decides nothing. The window in which steps begin is left
+out, because it has imports and compilation. A window without steps is left out too, unless steps are rare.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RatesOut = TypeVar("RatesOut", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedWindow:
+class TrainingWindow:
     """Some seconds of training, with the mean figures of each rank and host known in that time."""
 
     start: float
@@ -47,7 +47,7 @@ class _Slot:
     hosts: Mapping[str, HostRates] = field(hash=False)
 
 
-def judged_rows(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> list[list[JudgedWindow]]:
+def training_rows(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> list[list[TrainingWindow]]:
     """Windows that can be compared with each other, in rows without a gap."""
     rows = [list(_joined(row)) for row in _rows(_slots(ranks, hosts))]
     return [row for row in rows if row]
@@ -111,7 +111,7 @@ def _training(row: Sequence[_Slot]) -> list[_Slot]:
     return [slot for slot in row[first + 1 : last + 1] if slot.steps > 0 or is_rare]
 
 
-def _joined(row: Iterable[_Slot]) -> Iterator[JudgedWindow]:
+def _joined(row: Iterable[_Slot]) -> Iterator[TrainingWindow]:
     parts: list[_Slot] = []
     for slot in row:
         parts.append(slot)
@@ -119,7 +119,7 @@ def _joined(row: Iterable[_Slot]) -> Iterator[JudgedWindow]:
         if steps >= MIN_STEPS - 1e-6:
             ranks = mean_rates([part.ranks for part in parts])
             hosts = mean_rates([part.hosts for part in parts])
-            yield JudgedWindow(
+            yield TrainingWindow(
                 parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.start + slot.seconds
             )
             parts = []

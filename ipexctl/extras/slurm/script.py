@@ -86,9 +86,9 @@ def check_queue_options(options: QueueOptions) -> None:
                 f"--sbatch {quoted(option)} is not an option of sbatch",
                 fix="use its long form, without spaces: --constraint=amx",
             )
-        if (whole := _abbreviated(name)) is not None:
+        if (full_name := _abbreviated(name)) is not None:
             raise UserError(
-                f"--sbatch {name}: sbatch reads it as {whole}", fix=f"write the full name: --sbatch {whole}"
+                f"--sbatch {name}: sbatch reads it as {full_name}", fix=f"write the full name: --sbatch {full_name}"
             )
         if name in _OWN:
             raise UserError(f"--sbatch {name}: submit has its own option for it", fix=_OWN[name])

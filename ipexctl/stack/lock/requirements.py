@@ -159,9 +159,9 @@ def _lines(path: Path, text: str) -> Iterator[FileLine]:
         if plain.rstrip().endswith("\\"):
             joined += plain.rstrip()[:-1] + " "
             continue
-        whole, joined = (joined + plain).strip(), ""
-        if whole:
-            yield FileLine(path, first, whole, raw)
+        joined_line, joined = (joined + plain).strip(), ""
+        if joined_line:
+            yield FileLine(path, first, joined_line, raw)
     if joined.strip():
         yield FileLine(path, first, joined.strip(), raw)
 

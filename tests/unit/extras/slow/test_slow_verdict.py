@@ -9,7 +9,7 @@ import pytest
 from slow_helpers import BEGIN, CALM, HEALTHY, changed, judged, only, ranks_of, run_of, setup_of, steady
 
 from ipexctl.extras.slow.slow_verdict import LinkFinding, judge
-from ipexctl.extras.slow.timeline import judged_rows
+from ipexctl.extras.slow.timeline import training_rows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.run.rates import RankRates, waiting_of
 from ipexctl.node.run.window_file import RankWindows
@@ -78,7 +78,7 @@ def test_a_rank_that_is_slow_for_another_cause_in_the_end_is_judged_by_that() ->
 def test_a_window_has_thirty_steps() -> None:
     def windows(steps_per_s: float, count: int) -> list[int]:
         rates = changed(HEALTHY, steps_per_s=steps_per_s)
-        return [round(w.seconds) for row in judged_rows(ranks_of([rates] * (count + 1)), {}) for w in row]
+        return [round(w.seconds) for row in training_rows(ranks_of([rates] * (count + 1)), {}) for w in row]
 
     assert windows(3.0, 4) == [10] * 4
     assert windows(2.9, 4) == [20] * 2
@@ -104,14 +104,16 @@ def test_evaluation_is_not_judged_and_rare_steps_are() -> None:
     run = run_of(ranks_of([HEALTHY] * 2 + [pause] * 5 + [HEALTHY] * 4, [HEALTHY] * 2 + [idle] * 5 + [HEALTHY] * 4))
     assert judge(run, setup_of(2)).findings == ()
     rare = [changed(HEALTHY, steps_per_s=steps) for steps in (0.1, 0.0) * 100]
-    assert [w.seconds for row in judged_rows(ranks_of(rare), {}) for w in row] == pytest.approx([600, 600, 600], abs=20)
+    assert [w.seconds for row in training_rows(ranks_of(rare), {}) for w in row] == pytest.approx(
+        [600, 600, 600], abs=20
+    )
 
 
 def test_restart_ends_a_row() -> None:
     slow = [HEALTHY, slower(0.2), slower(0.2), None, slower(0.2), slower(0.2), slower(0.2)]
     fine = [None if rates is None else HEALTHY for rates in slow]
     run = run_of(ranks_of(slow, fine))
-    assert [len(row) for row in judged_rows(run.ranks, {})] == [2, 2]
+    assert [len(row) for row in training_rows(run.ranks, {})] == [2, 2]
     assert judge(run, setup_of(2)).findings == ()
 
 
