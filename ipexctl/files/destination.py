@@ -30,6 +30,7 @@ from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
     GuardedDirectory,
+    set_attributes,
     write_all,
 )
 from ipexctl.node.files.compare import EntryComparer, Match, state_of
@@ -249,9 +250,8 @@ class Destination(EntryComparer):
                 with contextlib.suppress(OSError):
                     file.directory.unlink(file.part)
                 raise WriteRefused("it was damaged on the way; fetch it again")
-            if file.mode != self._mode_of(entry):
-                os.fchmod(file.number, self._mode_of(entry))
-            os.utime(file.number, ns=(entry.mtime, entry.mtime))
+            mode = self._mode_of(entry)
+            set_attributes(file.number, mode if mode != file.mode else None, entry.mtime)
             if not file.in_place:
                 is_new = not self._is_below_new(entry.parts) and file.directory.status_of(name) is None
                 file.directory.rename(file.directory.number, file.part, name)

@@ -11,6 +11,7 @@ import json
 import random
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -184,6 +185,52 @@ def _check_synced(context: TransferRound, project: dict[str, str]) -> None:
     assert not context.stage.left(), f"still there: {context.stage.left()}"
 
 
+def _push(context: TransferRound) -> None:
+    cluster, place = context.cluster("pushed"), "/home/ipex/pushed"
+    source = cluster.project / "corpus"
+    source.mkdir(exist_ok=True)
+    call = ("push", "-H", cluster.lab.hostfile, "--force", source, place)
+    old = hashes(source)
+    _change(source, context.chance)
+    new = hashes(source)
+    context.disturb(cluster.begin_call(*call, "--json"), 2.5)
+    targets = [context.stage.file(host.name, place) for host in context.hosts]
+    _check_files(targets, old, new)
+    context.report(cluster, *call)
+    _check_files(targets, old, new, is_over=True)
+
+
+def _fetch(context: TransferRound) -> None:
+    cluster, place, host = context.cluster("fetched"), "/home/ipex/results", context.chance.choice(context.hosts)
+    source, target = context.stage.file(host.name, place), cluster.project / host.name
+    source.mkdir(exist_ok=True)
+    call = ("fetch", "-H", cluster.lab.hostfile, f"{host.name}:{place}/", target)
+    old = hashes(source)
+    _change(source, context.chance)
+    new = hashes(source)
+    context.disturb(cluster.begin_call(*call, "--json"), 2.5)
+    _check_files([target], old, new)
+    context.report(cluster, *call)
+    _check_files([target], old, new, is_over=True)
+
+
+def _check_files(
+    targets: Sequence[Path], old: Mapping[str, str], new: Mapping[str, str], *, is_over: bool = False
+) -> None:
+    """Each file is as it was or as it is to be. `is_over`: all are there and nothing else is left.
+
+    Neither command deletes files, so earlier rounds' files stay.
+    """
+    for target in targets:
+        found = hashes(target)
+        unfinished = [path for path in found if any(part.startswith(".ipexctl-") for part in Path(path).parts)]
+        half = [path for path in new if path in found and found[path] not in (old.get(path, new[path]), new[path])]
+        assert not half, f"{target} has half of {half}"
+        if is_over:
+            assert not unfinished, f"{target}: {unfinished} are left"
+            assert new.items() <= found.items(), f"{target} lacks {[*new.items() - found.items()][:5]}"
+
+
 def _install(context: TransferRound) -> None:
     cluster = context.cluster("installed")
     wheels = cluster.project / "wheels"
@@ -229,6 +276,8 @@ def _environments(context: TransferRound, host: LabHost, home: str) -> list[str]
 TRANSFER_CASES: Final = (
     TransferCase("sync is disturbed", _sync),
     TransferCase("sync is disturbed once more", _sync),
+    TransferCase("push is disturbed", _push),
+    TransferCase("fetch is disturbed", _fetch),
     TransferCase("a build of an environment is killed", _install, "build"),
     TransferCase("install is disturbed", _install),
     TransferCase("install is disturbed once more", _install),

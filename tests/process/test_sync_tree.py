@@ -205,20 +205,6 @@ def test_file_changed_on_both_sides_is_replaced_and_the_host_copy_renamed(place:
     assert place.there()["conf.json.node-2"] == "theirs 2"
 
 
-def test_file_changed_by_a_run_is_kept_after_its_deletion_in_the_project(place: Place) -> None:
-    put(place.root, "a", "1")
-    put(place.root, "b", "1")
-    place.sync()
-    put(place.tree, "a", "theirs")
-    (place.root / "a").unlink()
-    (place.root / "b").unlink()
-    assert place.synced().files_deleted == 1
-    assert place.there() == {"a": "theirs"}
-    put(place.root, "c")
-    place.sync()
-    assert place.there() == {"a": "theirs", "c": "x"}
-
-
 def test_paths_created_by_a_run_are_not_overwritten_or_deleted(place: Place) -> None:
     put(place.root, "train.py", "1")
     place.sync()
@@ -236,14 +222,6 @@ def test_paths_created_by_a_run_are_not_overwritten_or_deleted(place: Place) -> 
         (place.root / name).unlink()
     place.sync()
     assert set(place.there()) == {"train.py", "best.pt", "same.txt", "dir", "dir/file"}
-
-
-def test_file_deleted_on_the_host_is_sent_again(place: Place) -> None:
-    put(place.root, "a/b", "1")
-    place.sync()
-    shutil.rmtree(place.tree / "a")
-    assert place.synced().files_sent == 1
-    assert place.there() == contents(place.root)
 
 
 def test_files_directories_and_links_may_replace_each_other(place: Place) -> None:

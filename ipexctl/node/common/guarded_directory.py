@@ -317,9 +317,10 @@ def blocks_of(file: BinaryIO) -> Iterator[bytes]:
     return iter(lambda: file.read(1 << 20), b"")
 
 
-def set_attributes(number: int, mode: int, mtime: int) -> None:
-    """`mtime`: in nanoseconds."""
-    os.fchmod(number, mode)
+def set_attributes(number: int, mode: int | None, mtime: int) -> None:
+    """`mode`: None if it is right. `mtime`: in nanoseconds."""
+    if mode is not None:
+        os.fchmod(number, mode)
     os.utime(number, ns=(mtime, mtime))
 
 

@@ -227,8 +227,10 @@ class PartialFile:
         self._directory.close()
 
     def _continue(self, offset: int) -> int:
-        """Take over the longest unfinished file of an ended process. Renaming it claims it."""
-        for size, path in sorted(_left_by_ended(self._store, self.sha256), reverse=True):
+        """Take over the longest unfinished file of an ended process. Renaming it claims it. Others are removed."""
+        left = sorted(_left_by_ended(self._store, self.sha256))
+        while left:
+            size, path = left.pop()
             if size < offset:
                 break
             with suppress(FileNotFoundError):  # another process was faster
@@ -239,6 +241,8 @@ class PartialFile:
                     self.done += len(data)
                 os.ftruncate(number, offset)
                 os.lseek(number, offset, os.SEEK_SET)
+                for _, other in left:
+                    self._directory.unlink(os.fsencode(other.name))
                 return number
         raise AgentError("another program removed the files that had arrived", "run it again")
 

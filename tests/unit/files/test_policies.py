@@ -115,6 +115,11 @@ SCENES: dict[State, Scene] = {
     "gone": Scene({"f": OLD}, {}, {}),
     "extra": Scene({}, {"f": HOST}, {}),
 }
+MORE_SCENES: list[tuple[State, Scene]] = [
+    ("missing", Scene({"f": NEW}, {"f": b""}, {"f": NEW})),
+    ("extra", Scene({"f": OLD}, {"f": HOST}, {})),
+]
+"""Deleted there since; changed there and deleted in the source."""
 OTHER = "z"
 """A file without problems, after the others."""
 
@@ -145,6 +150,8 @@ def write_below(target: Path, files: Files, owner: int) -> None:
     for path, content in files.items():
         if content is None:
             (target / path).mkdir(parents=True)
+        elif not content:
+            (target / path).unlink()
         else:
             target.mkdir(parents=True, exist_ok=True)
             (target / path).write_bytes(content)
@@ -263,17 +270,19 @@ CALLS: list[tuple[str, Policy, Call, dict[str, bool]]] = [
 BY_UNITS = ("newest", "set aside")
 """Decided for several hosts at once: test_checkpoint_units.py."""
 CASES = [
-    pytest.param(state, expected, call, options, id=f"{name}: {state}")
+    pytest.param(scene, state, policy.actions[state], call, options, id=f"{name}: {state}")
     for name, policy, call, options in CALLS
-    for state, expected in policy.actions.items()
-    if state in SCENES and expected not in BY_UNITS and not (name == "wheels" and state in ("directory", "extra"))
+    for state, scene in [*SCENES.items(), *(MORE_SCENES if call in (sync, pushed, fetched) else [])]
+    if policy.actions.get(state) not in (None, *BY_UNITS)
+    if not (name == "wheels" and state in ("directory", "extra"))
 ]
 
 
-@pytest.mark.parametrize(("state", "expected", "call", "options"), CASES)
+@pytest.mark.parametrize(("scene", "state", "expected", "call", "options"), CASES)
 def test_a_call_does_what_the_table_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    scene: Scene,
     state: State,
     expected: Action,
     call: Call,
@@ -282,7 +291,7 @@ def test_a_call_does_what_the_table_says(
     if state == "stranger" and os.geteuid() != 0:
         pytest.skip("two accounts need root")
     monkeypatch.setenv("HOME", str(tmp_path / "account"))
-    scene, target = SCENES[state], tmp_path / "home/code/p-1" if call is sync else tmp_path / "target"
+    target = tmp_path / "home/code/p-1" if call is sync else tmp_path / "target"
     if scene.sent or call is sync:  # which makes the home
         call(target, scene.sent)
     write_below(target, scene.there, STRANGER if state == "stranger" else -1)
@@ -292,7 +301,9 @@ def test_a_call_does_what_the_table_says(
     found = seen_action(target, before, is_refused=is_refused)
     assert found == ("keep" if expected == "check" else expected)
     if expected in ("refuse", "refuse all"):
-        assert {name: (target / name).read_bytes() for name, content in scene.there.items() if content} == {
-            name: content for name, content in scene.there.items() if content
-        }
+        assert {
+            name: (target / name).read_bytes()
+            for name, content in scene.there.items()
+            if content and (target / name).exists()
+        } == {name: content for name, content in scene.there.items() if content}
     assert not [each for each in target.rglob("*") if re.search(r"\.part$|\.new$|ipexctl-push|/stage$", str(each))]
