@@ -57,7 +57,7 @@ def _run() -> int:
 
     def report_in_thread(args: threading.ExceptHookArgs) -> None:
         if isinstance(args.exc_value, Exception):
-            from ipexctl.ui.errors import report_crash
+            from ipexctl.ui.error_output import report_crash
 
             report_crash(args.exc_value)
 
@@ -98,7 +98,7 @@ def _run() -> int:
 
 def _print_error(error: IpexctlError) -> int:
     from ipexctl.errors import UserError
-    from ipexctl.ui.errors import print_json_error
+    from ipexctl.ui.error_output import print_json_error
     from ipexctl.ui.messages import print_user_error, print_with_fix
 
     if isinstance(error, UserError):
@@ -111,7 +111,7 @@ def _print_error(error: IpexctlError) -> int:
 
 
 def _print_interrupted(code: int) -> None:
-    from ipexctl.ui.errors import print_json_error
+    from ipexctl.ui.error_output import print_json_error
 
     print_json_error("interrupted", fix="the same call again", status="interrupted", exit_code=code)
 
@@ -145,7 +145,7 @@ def _cannot_write(error: OSError) -> int:
 
 
 def _unexpected(error: Exception) -> int:
-    from ipexctl.ui.errors import print_json_error, report_crash
+    from ipexctl.ui.error_output import print_json_error, report_crash
 
     report_crash(error)
     print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more", exit_code=1)

@@ -18,7 +18,7 @@ import uv
 from agent_helpers import agent_argv, mark_home
 from ipexctl.node.common.processes import all_processes
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.resume import hosts_to_look_at, resumed_spec
 from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.spec import RunSpec
-from ipexctl.stack.install import find_unchanged, install
 from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
+from ipexctl.stack.install_stack import find_unchanged, install
 from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.sync.project import Project

@@ -63,7 +63,7 @@ from ipexctl.starters import Transport, choose_starter
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.root import find_root
 from ipexctl.text import expanded
-from ipexctl.trust.setup import TrustReport
+from ipexctl.trust.trust_setup import TrustReport
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -13,9 +13,9 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.catalog import known_rows
-from ipexctl.trust.setup import TrustOptions, TrustReport
-from ipexctl.trust.setup import revoke as revoke_trust
-from ipexctl.trust.setup import trust as set_up_trust
+from ipexctl.trust.trust_setup import TrustOptions, TrustReport
+from ipexctl.trust.trust_setup import revoke as revoke_trust
+from ipexctl.trust.trust_setup import trust as set_up_trust
 
 InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
 

@@ -19,8 +19,8 @@ from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
 from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_envs, verify_envs
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.stack.env.staging import download
-from ipexctl.stack.install import install as install_stack
 from ipexctl.stack.install_context import InstallReport, install_request
+from ipexctl.stack.install_stack import install as install_stack
 from ipexctl.stack.resolve.model import Sources, StackRequest
 
 

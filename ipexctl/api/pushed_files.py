@@ -10,10 +10,10 @@ from ipexctl.api.open_hosts import OpenHosts
 from ipexctl.files.push import PushOptions, PushReport
 from ipexctl.files.push import push as push_to_hosts
 from ipexctl.files.push_source import read_source
-from ipexctl.hub.cache import CacheReport, list_cache, remove_from_cache
+from ipexctl.hub.cached_repos import CacheReport, list_cache, remove_from_cache
 from ipexctl.hub.downloader import hub_access
-from ipexctl.hub.push import HubPushOptions, HubPushReport
-from ipexctl.hub.push import push_repos as push_from_hub
+from ipexctl.hub.push_from_hub import HubPushOptions, HubPushReport
+from ipexctl.hub.push_from_hub import push_repos as push_from_hub
 from ipexctl.hugging_face import HubRepo
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.outcome import BytesMoved, Watch, ignore_event

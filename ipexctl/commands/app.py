@@ -124,7 +124,7 @@ class _Commands(TyperGroup):
             )
             if went is not None:
                 error.message, error.possibilities = went, None  # type: ignore[attr-defined]
-            from ipexctl.ui.errors import print_json_error
+            from ipexctl.ui.error_output import print_json_error
 
             print_json_error(error.format_message())
             raise

@@ -42,7 +42,7 @@ from ipexctl.sync.root import find_root, root_problem
 from ipexctl.text import printable, tilde_path
 from ipexctl.ui.messages import print_with_fix
 from ipexctl.ui.results import print_json
-from ipexctl.ui.table import show_table
+from ipexctl.ui.text_table import show_table
 
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")

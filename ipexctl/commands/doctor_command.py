@@ -17,7 +17,7 @@ from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix, wrapped_names
 from ipexctl.ui.results import fold_names, group_by, summary_json
-from ipexctl.ui.table import folded_hosts, output_width, print_lines, show_table
+from ipexctl.ui.text_table import folded_hosts, output_width, print_lines, show_table
 
 
 @command()

@@ -14,7 +14,7 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.text import counted, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
-from ipexctl.ui.table import fitting_layout, folded_hosts, show_table
+from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
 
 if TYPE_CHECKING:
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult

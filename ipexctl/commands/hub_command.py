@@ -9,13 +9,13 @@ import typer
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, subcommand
 from ipexctl.errors import UserError
-from ipexctl.hub.cache import CacheReport, CacheResult
+from ipexctl.hub.cached_repos import CacheReport, CacheResult
 from ipexctl.hugging_face import DEFAULT_REVISION, HubRepo, parse_repo
 from ipexctl.node.files.replies import CachedRepo
 from ipexctl.text import readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import group_by, report_json, show_results
-from ipexctl.ui.table import fitting_layout, folded_hosts, show_table
+from ipexctl.ui.text_table import fitting_layout, folded_hosts, show_table
 
 hub_command = typer.Typer(
     help="List or remove models and datasets in the hub cache of every host.",

@@ -25,7 +25,7 @@ from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
 from ipexctl.ui.progress_view import ProgressView
 from ipexctl.ui.results import how_to_continue, report_json, show_results, value_json
-from ipexctl.ui.table import print_sentence
+from ipexctl.ui.text_table import print_sentence
 
 if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallReport, InstallResult

@@ -21,7 +21,7 @@ from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import fold_names, host_json, print_json, show_failures, value_json
 from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_throughput, slow_text
-from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
+from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
     from ipexctl.run.ps import KnownRun

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.launch.other_runs import time_of
 from ipexctl.text import counted, printable
 from ipexctl.ui.results import fold_names, report_json, value_json
-from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
+from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
     from ipexctl.node.common.plan import OtherRun

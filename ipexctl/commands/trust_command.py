@@ -11,7 +11,7 @@ from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import report_json, show_results
 
 if TYPE_CHECKING:
-    from ipexctl.trust.setup import TrustReport
+    from ipexctl.trust.trust_setup import TrustReport
 
 
 @command()

@@ -18,7 +18,7 @@ from ipexctl.stack.resolve.reasons import span
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import show_failures, value_json
-from ipexctl.ui.table import output_width, print_lines, show_table
+from ipexctl.ui.text_table import output_width, print_lines, show_table
 
 
 @command()

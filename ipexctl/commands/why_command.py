@@ -20,12 +20,12 @@ from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
-from ipexctl.ui.dump import show_json, show_over, show_stacks
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.amx import amx_text
 from ipexctl.ui.run.end_of_run import network_text, throughput_text
-from ipexctl.ui.table import print_lines
+from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
+from ipexctl.ui.text_table import print_lines
 
 
 @command()

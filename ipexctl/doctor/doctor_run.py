@@ -33,7 +33,7 @@ from ipexctl.doctor.finding import (
     worst,
 )
 from ipexctl.doctor.host_system import is_installed
-from ipexctl.doctor.ports import overflow_findings
+from ipexctl.doctor.port_pairs import overflow_findings
 from ipexctl.doctor.product_speeds import remember
 from ipexctl.doctor.smoke import measure
 from ipexctl.errors import Refusal

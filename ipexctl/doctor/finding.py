@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts, joining
-from ipexctl.facts.network import Nic
-from ipexctl.facts.system import RunSupervisor
+from ipexctl.facts.network_facts import Nic
+from ipexctl.facts.system_facts import RunSupervisor
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses
 from ipexctl.launch.topology import Dtype, dtype, recommended_layout

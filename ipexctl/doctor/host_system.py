@@ -11,7 +11,7 @@ from typing import Final
 
 from ipexctl.doctor.finding import GB, UNKNOWN, Finding, HostContext, HostRule, few, size
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import RunProcess
+from ipexctl.facts.system_facts import RunProcess
 from ipexctl.hosts.allocation import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.text import printable

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from ipexctl.doctor import ports
+from ipexctl.doctor import port_pairs
 from ipexctl.doctor.finding import Finding, Level, merge_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
@@ -32,9 +32,9 @@ from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.remote.session import OutputCollector, Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.trust.config import names_in, ssh_names_for
 from ipexctl.trust.host_steps import HostState, HostSteps, login_command, read_logins
 from ipexctl.trust.login_errors import LoginAttempt, explain
+from ipexctl.trust.trust_ssh_config import names_in, ssh_names_for
 
 _TRUST: Final = "ipexctl trust"
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
@@ -201,7 +201,7 @@ class _NetworkCheck:
     identities: dict[str, str] = field(default_factory=dict)
     lost: dict[str, HostError] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
-    results: dict[ports.Pair, ports.ConnectionResult] = field(default_factory=dict)
+    results: dict[port_pairs.Pair, port_pairs.ConnectionResult] = field(default_factory=dict)
     open_outside: frozenset[str] = frozenset()
 
     def at(self, share: float) -> float:
@@ -226,7 +226,7 @@ class _NetworkCheck:
         level = login_level(is_needed=self.needs_logins, is_expected=is_set_up or bool(silent))
         findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost}, level)
         findings += slow_login_finding({name: why for name, why in slow_logins.items() if name not in self.lost})
-        findings += ports.port_findings(self.results, self.untested, silent, self.internal, self.facts)
+        findings += port_pairs.port_findings(self.results, self.untested, silent, self.internal, self.facts)
         if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:
             findings.append(_logins_untested(logins, self.hosts[0]))
         return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
@@ -314,7 +314,7 @@ class _NetworkCheck:
                 session,
                 program._replace(script=f"echo begun\n{program.script}"),
                 timeout=max(0.1, self.at(1) - time.monotonic()),
-                stdin=ports.listen_order(self.internal[name], tokens[name], round(self.budget) + 2),
+                stdin=port_pairs.listen_order(self.internal[name], tokens[name], round(self.budget) + 2),
             )
         try:
             listeners = self._listeners(dialog)
@@ -325,8 +325,8 @@ class _NetworkCheck:
         finally:
             dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
-    def _listeners(self, dialog: ScriptDialog) -> dict[str, ports.PortListener]:
-        listeners: dict[str, ports.PortListener] = {}
+    def _listeners(self, dialog: ScriptDialog) -> dict[str, port_pairs.PortListener]:
+        listeners: dict[str, port_pairs.PortListener] = {}
         started = dialog.running
         pending, silent = set(started), set(started)
         while pending:
@@ -345,7 +345,7 @@ class _NetworkCheck:
                 self._mark_untested(name, event)
                 listeners.pop(name, None)
                 pending.discard(name)
-            elif listener := ports.parse_listener(event):
+            elif listener := port_pairs.parse_listener(event):
                 listeners[name] = listener
                 self.identities[name] = listener.identity
                 pending.discard(name)
@@ -356,16 +356,16 @@ class _NetworkCheck:
         return listeners
 
     def _connect(
-        self, dialog: ScriptDialog, listeners: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
+        self, dialog: ScriptDialog, listeners: Mapping[str, port_pairs.PortListener], tokens: Mapping[str, str]
     ) -> None:
         targets: dict[str, list[str]] = defaultdict(list)
-        for source, target in ports.pairs_to_try([host.name for host in self.hosts]):
+        for source, target in port_pairs.pairs_to_try([host.name for host in self.hosts]):
             if source in listeners and target in listeners and listeners[target].port is not None:
                 targets[source].append(target)
         seconds = max(0.2, min(for_many(CHECKED_CONNECTION, len(self.hosts)), self.at(0.88) - time.monotonic()))
         for source, names in targets.items():
             order = [(self.internal[name], tokens[name], listeners[name]) for name in names]
-            dialog.send(source, ports.connect_order(order, seconds))
+            dialog.send(source, port_pairs.connect_order(order, seconds))
         until = time.monotonic() + seconds + self.budget * 0.04
         waiting = {(source, target) for source, names in targets.items() for target in names}
         ended: set[str] = set()
@@ -375,23 +375,23 @@ class _NetworkCheck:
                 ended.add(name)
                 self._mark_untested(name, event)
                 waiting = {pair for pair in waiting if name not in pair}
-            elif (result := ports.parse_result(event)) and result[0] < len(targets[name]):
+            elif (result := port_pairs.parse_result(event)) and result[0] < len(targets[name]):
                 pair = (name, targets[name][result[0]])
                 self.results[pair] = result[1]
                 waiting.discard(pair)
         if not self.cancel.thrown:
-            self.results.update(dict.fromkeys(waiting, ports.ConnectionResult("timeout")))
+            self.results.update(dict.fromkeys(waiting, port_pairs.ConnectionResult("timeout")))
         self.results = {pair: result for pair, result in self.results.items() if not ended & set(pair)}
 
     def _connect_from_outside(
-        self, listeners: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
+        self, listeners: Mapping[str, port_pairs.PortListener], tokens: Mapping[str, str]
     ) -> frozenset[str]:
         until = self.at(0.88)
 
         def is_open(host: Host) -> bool:
             address, port = self.internal[host.name], listeners[host.name].port
             source = source_towards(address)
-            if port is None or source is None or ports.is_inside(source, address, self.facts.values()):
+            if port is None or source is None or port_pairs.is_inside(source, address, self.facts.values()):
                 return False
             kind, _ = connect(address, port, tokens[host.name], max(0.1, until - time.monotonic()))
             return kind == "ok"

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.finding import Finding, merge_findings
-from ipexctl.doctor.ports import Target, connect_order, parse_listener
+from ipexctl.doctor.port_pairs import Target, connect_order, parse_listener
 from ipexctl.doctor.product_speeds import ProductSpeeds
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host

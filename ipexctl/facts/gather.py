@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import probe_command
-from ipexctl.facts.system import HomeDirectory
+from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PROBE_REST
 from ipexctl.node.common.frames import StreamName

@@ -2,8 +2,8 @@
 
 Each host compares first (`node/files/push.py`); without `force`, one with differing files is refused and gets nothing.
 A `Carrier` brings what the others lack: local files travel as in a large sync (`upload.py`), a hub's are on a host
-(`hub/push.py`). A cut-off push keeps what has arrived; the next one resumes it. Files get their names when a host has
-all. Of hosts that share the directory, the first writes.
+(`hub/push_from_hub.py`). A cut-off push keeps what has arrived; the next one resumes it. Files get their names when a
+host has all. Of hosts that share the directory, the first writes.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from ipexctl.remote.outcome import HostError, Notice, Watch
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec
-from ipexctl.stack.env.build import EnvInstaller
+from ipexctl.stack.env.env_installer import EnvInstaller
 from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.env.record import SCHEMA, env_directory, records_of
 from ipexctl.stack.install_context import InstallContext, InstallRequest
@@ -58,7 +58,7 @@ def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
 
 
 def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, watch: Watch) -> str:
-    from ipexctl.stack.lock.pipeline import lock_plan  # slow to import, and seldom needed
+    from ipexctl.stack.lock.stack_locking import lock_plan  # slow to import, and seldom needed
 
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), (), name=NAME, home=home)
     context = InstallContext((host,), request, pool, watch)

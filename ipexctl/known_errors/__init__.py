@@ -1,1 +1,1 @@
-"""Known error texts of runs and verifications. Pure, but for `table.py`, which reads `table.yaml`."""
+"""Known error texts of runs and verifications. Pure, but for `error_table.py`, which reads `table.yaml`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.system import Memory
+from ipexctl.facts.system_facts import Memory
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.context import LaunchContext
 from ipexctl.launch.rank_distribution import fewer_ranks

@@ -22,7 +22,7 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.run.registry import RunRegistry, abandoned_runs, starting_runs
-from ipexctl.trust.setup import TrustOptions, revoke
+from ipexctl.trust.trust_setup import TrustOptions, revoke
 
 CONTROL_MACHINE: Final = Host("control machine", "localhost")
 

@@ -1,7 +1,7 @@
 """The stack that hosts have or would get, for doctor, versions and run. No index is queried.
 
-The installed environment decides, then the last answer of the indexes (`lock/indexes.py`), then the table alone. An
-install queries the indexes and uses the same resolver (`lock/pipeline.py: lock_stack`).
+The installed environment decides, then the last answer of the indexes (`lock/wheel_indexes.py`), then the table alone.
+An install queries the indexes and uses the same resolver (`lock/stack_locking.py: lock_stack`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ipexctl.remote.outcome import exit_code
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec, project_of, rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
-from ipexctl.stack.lock.indexes import CONTROL_MACHINE, CachedAnswer, IndexCache
+from ipexctl.stack.lock.wheel_indexes import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks

@@ -31,7 +31,7 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec, known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.record import check_new_env_name
-from ipexctl.stack.lock.lock import Lock, takes_wheels
+from ipexctl.stack.lock.wheel_lock import Lock, takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason

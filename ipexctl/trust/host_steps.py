@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import quote
 
 from ipexctl.errors import UserError
-from ipexctl.facts.network import parse_ip_addr, parse_kernel_tables
+from ipexctl.facts.network_facts import parse_ip_addr, parse_kernel_tables
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.hosts.names import check_user
@@ -31,8 +31,8 @@ from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
-from ipexctl.trust.config import Files
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt
+from ipexctl.trust.trust_ssh_config import Files
 
 PREFIX = "ipexctl:"
 NEWLINE, FILE, DIRECTORY = "+newline", "+file", "+dir"

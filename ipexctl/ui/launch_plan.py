@@ -22,7 +22,7 @@ from ipexctl.spec import RankOptions
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_lines, row_lines
+from ipexctl.ui.text_table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
 _MOST_RANKS: Final = 8
 """Most ranks listed in a cell if their numbers do not fold into ranges."""

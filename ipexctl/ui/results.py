@@ -16,7 +16,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import HostResult, HostStatus, Report
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
-from ipexctl.ui.table import print_sentence
+from ipexctl.ui.text_table import print_sentence
 
 if TYPE_CHECKING:
     from ipexctl.doctor.finding import HostReport

@@ -78,7 +78,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.errors import UserError
-from ipexctl.extras.lab import system
+from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.down import down, find_labs, remove_abandoned
 from ipexctl.extras.lab.faults import break_host, mend_host, ssh_argv
 from ipexctl.extras.lab.faults import FAULTS
@@ -100,7 +100,7 @@ def snapshot():
     loops = [path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
     return {
         "namespaces": sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else [],
-        "links": list(system.links()),
+        "links": list(lab_system.links()),
         "mounts": sorted(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
         "loops": sorted(text for text in loops if "/tst" in text),
         "processes": sorted(pid for pid in os.listdir("/proc") if pid.isdigit() and alive(pid)),

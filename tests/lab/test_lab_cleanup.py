@@ -23,8 +23,8 @@ def then_print(step, work):
         return result
     return call
 
-up.state.save = then_print("planned", up.state.save)
-up.files.openssh_version = then_print("wired", up.files.openssh_version)
+up.lab_record.save = then_print("planned", up.lab_record.save)
+up.lab_files.openssh_version = then_print("wired", up.lab_files.openssh_version)
 up._start = then_print("host", up._start)
 up.up(LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, internal=True))
 """
@@ -141,8 +141,8 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_failed_up_reports_the_reason_and_leaves_nothing() -> None:
     answer = run_in_namespaces("""
-from ipexctl.extras.lab import files
-files.sshd_config = lambda openssh: "Nonsense yes\\n"
+from ipexctl.extras.lab import lab_files
+lab_files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
     up(LabSpec(hosts=2, name="tst-a"))
 except UserError as error:

@@ -17,7 +17,7 @@ from ipexctl.facts.probe import environment_command, probe_command
 from ipexctl.hosts.host import Host
 from ipexctl.remote.node_call import script_text
 from ipexctl.stack.env.environment import machine_token
-from ipexctl.stack.install import IntactEnv, parse_intact
+from ipexctl.stack.install_stack import IntactEnv, parse_intact
 
 HOST = Host("node1", "10.0.0.1")
 PROOF = {"ok": True, "phases": [], "seconds": 1.5, "torch": "2.8.0"}

@@ -23,9 +23,9 @@ from ipexctl.node.common.processes import partial_name
 from ipexctl.node.env.replies import AvailableWheel, PipSettings, SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.stack.lock import indexes
-from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, query_indexes, sources_for
-from ipexctl.stack.lock.lock import Lock, LockMaker, Wheel, make_lock, uv_for_node
+from ipexctl.stack.lock import wheel_indexes
+from ipexctl.stack.lock.wheel_indexes import PYPI_SOURCE, IndexAnswer, query_indexes, sources_for
+from ipexctl.stack.lock.wheel_lock import Lock, LockMaker, Wheel, make_lock, uv_for_node
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing
@@ -235,7 +235,7 @@ def test_version_missing_in_the_first_index_is_taken_from_a_later_one(
 def test_pytorch_index_supplies_torch_and_no_other_package(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexes, "_STACK_HOSTS", {"127.0.0.2"})
+    monkeypatch.setattr(wheel_indexes, "_STACK_HOSTS", {"127.0.0.2"})
     pytorch, public = tmp_path / "pytorch", tmp_path / "public"
     shutil.copytree(wheels, public)
     pytorch.mkdir()

@@ -16,8 +16,8 @@ from real_helpers import require_disk, require_package
 from clean_environment import package_environ
 from hub_server import Hub
 from ipexctl.hugging_face import HubRepo, load_call
+from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
-from ipexctl.known_errors.table import known_errors
 from ipexctl.node.network.hub import RepoRequest, is_prepared
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]

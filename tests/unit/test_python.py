@@ -31,9 +31,9 @@ _TOUCHING = (
     "ipexctl.run.why.why",
     "ipexctl.stack.env.staging",
     "ipexctl.stack.env.envs",
-    "ipexctl.stack.install",
+    "ipexctl.stack.install_stack",
     "ipexctl.sync.project_sync",
-    "ipexctl.trust.setup",
+    "ipexctl.trust.trust_setup",
 )
 """Modules that touch hosts."""
 UNTYPED: Any = ipexctl

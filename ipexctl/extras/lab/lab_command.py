@@ -31,7 +31,7 @@ from ipexctl.option_declaration import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.text import counted
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json, value_json
-from ipexctl.ui.table import show_table
+from ipexctl.ui.text_table import show_table
 
 _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 

@@ -44,7 +44,7 @@ from ipexctl.run.windows import RunWindows
 from ipexctl.text import counted, format_clock, without_colors
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.figures import training_loss
-from ipexctl.ui.table import print_lines
+from ipexctl.ui.text_table import print_lines
 
 MAX_BYTES: Final = 32 << 20
 MAX_LOSSES: Final = 100_000

@@ -26,7 +26,7 @@ from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.amx import amx_text
 from ipexctl.ui.run.end_of_run import network_text
-from ipexctl.ui.table import print_lines
+from ipexctl.ui.text_table import print_lines
 
 SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100

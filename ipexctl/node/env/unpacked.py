@@ -1,5 +1,5 @@
 """Finds packages of a lock that environments in this home already contain. `fill.py` hard-links their files, so the
-control machine (`stack/env/build.py`) sends only the other wheels.
+control machine (`stack/env/env_installer.py`) sends only the other wheels.
 
 A package counts if its files have the sizes in its list, as in `check.py`. If an environment with the same wheel failed
 its verification, hashes must match too, because links share damage. Bytecode is linked too, because compiling torch

@@ -33,7 +33,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
-from ipexctl.trust.config import config_in, ssh_names_for
+from ipexctl.trust.trust_ssh_config import config_in, ssh_names_for
 
 
 def gather(

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, cause_of, raised
-from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
 from ipexctl.node.run.verdict import format_limit

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
-from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
 from ipexctl.node.run.verdict import describe_exit, signal_name

@@ -18,9 +18,9 @@ from packaging.utils import canonicalize_name
 
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.host import Host
+from ipexctl.known_errors.error_table import PACKAGES as MODULES
+from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, KnownError, RankOutput, cause_of
-from ipexctl.known_errors.table import PACKAGES as MODULES
-from ipexctl.known_errors.table import known_errors
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.env.build import BuildRequest, LockedWheel
@@ -45,8 +45,8 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import rows
-from ipexctl.stack.lock.indexes import IndexAnswer
-from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.lock.wheel_indexes import IndexAnswer
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import PACKAGES, add_oneccl
 
 

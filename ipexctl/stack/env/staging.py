@@ -45,9 +45,9 @@ from ipexctl.stack.install_context import (
     inspect_hosts,
     summary_of,
 )
-from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried
-from ipexctl.stack.lock.lock import Wheel
-from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack, query_here
+from ipexctl.stack.lock.stack_locking import LockedStack, announce_stack, lock_stack, query_here
+from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, pip_settings, unqueried
+from ipexctl.stack.lock.wheel_lock import Wheel
 from ipexctl.stack.resolve.model import Sources
 from ipexctl.text import expanded
 

@@ -24,7 +24,7 @@ from ipexctl.found_files import TomlError, parse_toml
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
-from ipexctl.stack.lock.lock import uv_here
+from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.text import counted
 
 PYPROJECT: Final = "pyproject.toml"

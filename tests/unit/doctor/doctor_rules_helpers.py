@@ -9,9 +9,9 @@ import recorded_probes
 from ipexctl.doctor.doctor_run import examine_cluster, examine_host
 from ipexctl.doctor.finding import Finding, HostContext
 from ipexctl.facts.facts import Facts, parse
-from ipexctl.facts.network import Address, Nic, Route
+from ipexctl.facts.network_facts import Address, Nic, Route
 from ipexctl.facts.software import Env, Mpi
-from ipexctl.facts.system import Disk, HomeDirectory, Mount
+from ipexctl.facts.system_facts import Disk, HomeDirectory, Mount
 from ipexctl.hosts.host import Host
 
 GB = 1 << 30

@@ -27,15 +27,15 @@ from doctor_rules_helpers import (
 from ipexctl.doctor.finding import RunLife
 from ipexctl.facts.cpu import CpuList, NumaNode
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
-from ipexctl.facts.network import Rdma
+from ipexctl.facts.network_facts import Rdma
 from ipexctl.facts.software import Mpi, Python
-from ipexctl.facts.system import Limit, Mount, RunProcess
+from ipexctl.facts.system_facts import Limit, Mount, RunProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ipexctl.doctor.finding import Finding
-    from ipexctl.facts.network import Nic
+    from ipexctl.facts.network_facts import Nic
 
     Scene = Callable[[], tuple[Finding, ...]]
 

@@ -30,7 +30,7 @@ from ipexctl.doctor.network_check import (
     login_level,
     unknown_state,
 )
-from ipexctl.doctor.ports import (
+from ipexctl.doctor.port_pairs import (
     ConnectionResult,
     PortDiagnosis,
     PortListener,
@@ -44,8 +44,8 @@ from ipexctl.doctor.ports import (
     parse_result,
 )
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.network import Address, Network, Nic
-from ipexctl.facts.system import Security
+from ipexctl.facts.network_facts import Address, Network, Nic
+from ipexctl.facts.system_facts import Security
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.doctor.network_check import NetworkReport
-    from ipexctl.doctor.ports import Pair
+    from ipexctl.doctor.port_pairs import Pair
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.session import Session
     from ipexctl.trust.host_steps import HostState

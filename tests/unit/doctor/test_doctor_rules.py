@@ -33,9 +33,9 @@ from ipexctl.doctor.doctor_run import examine_cluster, examine_host
 from ipexctl.doctor.finding import GB, MB, Finding, HostContext, merge_findings, recommend, worst
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, parse
-from ipexctl.facts.network import Rdma, Route
+from ipexctl.facts.network_facts import Rdma, Route
 from ipexctl.facts.software import Python
-from ipexctl.facts.system import Limit
+from ipexctl.facts.system_facts import Limit
 from ipexctl.stack.catalog import StackSpec, merged, rows
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_helpers import agent_argv
-from ipexctl.doctor.ports import parse_listener
+from ipexctl.doctor.port_pairs import parse_listener
 from ipexctl.doctor.smoke import (
     PEERS,
     Figure,

@@ -10,7 +10,7 @@ from doctor_rules_helpers import alone, healthy
 
 from ipexctl.doctor.finding import Finding, RunLife, run_states
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import RunProcess, RunSupervisor
+from ipexctl.facts.system_facts import RunProcess, RunSupervisor
 from ipexctl.hosts.host import Host
 
 RUN = "train-1120-132512-9f3a"

@@ -17,9 +17,9 @@ from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist, tier_of
 from ipexctl.facts.facts import Facts, addresses_among, parse, to_json
 from ipexctl.facts.gather import gather_facts
 from ipexctl.facts.live_runs import BusyProgram, Look, RunOnHost, RunsOnHost, WaitingCall, parse_live_runs, read_look
-from ipexctl.facts.network import Address, Network, Nic
-from ipexctl.facts.store import store_token
-from ipexctl.facts.system import parse_mount
+from ipexctl.facts.network_facts import Address, Network, Nic
+from ipexctl.facts.store_token import store_token
+from ipexctl.facts.system_facts import parse_mount
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector

@@ -11,10 +11,10 @@ from test_doctor_smoke import facts as smoke_facts
 
 from ipexctl.doctor.finding import LEVELS
 from ipexctl.doctor.network_check import diagnose_login, login_findings, slow_login_finding
-from ipexctl.doctor.ports import ConnectionResult, overflow_findings, port_findings
+from ipexctl.doctor.port_pairs import ConnectionResult, overflow_findings, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import System
+from ipexctl.facts.system_facts import System
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.login_errors import LoginAttempt

@@ -7,7 +7,7 @@ from golden_file import Case, golden_diff
 from test_run_dump import LOAD, MAIN, REDUCE, document, rank, said
 
 from ipexctl.run.dump import Dump, read_dump
-from ipexctl.ui.dump import as_json, show_stacks
+from ipexctl.ui.stacks_output import as_json, show_stacks
 
 
 def test_dump(capsys: pytest.CaptureFixture[str]) -> None:

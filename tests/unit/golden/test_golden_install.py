@@ -16,13 +16,13 @@ from test_answers_chosen import at
 from test_project_requirements import CONDA, PYPROJECT
 
 from ipexctl.errors import UserError
-from ipexctl.facts.system import Mount
+from ipexctl.facts.system_facts import Mount
 from ipexctl.hosts.host import check_same_home
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.environment import explain
 from ipexctl.stack.install_context import install_request
-from ipexctl.stack.lock.lock import home_obstacle
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement, sources_of
+from ipexctl.stack.lock.wheel_lock import home_obstacle
 from ipexctl.stack.lock.wheels import lacks_oneccl
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.stack.resolve.resolver import resolve

@@ -19,7 +19,7 @@ from test_show_plan import MIXED
 from accelerate_files import ALONE
 from ipexctl.errors import Refusal
 from ipexctl.extras.export.mpijob import to_mpijob
-from ipexctl.facts.system import Memory, System
+from ipexctl.facts.system_facts import Memory, System
 from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import parse_repo
 from ipexctl.launch.accelerate_config import remarks

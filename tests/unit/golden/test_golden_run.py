@@ -22,7 +22,7 @@ from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 from ipexctl.commands.resumed_call import refuse_typed
 from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
-from ipexctl.facts.system import HomeDirectory
+from ipexctl.facts.system_facts import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.node.common.plan import OtherRun

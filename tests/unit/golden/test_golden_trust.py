@@ -15,7 +15,7 @@ from ipexctl.commands.trust_command import show
 from ipexctl.errors import Refusal
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.trust.host_steps import Permissions
-from ipexctl.trust.setup import keys_to_add, keys_to_remove
+from ipexctl.trust.trust_setup import keys_to_add, keys_to_remove
 
 SSH_ERRORS = (
     "ssh: connect to host 10.0.0.2 port 22: Connection refused",

@@ -13,7 +13,7 @@ from test_resolver import OLD
 from test_table import BY_NAME, IPEX, ONECCL, pypi
 
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import System
+from ipexctl.facts.system_facts import System
 from ipexctl.stack.catalog import known_rows, merged
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import incompatibility

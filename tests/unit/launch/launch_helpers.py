@@ -11,9 +11,9 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
-from ipexctl.facts.network import Address, Network, Nic
+from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.software import Software
-from ipexctl.facts.system import Activity, Batch, Environment
+from ipexctl.facts.system_facts import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import NO_HUB, Hub
 from ipexctl.launch.memory import EarlierMemory

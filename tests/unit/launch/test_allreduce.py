@@ -11,7 +11,7 @@ from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.extras.export.common import common_settings
 from ipexctl.extras.export.export_command import _lost
-from ipexctl.facts.system import Memory, System
+from ipexctl.facts.system_facts import Memory, System
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.plan import Choice, Plan, to_json

@@ -9,7 +9,7 @@ import pytest
 from launch_helpers import cpu, machine, plan, request
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.system import Memory
+from ipexctl.facts.system_facts import Memory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.memory import TORCH_START, EarlierMemory
 from ipexctl.launch.planner import plan_launch

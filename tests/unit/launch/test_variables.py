@@ -27,7 +27,7 @@ from launch_helpers import (
     variables,
 )  # fmt: skip
 
-from ipexctl.facts.network import Nic, Rdma
+from ipexctl.facts.network_facts import Nic, Rdma
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.spec import AccelerateConfig, Export

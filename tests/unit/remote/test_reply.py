@@ -27,7 +27,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import DEFAULT_LIMITS, EventReader, MalformedReply, RawReader, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.stack.env.environment import EnvClient, verify
-from ipexctl.stack.lock.indexes import pip_settings, query_indexes
+from ipexctl.stack.lock.wheel_indexes import pip_settings, query_indexes
 
 HOST = Host("n1", "10.0.0.1")
 PHASE = {"name": "torch", "ok": True, "seconds": 1.5, "rc": 0, "signal": None, "timed_out": False, "text": ""}

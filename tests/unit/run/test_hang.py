@@ -10,7 +10,7 @@ from known_texts import recorded_dump
 from ipexctl.run.dump import Dump, RankStacks, StackFrame
 from ipexctl.run.hang import Hang, explain_hang
 from ipexctl.run.stall_report import dump_lines
-from ipexctl.ui.dump import as_json, show_stacks
+from ipexctl.ui.stacks_output import as_json, show_stacks
 from message_data import missing
 
 

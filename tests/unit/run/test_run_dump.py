@@ -28,7 +28,7 @@ from ipexctl.run.dump import (
     read_pyspy,
 )
 from ipexctl.run.stall_report import dump_lines
-from ipexctl.ui.dump import as_json, show_stacks
+from ipexctl.ui.stacks_output import as_json, show_stacks
 from message_data import missing
 from record_helpers import run_record
 

@@ -13,9 +13,9 @@ import pytest
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.network import Address, Network, Nic
+from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.software import Python, Software
-from ipexctl.facts.system import Account, Security, System
+from ipexctl.facts.system_facts import Account, Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv

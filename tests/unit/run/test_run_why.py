@@ -15,8 +15,8 @@ from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, ver
 from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
+from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import RankOutput
-from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
 from ipexctl.node.run.machine_state import MpirunEnded, StartFailed

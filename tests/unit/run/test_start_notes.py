@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import Batch
+from ipexctl.facts.system_facts import Batch
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.run.start.start_notes import job_notes

@@ -9,8 +9,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog import rows
-from ipexctl.stack.lock.indexes import IndexAnswer, Source, query_indexes
-from ipexctl.stack.lock.lock import LockMaker, uv_here
+from ipexctl.stack.lock.wheel_indexes import IndexAnswer, Source, query_indexes
+from ipexctl.stack.lock.wheel_lock import LockMaker, uv_here
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import StackPlan
 from ipexctl.stack.resolve.reasons import because, installed

@@ -9,7 +9,7 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi, Python, Software
-from ipexctl.facts.system import Disk, HomeDirectory, System
+from ipexctl.facts.system_facts import Disk, HomeDirectory, System
 from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided

@@ -17,13 +17,12 @@ from stack_helpers import PYPI, host, index
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts
-from ipexctl.facts.system import Disk, HomeDirectory
+from ipexctl.facts.system_facts import Disk, HomeDirectory
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.env.replies import AvailableWheel, EnvRecord, PipSettings
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.stack.catalog import rows
 from ipexctl.stack.env.envs import EnvsResult, _target_of
-from ipexctl.stack.install import install
 from ipexctl.stack.install_context import (
     InstallContext,
     InstallRequest,
@@ -33,9 +32,10 @@ from ipexctl.stack.install_context import (
     refuse_downgrade,
     with_packages,
 )
-from ipexctl.stack.lock.indexes import IndexAnswer, lacks_answer_about_mpi
-from ipexctl.stack.lock.lock import Lock, Wheel, home_obstacle
-from ipexctl.stack.lock.pipeline import LockedStack, _Locking, announce_stack, install_line, open_projects
+from ipexctl.stack.install_stack import install
+from ipexctl.stack.lock.stack_locking import LockedStack, _Locking, announce_stack, install_line, open_projects
+from ipexctl.stack.lock.wheel_indexes import IndexAnswer, lacks_answer_about_mpi
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel, home_obstacle
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.constraints import Constraints
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest

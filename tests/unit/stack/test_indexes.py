@@ -13,13 +13,13 @@ from lock_helpers import LOCAL_SESSION
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.replies import PipSettings
 from ipexctl.stack.env import staging
-from ipexctl.stack.lock.indexes import (
+from ipexctl.stack.lock.wheel_indexes import (
     STACK_SOURCES,
     Source,
     query_indexes,
     sources_for,
 )
-from ipexctl.stack.lock.lock import Wheel
+from ipexctl.stack.lock.wheel_lock import Wheel
 from ipexctl.stack.resolve.model import Sources
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel

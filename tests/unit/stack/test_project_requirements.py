@@ -12,9 +12,9 @@ from lock_helpers import plan
 from ipexctl.errors import UserError
 from ipexctl.node.env.replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
-from ipexctl.stack.lock.indexes import index_order_note
-from ipexctl.stack.lock.lock import uv_here
 from ipexctl.stack.lock.requirements import contradiction, read_package_request, read_requirements, requirement
+from ipexctl.stack.lock.wheel_indexes import index_order_note
+from ipexctl.stack.lock.wheel_lock import uv_here
 from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import Sources, StackRequest

@@ -6,7 +6,7 @@ import pytest
 from stack_helpers import index
 
 from ipexctl.node.env.replies import AvailableWheel, LocalWheel
-from ipexctl.stack.lock.lock import NoWheel, platform_for, read_pylock
+from ipexctl.stack.lock.wheel_lock import NoWheel, platform_for, read_pylock
 from ipexctl.stack.lock.wheels import Availability, Target
 
 

@@ -22,7 +22,7 @@ from stack_helpers import (
 )
 
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import System
+from ipexctl.facts.system_facts import System
 from ipexctl.stack.catalog import StackSpec, minor, rows, version_key
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints

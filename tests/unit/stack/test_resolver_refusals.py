@@ -17,7 +17,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.node.env.replies import SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import minor, rows, version_key
-from ipexctl.stack.lock.lock import explain_refusal
+from ipexctl.stack.lock.wheel_lock import explain_refusal
 from ipexctl.stack.lock.wheels import Availability, lacks_oneccl
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks

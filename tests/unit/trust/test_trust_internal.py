@@ -23,7 +23,7 @@ from ipexctl.hosts.internal import (
 from ipexctl.remote.outcome import HostStatus
 from ipexctl.trust.host_steps import read_nics
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain
-from ipexctl.trust.setup import TrustReport, TrustResult
+from ipexctl.trust.trust_setup import TrustReport, TrustResult
 
 LO = InterfaceAddress("lo", "127.0.0.1", 8)
 DOCKER = InterfaceAddress("docker0", "172.17.0.1", 16)

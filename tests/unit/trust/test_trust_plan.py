@@ -10,9 +10,9 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import InterfaceAddress
 from ipexctl.remote.outcome import HostError
-from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from ipexctl.trust.host_steps import HostState, Owner, TrustLine, read_host_state
-from ipexctl.trust.setup import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
+from ipexctl.trust.trust_setup import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
+from ipexctl.trust.trust_ssh_config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from message_data import missing
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()

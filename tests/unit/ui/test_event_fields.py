@@ -15,7 +15,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.ui.errors import requests_events
+from ipexctl.ui.error_output import requests_events
 from ipexctl.ui.run.events import EventsView, print_failed_call
 from message_data import missing
 from record_helpers import run_record

@@ -37,8 +37,8 @@ from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.node_calls import SyncReport, SyncResult
-from ipexctl.ui import dump
-from ipexctl.ui.errors import requested_schema
+from ipexctl.ui import stacks_output
+from ipexctl.ui.error_output import requested_schema
 
 N1 = Host("n1", "n1")
 HOST = "name address status reason fix seconds"
@@ -46,7 +46,7 @@ REPORT = "schema hosts summary seconds"
 UNINSTALLED = UninstallResult(N1, "ok")
 ENV = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
 ENVS = envs_command.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((ENV,), 0, 0, 0, 0)),), 0.0))
-DUMP = dump.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
+DUMP = stacks_output.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
 SLOW = slow_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))
 LINK = slow_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["links"][0]
 WHY = why_command.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))

@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.ui import messages
 from ipexctl.ui.messages import wrapped_fix, wrapped_names
-from ipexctl.ui.table import column_widths, row_lines
+from ipexctl.ui.text_table import column_widths, row_lines
 
 REASON = "node1: its host key SHA256:4iGGf3Q8V9VuOl+9F82pUz4I2prTWDlBXzHdi82yrAk is unknown"
 COMMAND = "sudo ufw allow proto tcp from 10.77.2.0/23 to any port 32768:60999"

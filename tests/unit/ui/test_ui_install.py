@@ -12,7 +12,7 @@ from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
-from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from ipexctl.ui.progress_view import ProgressView
 from message_data import missing
 

@@ -31,7 +31,8 @@ from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
 from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.install_context import InstallContext, InstallRequest
-from ipexctl.stack.lock.indexes import (
+from ipexctl.stack.lock.requirements import contradiction
+from ipexctl.stack.lock.wheel_indexes import (
     CONTROL_MACHINE,
     PYPI,
     STACK_SOURCES,
@@ -48,8 +49,17 @@ from ipexctl.stack.lock.indexes import (
     query_indexes,
     sources_for,
 )
-from ipexctl.stack.lock.lock import UNPACKED, LacksWheel, Lock, LockMaker, Wheel, make_lock, sized, uv_for_node, uv_here
-from ipexctl.stack.lock.requirements import contradiction
+from ipexctl.stack.lock.wheel_lock import (
+    UNPACKED,
+    LacksWheel,
+    Lock,
+    LockMaker,
+    Wheel,
+    make_lock,
+    sized,
+    uv_for_node,
+    uv_here,
+)
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build, lacks_oneccl
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import TORCH, Sources, StackPlan, StackRequest

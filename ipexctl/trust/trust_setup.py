@@ -20,7 +20,6 @@ from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from ipexctl.trust.host_steps import (
     HostState,
     HostSteps,
@@ -33,6 +32,7 @@ from ipexctl.trust.host_steps import (
     tag_of,
 )
 from ipexctl.trust.login_errors import explain
+from ipexctl.trust.trust_ssh_config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 
 
 def keys_to_add(state: HostState, line: TrustLine) -> KeysEdit | None:

@@ -24,7 +24,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, explain, machine_token, parse_result
 from ipexctl.stack.install_context import InstallContext
-from ipexctl.stack.lock.lock import Lock, home_obstacle
+from ipexctl.stack.lock.wheel_lock import Lock, home_obstacle
 
 
 class EnvInstaller:

@@ -19,7 +19,7 @@ from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color, wrapped
 from ipexctl.ui.results import group_by, print_json, value_json
-from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
+from ipexctl.ui.text_table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines
 
 _INNER, _OUTER = 16, 6
 """Calls shown of each end of a stack that is deeper than both together."""

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import Answers, decimal, kilobytes, limit, natural
 from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
-from ipexctl.facts.store import is_network, store_token
+from ipexctl.facts.store_token import is_network, store_token
 from ipexctl.hosts.allocation import job_name
 from ipexctl.node.common.json_parser import JsonError, parse_json
 from ipexctl.text import is_variable_name
@@ -101,7 +101,7 @@ class HomeDirectory(NamedTuple):
     real: str | None = None
     disk: Disk | None = None
     store: str | None = None
-    """Hosts with the same token share this home; see `store.py`."""
+    """Hosts with the same token share this home; see `store_token.py`."""
     exposed: str = ""
     """Directory above the home that another account could change; then nothing in the home was read."""
     has_hub: bool = False

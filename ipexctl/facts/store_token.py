@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ipexctl.facts.system import Mount
+    from ipexctl.facts.system_facts import Mount
 
 NETWORK_FILESYSTEMS: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs ceph beegfs fhgfs afs 9p virtiofs glusterfs orangefs pvfs2 panfs wekafs "  # noqa: SIM905

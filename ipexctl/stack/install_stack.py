@@ -34,7 +34,7 @@ from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.choice import installed_plan, installed_record
-from ipexctl.stack.env.build import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
+from ipexctl.stack.env.env_installer import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
 from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import (
@@ -48,13 +48,13 @@ from ipexctl.stack.install_context import (
     summary_of,
     with_packages,
 )
-from ipexctl.stack.lock.lock import Lock, Wheel, uv_for_node
+from ipexctl.stack.lock.wheel_lock import Lock, Wheel, uv_for_node
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import is_range, stacks
 from ipexctl.stack.resolve.model import TORCH, EnvRequest, Sources, StackRequest
 
 if TYPE_CHECKING:
-    from ipexctl.stack.lock.pipeline import LockedStack
+    from ipexctl.stack.lock.stack_locking import LockedStack
 
 
 class IntactEnv(NamedTuple):
@@ -133,7 +133,9 @@ def install(
             context.extended = None
         if not context.pending:
             return context.report()
-        from ipexctl.stack.lock.pipeline import lock_stack  # slow to import, and not needed if nothing is to be done
+        from ipexctl.stack.lock.stack_locking import (
+            lock_stack,  # slow to import, and not needed if nothing is to be done
+        )
 
         locked = lock_stack(context)
     except Cancelled as error:
@@ -235,7 +237,7 @@ def _has_name(context: InstallContext, record: EnvRecord) -> bool:
 
 
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
-    from ipexctl.stack.lock.pipeline import announce_stack
+    from ipexctl.stack.lock.stack_locking import announce_stack
 
     plan, lock = locked.plan, locked.lock
     context.notes += [note.text for note in plan.notes]

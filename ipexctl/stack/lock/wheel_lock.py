@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import Mount
+from ipexctl.facts.system_facts import Mount
 from ipexctl.files.store_client import StoredFile
 from ipexctl.found_files import parse_toml
 from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
@@ -39,7 +39,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
-from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, lock_sources
+from ipexctl.stack.lock.wheel_indexes import IndexAnswer, directory_of, lock_sources
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import readable
