@@ -24,7 +24,7 @@ from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
 from ipexctl.facts.facts import parse
 from ipexctl.facts.gather import MOST_NAMES, HostFacts, Skew
 from ipexctl.facts.live_runs import read_look
-from ipexctl.facts.network import Address, Nic
+from ipexctl.facts.network_facts import Address, Nic
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.common.frames import Chunk
