@@ -248,7 +248,7 @@ class KnownError:
     """The row applies only to runs with this backend."""
     signals: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
-    """Kinds of `Detail` that match; their fields are the groups."""
+    """Kinds of `Detail` that match; their fields are used like groups of the text."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
     """Returns sentence and fix if they depend on more than the fields, or None if the row does not apply."""
 

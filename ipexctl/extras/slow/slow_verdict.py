@@ -145,13 +145,13 @@ SIGNATURES: Final = (
 
 
 TRANSFER: Final = 0.3
-"""Least part of a step that no rank's own time explains, for a slow network."""
+"""A network is slow only if no rank's own time explains at least this part of a step."""
 STEP_BYTES: Final = 1 << 20
-"""Least bytes that each host sends in a step; with fewer, round trips dominate."""
+"""A network is slow only if each host sends this much in a step; with less, round trips dominate."""
 SLOW_SPEED: Final = 1e9 / 8
 """Bytes per second; slower transfers are slow."""
 CROWDED: Final = 0.25
-"""Least part of the time in which a crowded rank's threads wait for a processor."""
+"""A rank is crowded if its threads wait for a processor for this part of the time."""
 Window = TypeVar("Window")
 
 
