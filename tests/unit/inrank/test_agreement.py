@@ -131,7 +131,7 @@ def test_ranks_that_map_each_other_share_a_host() -> None:
 @pytest.mark.parametrize(
     ("mapped", "reason"),
     [
-        ({0: [0], 1: [1]}, "one rank on each host"),
+        ({0: [0], 1: [1]}, "each host has only one rank"),
         ({0: [0, 1], 1: [0, 1], 2: [2]}, "different numbers of ranks"),
         ({0: [0, 1], 1: [1]}, "map each other"),
         ({0: [0], 1: [0, 1]}, "map each other"),
