@@ -31,7 +31,7 @@ from ipexctl.run.dump import Dump
 from ipexctl.run.fetch import order_of_run, orders_of_all_hosts
 from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern
 from ipexctl.run.node0 import options_of
-from ipexctl.run.ps import KnownRun
+from ipexctl.run.ps import KnownRun as WaitResult
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.stop import StopResult
@@ -117,7 +117,7 @@ class Run:
         finally:
             cancel.throw()
 
-    def wait(self, timeout: float | None = None, *, on_interrupt: OnInterrupt = "detach") -> KnownRun:
+    def wait(self, timeout: float | None = None, *, on_interrupt: OnInterrupt = "detach") -> WaitResult:
         """Wait until the run is over, without touching it; after `timeout` seconds the result is not `is_over`."""
         check_seconds("timeout", timeout)
         (result,) = self._call(

@@ -70,7 +70,7 @@ def gather(
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, spec.iface) if others else {}
     if isinstance(addresses, Refusal):
-        raise StartError(StartFailure.of_refusal(addresses))
+        raise StartError(addresses)
     checked = paths.result()
     notes: tuple[str, ...] = ()
     if checked.env is not None:
@@ -124,7 +124,7 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
     if refusal := check_same_home(
         {host.name: homes[host.name] for host in hosts}, [facts[host.name].account.user for host in hosts]
     ):
-        raise StartError(StartFailure.of_refusal(refusal))
+        raise StartError(refusal)
     return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
 
 

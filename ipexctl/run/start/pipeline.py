@@ -352,10 +352,10 @@ def make_plan(context: Gathered, run: str) -> Plan:
     if spec.spares:
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
-            raise StartError(StartFailure.of_refusal(of_all))
+            raise StartError(of_all)
         whole = _plan_hosts(replace(context, spec=of_all), run)
     if (refusal := check_whole(spec, whole)) is not None:
-        raise StartError(StartFailure.of_refusal(refusal))
+        raise StartError(refusal)
     told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
     first = for_hosts(whole, {host.name for host in plan.hosts})
     return first._replace(**{name: getattr(plan, name) for name in told})
@@ -366,7 +366,7 @@ def _plan_hosts(context: Gathered, run: str) -> Plan:
     check_gpu_code(spec, context.env.packages)
     plan = plan_launch(context, run)
     if isinstance(plan, Refusal):
-        raise StartError(StartFailure.of_refusal(plan))
+        raise StartError(plan)
     notes = (*plan.notes, *_accelerate_notes(context))
     plan = plan._replace(notes=notes, hub=tuple(entry.repo.word for entry in context.hub.use.repos))
     if not plan.env:

@@ -37,13 +37,9 @@ _LONGEST_TAG: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailure:
+class StartFailure(Refusal):
     """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`."""
 
-    reason: str
-    fix: str = ""
-    hosts: tuple[str, ...] = ()
-    exit_code: int = 1
     is_unsure: bool = False
     """The connection was lost while the run was starting: it may run."""
     changes_directory: bool = False
@@ -54,10 +50,6 @@ class StartFailure:
     def of_host(cls, name: str, error: HostError) -> StartFailure:
         return cls(f"{name}: {error.reason}", error.fix, (name,), exit_code([error.status]))
 
-    @classmethod
-    def of_refusal(cls, refusal: Refusal) -> StartFailure:
-        return cls(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
-
     def with_call_options(self, options: CallOptions) -> StartFailure:
         return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
 
@@ -65,9 +57,11 @@ class StartFailure:
 class StartError(Exception):
     """Raised by the steps of a start; `plan_run`, `start_run` and `check_before_install` return its failure."""
 
-    def __init__(self, failure: StartFailure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+    def __init__(self, why: Refusal) -> None:
+        super().__init__(why.reason)
+        if not isinstance(why, StartFailure):
+            why = StartFailure(why.reason, why.fix, why.hosts, why.exit_code)
+        self.failure = why
 
 
 def run_spec(

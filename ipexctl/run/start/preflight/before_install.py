@@ -51,7 +51,7 @@ def check_before_install(
         context = gather(spec, pool, before_install=True, probed=probed)
         distribution = ranks_on(first_hosts(spec.hosts, spec), context.facts, spec)
         if isinstance(distribution, Refusal):
-            return StartFailure.of_refusal(distribution)
+            raise StartError(distribution)
         nodes = likely_nodes(spec)
         if context.env.python:
             request = wanted.with_torch().env.stack
