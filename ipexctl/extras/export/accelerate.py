@@ -66,13 +66,14 @@ def _config(
     plan: Plan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Configuration and notes. No version means the newest one."""
+    stated = (each.value for each in plan.settings if each.name == "ACCELERATE_MIXED_PRECISION")
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if plan.world_size > 1 else "NO",
         "downcast_bf16": "no",
         "machine_rank": 0,
         "main_training_function": "main",
-        "mixed_precision": "bf16" if plan.dtype_hint == "bfloat16" else "no",
+        "mixed_precision": next(stated, None) or "no",  # as `run` trains
         "num_machines": len(plan.hosts),
         "num_processes": plan.world_size,
         "rdzv_backend": "static",

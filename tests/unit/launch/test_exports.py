@@ -22,7 +22,7 @@ from ipexctl.extras.export.sbatch_file import LOCAL_RANK_COUNT, Launcher, to_slu
 from ipexctl.extras.export.shell import to_shell
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
-from ipexctl.spec import Export
+from ipexctl.spec import AccelerateConfig, Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
@@ -124,6 +124,15 @@ def test_accelerate_export_is_read_back_as_the_same_plan() -> None:
     config = read_accelerate(to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text, "made")
     assert (config.processes, config.machines, config.main_port, config.hostfile) == (4, 2, 4000, "hosts")
     assert config.notes == ()
+
+
+@pytest.mark.parametrize(("precision", "exported"), [(None, "no"), ("bf16", "bf16"), ("no", "no")])
+def test_accelerate_export_trains_in_the_precision_of_the_run(precision: str | None, exported: str) -> None:
+    config = None if precision is None else AccelerateConfig("made", mixed_precision=precision)
+    made = plan(*TWO, ppn=2, accelerate=config)
+    assert made.dtype_hint == "bfloat16"
+    found = to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text
+    assert read_accelerate(found, "made").mixed_precision == exported
 
 
 def test_hostfile_of_accelerate_has_an_address_for_each_host(tmp_path: Path) -> None:
