@@ -17,7 +17,7 @@ import uv
 
 from agent_helpers import agent_argv, mark_home
 from ipexctl.node.common.processes import all_processes
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.stack.lock.wheel_lock import Lock, Wheel
 from tiny_wheels import write_stack
 

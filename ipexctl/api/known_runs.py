@@ -17,7 +17,7 @@ from ipexctl.errors import CallError
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PS_ANSWER, STOP_ANSWER
 from ipexctl.node.common.records import FINAL
-from ipexctl.node.run.replies import PrunedRun
+from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector, OnStep
 from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event

@@ -9,7 +9,7 @@ from ipexctl.commands import complete
 from ipexctl.commands.install_command import verified_text
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
-from ipexctl.node.env.replies import EnvEntry, EnvListing
+from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.text import counted, readable
 from ipexctl.ui.messages import print_message, print_with_fix

@@ -12,7 +12,7 @@ import typer
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.node.common.job_words import describe_run_end
-from ipexctl.node.run.replies import PrunedRun
+from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.node.run.summary import attempts_of
 from ipexctl.option_declaration import check_seconds
 from ipexctl.remote.outcome import exit_code

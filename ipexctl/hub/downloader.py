@@ -23,7 +23,7 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.select import LOCAL
 from ipexctl.node.common.hub_cache import HUB
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub import FoundHub, HubRequest
 from ipexctl.option_declaration import HUB_MACHINE
 from ipexctl.remote.control_machine import is_loopback, is_this_machine

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import allreduce, comm_env, fp32_math, hub, memory, threads
+from ipexctl.launch import allreduce, comm_env, fp32_math, hub_settings, memory, threads
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import Launcher, lone_ranks_note, started_by
 from ipexctl.launch.overrides import has_no_workers
@@ -64,7 +64,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     notes += allreduce.notes(context)
     notes += fp32_math.notes(context)
     notes += memory.notes(context)
-    notes += hub.notes(context)
+    notes += hub_settings.notes(context)
     return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
 
 

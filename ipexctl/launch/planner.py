@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import find_leaders
-from ipexctl.launch import allreduce, comm_env, fp32_math, hub, memory, mpi_commands, python_env, threads
+from ipexctl.launch import allreduce, comm_env, fp32_math, hub_settings, memory, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
@@ -74,7 +74,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         wire,
         fp32_math.choose(gathered, nodes),
     )
-    if (refusal := _check_names(context) or memory.refusal(context) or hub.refusal(context)) is not None:
+    if (refusal := _check_names(context) or memory.refusal(context) or hub_settings.refusal(context)) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
@@ -190,7 +190,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    modules = (python_env, threads, comm_env, allreduce, fp32_math, hub)
+    modules = (python_env, threads, comm_env, allreduce, fp32_math, hub_settings)
     planned = [setting for module in modules for setting in module.settings(context)]
     gathered = context.gathered
     settings = apply_overrides(planned, given_settings(gathered), gathered.spec.exports)

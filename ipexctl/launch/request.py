@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi
 from ipexctl.hosts.host import Host
-from ipexctl.launch.hub import NO_HUB, Hub
+from ipexctl.launch.hub_settings import NO_HUB, Hub
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.spec import RunSpec
 from ipexctl.starters import OVER_SSH, Starter

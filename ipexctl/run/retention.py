@@ -18,8 +18,8 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.node.run.replies import PrunedRun, PruneReply
 from ipexctl.node.run.retention import PruneRunsRequest
+from ipexctl.node.run.run_replies import PrunedRun, PruneReply
 from ipexctl.option_declaration import FORKS
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out

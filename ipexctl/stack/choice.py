@@ -17,7 +17,7 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.outcome import exit_code
 from ipexctl.remote.session_pool import SessionPool

@@ -22,7 +22,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code

@@ -25,7 +25,7 @@ from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.common.json_parser import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
-from ipexctl.node.env.replies import CheckResult, EnvRecord, VerifyResult
+from ipexctl.node.env.env_replies import CheckResult, EnvRecord, VerifyResult
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_text

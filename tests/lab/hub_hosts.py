@@ -20,7 +20,7 @@ from ipexctl.extras.lab.faults import ssh_argv
 from ipexctl.extras.lab.lab_plan import front_gateway
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.stack.env.record import SCHEMA
 
 ENV = "hub-download-0123abcd"

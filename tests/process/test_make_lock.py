@@ -20,7 +20,7 @@ from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import partial_name
-from ipexctl.node.env.replies import AvailableWheel, PipSettings, SourceFailure
+from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import wheel_indexes

@@ -17,7 +17,7 @@ import pytest
 from agent_helpers import all_pythons
 from env_helpers import said, start
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import PipSettings
+from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from simple_index import SimpleIndex

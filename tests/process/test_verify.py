@@ -13,7 +13,7 @@ import pytest
 
 from agent_helpers import other_pythons, wait_until
 from env_helpers import Home, said, session_of, start
-from ipexctl.node.env.replies import VerifyPhase, VerifyResult
+from ipexctl.node.env.env_replies import VerifyPhase, VerifyResult
 from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.environment import explain
 from message_data import missing

@@ -19,7 +19,7 @@ from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.rates import waiting_of
-from ipexctl.node.run.replies import SuspectLook
+from ipexctl.node.run.run_replies import SuspectLook
 from ipexctl.node.run.slow_rank import LookRequest, plan_fields
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call

@@ -18,7 +18,7 @@ from ipexctl.extras.slow.slow import SlowResult, verdict_of
 from ipexctl.extras.slow.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
-from ipexctl.node.run.replies import SuspectLook
+from ipexctl.node.run.run_replies import SuspectLook
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration

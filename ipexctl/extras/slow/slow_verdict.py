@@ -18,7 +18,7 @@ from ipexctl.extras.slow.timeline import TrainingWindow, training_rows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import NetworkCost
 from ipexctl.node.run.rates import RankRates, Waiting
-from ipexctl.node.run.replies import SuspectLook
+from ipexctl.node.run.run_replies import SuspectLook
 from ipexctl.node.run.slow_watch import MORE_OWN, ROW
 from ipexctl.run.windows import RunWindows
 

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ipexctl.errors import CommandLineError, UserError
-from ipexctl.launch.launchers.table import LAUNCHERS, LauncherRow
+from ipexctl.launch.launchers.launcher_options import LAUNCHERS, LauncherRow
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")

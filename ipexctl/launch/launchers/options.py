@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, NUMBERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
-from ipexctl.launch.launchers.table import CHOICES, FLAGS, NUMBERS, LauncherRow
 from ipexctl.spec import CommandKind, Export
 from ipexctl.text import is_variable_name
 

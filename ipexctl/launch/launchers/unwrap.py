@@ -21,9 +21,9 @@ from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
+from ipexctl.launch.launchers.launcher_options import ACCELERATE
 from ipexctl.launch.launchers.line import check_file, is_shell
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
-from ipexctl.launch.launchers.table import ACCELERATE
 from ipexctl.option_declaration import declared
 from ipexctl.spec import AccelerateConfig, Export, RunSpec
 from ipexctl.text import counted, join_words

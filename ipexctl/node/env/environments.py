@@ -32,7 +32,7 @@ from ipexctl.node.common.limits import ENV_SIZES
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env.check import check_site, find_problems, sites_of
-from ipexctl.node.env.replies import CheckResult, EnvEntry, EnvListing, EnvRecord, Removed
+from ipexctl.node.env.env_replies import CheckResult, EnvEntry, EnvListing, EnvRecord, Removed
 from ipexctl.node.env.unpacked import list_unpacked
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"

@@ -29,8 +29,8 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_atomically,
 )
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
-from ipexctl.node.env.replies import EnvRecord
 from ipexctl.node.env.unpacked import Package, find_unpacked
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 

@@ -26,8 +26,8 @@ from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.check import normalize
+from ipexctl.node.env.env_replies import AvailableWheel, QueryReply, SourceFailure
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version
-from ipexctl.node.env.replies import AvailableWheel, QueryReply, SourceFailure
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20

@@ -28,8 +28,8 @@ from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES, HttpClient, explain, without_login
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
+from ipexctl.node.env.env_replies import CompileReply, LocalWheel
 from ipexctl.node.env.indexes import local_path
-from ipexctl.node.env.replies import CompileReply, LocalWheel
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:

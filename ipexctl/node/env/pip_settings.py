@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ipexctl.node.common import macos
 from ipexctl.node.common.answer import answer
-from ipexctl.node.env.replies import PipSettings
+from ipexctl.node.env.env_replies import PipSettings
 
 
 def files() -> list[Path]:

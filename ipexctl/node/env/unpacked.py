@@ -21,7 +21,7 @@ from ipexctl.node.common.files import read_json
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.env.check import check_files, check_packages, normalize, sites_of
-from ipexctl.node.env.replies import Unpacked
+from ipexctl.node.env.env_replies import Unpacked
 
 if TYPE_CHECKING:
     from ipexctl.node.env.build import LockedWheel

@@ -29,7 +29,7 @@ from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.records import Detail
 from ipexctl.node.env.check import normalize, sites_of
 from ipexctl.node.env.child import Child, watch
-from ipexctl.node.env.replies import VerifyPhase, VerifyResult
+from ipexctl.node.env.env_replies import VerifyPhase, VerifyResult
 from ipexctl.node.env.unpacked import Package
 from ipexctl.node.env.verify_rank import MARK
 

@@ -27,7 +27,7 @@ from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
-from ipexctl.node.run.replies import PrunedRun, PruneReply
+from ipexctl.node.run.run_replies import PrunedRun, PruneReply
 
 PRUNED = b".pruned.jsonl"
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

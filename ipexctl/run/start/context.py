@@ -19,15 +19,15 @@ from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
-from ipexctl.launch.hub_use import NO_USE, HubUse
+from ipexctl.launch.hub_names import NO_USE, HubUse
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.preflight.connectivity import read_node0
-from ipexctl.run.start.preflight.hub import ask_hosts
+from ipexctl.run.start.preflight.hub_preflight import ask_hosts
 from ipexctl.run.start.preflight.paths import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec

@@ -46,7 +46,7 @@ from ipexctl.run.start.pool import check_whole, spec_of_all
 from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.checkpoint import refuse_lost_checkpoint
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
-from ipexctl.run.start.preflight.hub import find_use
+from ipexctl.run.start.preflight.hub_preflight import find_use
 from ipexctl.run.start.preflight.imports import check_script, install_by_run, install_command, with_environment
 from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed

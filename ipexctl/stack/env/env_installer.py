@@ -17,7 +17,7 @@ from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation, missi
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.env.replies import CheckResult
+from ipexctl.node.env.env_replies import CheckResult
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
 from ipexctl.remote.reply import Reply

@@ -25,6 +25,15 @@ from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.common.answer import Json
 from ipexctl.node.env.build import BuildRequest, LockedWheel
 from ipexctl.node.env.check import normalize
+from ipexctl.node.env.env_replies import (
+    CheckResult,
+    EnvListing,
+    EnvRecord,
+    Removed,
+    Unpacked,
+    VerifyPhase,
+    VerifyResult,
+)
 from ipexctl.node.env.environments import (
     CheckRequest,
     HomeRequest,
@@ -34,7 +43,6 @@ from ipexctl.node.env.environments import (
     RemoveRequest,
     UsedRequest,
 )
-from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, Unpacked, VerifyPhase, VerifyResult
 from ipexctl.node.env.unpacked import UnpackedRequest
 from ipexctl.node.env.verify import VerifyRequest
 from ipexctl.node.env.verify_steps import IMPORT

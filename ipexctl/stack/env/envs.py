@@ -15,7 +15,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host, find_leaders
-from ipexctl.node.env.replies import EnvListing
+from ipexctl.node.env.env_replies import EnvListing
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool

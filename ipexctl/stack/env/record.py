@@ -22,7 +22,7 @@ from ipexctl.facts.software import Env
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.text import is_variable_name
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

@@ -24,7 +24,7 @@ from ipexctl.errors import Refusal, UserError
 from ipexctl.files import store_client as stores
 from ipexctl.files.store_client import Download, StoreLocation
 from ipexctl.node.common.http import without_login
-from ipexctl.node.env.replies import PipSettings, SourceFailure
+from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, Notice

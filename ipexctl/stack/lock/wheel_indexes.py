@@ -25,8 +25,8 @@ from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.http import origin_of, without_login
 from ipexctl.node.common.json_records import decode
+from ipexctl.node.env.env_replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
 from ipexctl.node.env.indexes import QueryRequest, SourceRequest
-from ipexctl.node.env.replies import AvailableWheel, PipSettings, QueryReply, SourceFailure
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.session import Session

@@ -30,9 +30,9 @@ from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.build import LockDocument, LockedWheel
+from ipexctl.node.env.env_replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.node.env.indexes import SizesRequest
 from ipexctl.node.env.lock import CompileRequest
-from ipexctl.node.env.replies import AvailableWheel, CompileReply, LocalWheel
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call

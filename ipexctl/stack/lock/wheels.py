@@ -21,7 +21,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ipexctl.node.env.replies import AvailableWheel, SourceFailure
+from ipexctl.node.env.env_replies import AvailableWheel, SourceFailure
 from ipexctl.stack.catalog import minor, project_of, rows, version_key
 from ipexctl.stack.resolve.model import StackPlan
 

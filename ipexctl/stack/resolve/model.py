@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ipexctl.node.env.replies import AvailableWheel
+from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.catalog import StackSpec
 
 if TYPE_CHECKING:

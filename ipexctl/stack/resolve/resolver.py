@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipexctl.facts.facts import Facts
-from ipexctl.node.env.replies import AvailableWheel
+from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.catalog import Index, IpexBuild, OnecclBuild, StackSpec, project_of, version_key
 from ipexctl.stack.catalog import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build

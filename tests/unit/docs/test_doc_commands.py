@@ -14,7 +14,7 @@ from doc_blocks import PAGES, ROOT, blocks, our_words, spans
 from ipexctl.commands.app import app as root
 from ipexctl.commands.app import commands, load_command
 from ipexctl.errors import UserError
-from ipexctl.launch.launchers.table import LAUNCHERS
+from ipexctl.launch.launchers.launcher_options import LAUNCHERS
 
 FOREIGN_OPTIONS = frozenset(
     f"--{name}"

@@ -24,7 +24,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import parse_repo
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
-from ipexctl.launch.hub import HostHub, Hub
+from ipexctl.launch.hub_settings import HostHub, Hub
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv

@@ -15,7 +15,7 @@ from ipexctl.extras.slow import slow_verdict
 from ipexctl.extras.slow.slow import SlowResult
 from ipexctl.extras.slow.slow_verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
-from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.spec import TypedCall
 from record_helpers import run_record

@@ -15,7 +15,7 @@ from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.software import Software
 from ipexctl.facts.system_facts import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
-from ipexctl.launch.hub import NO_HUB, Hub
+from ipexctl.launch.hub_settings import NO_HUB, Hub
 from ipexctl.launch.memory import EarlierMemory
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv

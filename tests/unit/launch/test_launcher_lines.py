@@ -12,8 +12,8 @@ from launch_helpers import cpu, machine, plan, software, value
 
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import with_config
+from ipexctl.launch.launchers.launcher_options import LAUNCHERS
 from ipexctl.launch.launchers.line import find_launcher
-from ipexctl.launch.launchers.table import LAUNCHERS
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
 from ipexctl.node.common.plan import command_of
 from ipexctl.spec import AccelerateConfig, CommandKind, Export, RunSpec

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fakes import FakeSession
 from ipexctl.files.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import PipSettings
+from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, FenceFilter
 from ipexctl.remote.fanout import fan_out

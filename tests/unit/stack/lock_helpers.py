@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import PipSettings, SourceFailure
+from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog import rows
 from ipexctl.stack.lock.wheel_indexes import IndexAnswer, Source, query_indexes

@@ -10,7 +10,7 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi, Python, Software
 from ipexctl.facts.system_facts import Disk, HomeDirectory, System
-from ipexctl.node.env.replies import AvailableWheel, SourceFailure
+from ipexctl.node.env.env_replies import AvailableWheel, SourceFailure
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import Reason

@@ -19,7 +19,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system_facts import Disk, HomeDirectory
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
-from ipexctl.node.env.replies import AvailableWheel, EnvRecord, PipSettings
+from ipexctl.node.env.env_replies import AvailableWheel, EnvRecord, PipSettings
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.stack.catalog import rows
 from ipexctl.stack.env.envs import EnvsResult, _target_of

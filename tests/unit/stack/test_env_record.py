@@ -14,7 +14,7 @@ from env_helpers import PYTHON, Home
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Software
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import CheckResult, EnvRecord
+from ipexctl.node.env.env_replies import CheckResult, EnvRecord
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import merged

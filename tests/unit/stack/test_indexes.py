@@ -11,7 +11,7 @@ import pytest
 from lock_helpers import LOCAL_SESSION
 
 from ipexctl.node.common.http import without_login
-from ipexctl.node.env.replies import PipSettings
+from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.stack.env import staging
 from ipexctl.stack.lock.wheel_indexes import (
     STACK_SOURCES,

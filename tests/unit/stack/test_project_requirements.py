@@ -10,7 +10,7 @@ import pytest
 from lock_helpers import plan
 
 from ipexctl.errors import UserError
-from ipexctl.node.env.replies import AvailableWheel
+from ipexctl.node.env.env_replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
 from ipexctl.stack.lock.requirements import contradiction, read_package_request, read_requirements, requirement
 from ipexctl.stack.lock.wheel_indexes import index_order_note

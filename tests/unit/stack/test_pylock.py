@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
-from ipexctl.node.env.replies import AvailableWheel, LocalWheel
+from ipexctl.node.env.env_replies import AvailableWheel, LocalWheel
 from ipexctl.stack.lock.wheel_lock import NoWheel, platform_for, read_pylock
 from ipexctl.stack.lock.wheels import Availability, Target
 

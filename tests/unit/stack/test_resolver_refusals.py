@@ -14,7 +14,7 @@ from stack_helpers import AVX, AVX2, AVX512, PYPI, host, index, planned, refused
 
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
-from ipexctl.node.env.replies import SourceFailure
+from ipexctl.node.env.env_replies import SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog import minor, rows, version_key
 from ipexctl.stack.lock.wheel_lock import explain_refusal

@@ -6,7 +6,7 @@ import pytest
 from stack_helpers import planned
 
 from ipexctl.node.common.records import Detail
-from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
+from ipexctl.node.env.env_replies import EnvRecord, VerifyPhase, VerifyResult
 from ipexctl.stack.catalog import merged
 from ipexctl.stack.env.environment import explain
 from ipexctl.stack.env.record import SCHEMA

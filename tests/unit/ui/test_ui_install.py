@@ -8,7 +8,7 @@ from ipexctl.commands import envs_command
 from ipexctl.commands.install_command import show
 from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import EnvEntry, EnvListing
+from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.remote.outcome import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary

@@ -7,7 +7,7 @@ from typing import Any
 
 from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, judge
 from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.windows import RunWindows
 

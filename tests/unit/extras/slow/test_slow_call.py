@@ -18,7 +18,7 @@ from ipexctl.extras.slow.slow_report import VerdictOfRun, as_json, lines_of, sec
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice
-from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply

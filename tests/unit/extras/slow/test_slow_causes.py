@@ -10,7 +10,7 @@ from slow_helpers import CALM, HEALTHY, changed, hog, judged, only, ranks_of, ru
 
 from ipexctl.extras.slow.slow_verdict import Evidence, SlowCause, find_cause, judge, needs_look
 from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
 
 QUEUED = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.4)
 COMPUTES = Evidence(0.9, 0.5, cpu_more=0.4, queue_more=0.0, usual_cpu=0.5)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import HubRepo, load_call, push_line
-from ipexctl.launch.hub_use import NO_USE, HubUse, NamedRepo
+from ipexctl.launch.hub_names import NO_USE, HubUse, NamedRepo
 from ipexctl.node.common.plan import Setting
 from ipexctl.text import join_words
 
