@@ -25,6 +25,7 @@ from . import (
     part_install,
     part_meter,
     part_scale,
+    part_scale_run,
     part_start,
     part_train,
     part_wire,
@@ -45,6 +46,7 @@ class Part:
     counts: tuple[int, ...] = ()
     """Numbers of hosts to measure with, unless --hosts names others; empty: the part has its own."""
     runs: int = 5
+    has_own_lab: bool = False
 
 
 PARTS: Final[Mapping[str, Part]] = {
@@ -63,7 +65,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "sync": Part(part_files.measure_sync, counts=(1, 8)),
     "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=48),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
-    "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
+    "scale": Part(part_scale.measure, counts=(8, 32, 64), runs=3),
+    "scale-start": Part(part_scale_run.measure_start, counts=(8, 32, 64), runs=3, has_own_lab=True),
+    "scale-life": Part(part_scale_run.measure_life, counts=(8, 32, 64), runs=1, has_own_lab=True),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
 }
@@ -150,7 +154,7 @@ def _with_options(part: Part, given: argparse.Namespace) -> Part:
 
 
 def _hosts_of(part: Part) -> int:
-    return max(part.counts, default=part.hosts)
+    return 1 if part.has_own_lab else max(part.counts, default=part.hosts)
 
 
 def _stamp(name: str, given: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""The cost of many hosts: commands on 1 to 256 lab hosts, and runs of up to 128 ranks on a shared home.
+"""The cost of many hosts for commands; `part_scale_run.py` has that of runs.
 
 Processor time is that of the control machine's process and its children; memory and open files are those of the
 process. A line through the figures gives the slope a host, what 1,000 hosts would cost, and the limit reached first.
@@ -12,7 +12,7 @@ import os
 import resource
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,25 +20,20 @@ from ipexctl.text import counted
 
 from .figures import Line, fit_line, median
 from .harness import Failed, good_end_of, say
-from .processes import SupervisorWatch, Usage
+from .processes import Usage
 from .report import Goal, Report
-from .rig import Rig, all_well, ipexctl, laboratory, prepare, write_project
-from .wheelhouse import install_mpi
+from .rig import Rig, all_well, ipexctl, write_project
 
 EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
-RUN, SUPERVISOR = "run -- true", "its supervisor on node1"
 CHECK: Final = "doctor's network check"
-RANKS: Final = (32, 64, 128)
 MANY: Final = 1000
-AIM_HOSTS: Final = 128
-AIMS: Final = {EXEC: 2.0, DOCTOR: 4.0, CHECK: 4.0, TRUST: 6.0}
+AIM_HOSTS: Final = 64
+AIMS: Final = {EXEC: 1.0, DOCTOR: 2.0, CHECK: 2.0, TRUST: 3.0}
 """Seconds."""
 AIM_CPU: Final = 8.0
 """Milliseconds on the control machine for each of up to AIM_HOSTS hosts."""
 OPEN_FILES: Final = 1 << 16
 """To which ipexctl raises its own limit, where it may."""
-STARTUP_LIMIT: Final = 120.0
-"""Seconds that mpirun waits for its ranks: I_MPI_JOB_STARTUP_TIMEOUT in the plan of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +60,6 @@ def measure(rig: Rig) -> Report:
         for _ in range(rig.runs):
             for name, cost in _commands(rig, next(projects), count):
                 found[name][count].append(cost)
-    counts = [count for count in RANKS if count <= max(rig.counts)] or [max(rig.counts)]
-    with laboratory(max(counts), shared_home=True) as lab:
-        shared = replace(rig, lab=lab)
-        where = shared.where(max(counts))
-        prepare(shared, "trust", *where)
-        install_mpi(shared, *where)
-        project = next(projects)
-        for count in counts:
-            for _ in range(rig.runs):
-                say(f"scale: {counted(count, 'rank')}, one on each host")
-                for name, cost in _run(shared, project, count):
-                    found[name][count].append(cost)
     costs = {name: {count: _median(each) for count, each in by_count.items()} for name, by_count in found.items()}
     return _report(rig.runs, costs)
 
@@ -109,23 +92,6 @@ def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]
         yield CHECK, Cost(seconds)
 
 
-def _run(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
-    call = ipexctl(RUN, "run", *rig.where(count), "--ppn", 1, "--plain", "--cwd", project, "--", "true")
-    usage, supervisor = Usage(), SupervisorWatch(rig.lab.hosts[0].netns)
-
-    def look(pid: int) -> None:
-        usage.update(pid)
-        supervisor.look()
-
-    spent, _ = good_end_of(call, rig.env, look)
-    found = supervisor.usage
-    if not found.size:
-        raise Failed(f"the supervisor of {count} ranks was not found")
-    say(f"  {RUN}: {spent.wall:.2f} s, {spent.cpu:.2f} s of CPU, {usage}; supervisor {found}")
-    yield RUN, Cost(spent.wall, spent.cpu, usage.size, usage.files)
-    yield SUPERVISOR, Cost(spent.wall, found.cpu, found.size, found.files)
-
-
 def _median(costs: Sequence[Cost]) -> Cost:
     def middle(values: list[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -152,7 +118,7 @@ def _report(runs: int, costs: Costs) -> Report:
     for name in costs:
         for kind, unit in (("wall", "s"), ("cpu", "CPU s")):
             values = _values(costs, name, kind)
-            if not values or (name == SUPERVISOR and kind == "wall"):
+            if not values:
                 continue
             line = fit_line(values)
             cells = (f"{values[count]:.2f}" if count in values else "" for count in counts)
@@ -177,16 +143,14 @@ def _goals(costs: Costs) -> tuple[Goal, ...]:
         if reached is not None:
             goals.append(Goal(f"{name} on {AIM_HOSTS} hosts in ≤ {aim:g} s", f"{reached:.2f} s", reached <= aim))
     slopes = {}
-    for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN):
+    for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC):
         seconds = {count: cpu for count, cpu in _values(costs, name, "cpu").items() if count <= AIM_HOSTS}
         slopes[name] = 1000 * fit_line(seconds).slope
-    run = slopes.pop(RUN)
     worst = max(slopes, key=lambda name: slopes[name])
     aim_of_cpu = f"CPU of the control machine ≤ {AIM_CPU:g} ms for each of up to {AIM_HOSTS} hosts"
     return (
         *goals,
         Goal(aim_of_cpu, f"{slopes[worst]:.1f} ms, {worst}", slopes[worst] <= AIM_CPU),
-        Goal(f"the same of {RUN}", f"{run:.1f} ms", run <= AIM_CPU),
     )
 
 
@@ -199,13 +163,9 @@ def _first_limit(costs: Costs) -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    limits = {
-        f"mpirun's limit of {STARTUP_LIMIT:.0f} s for the start of all ranks": _line(costs, RUN, "wall").reaches(
-            STARTUP_LIMIT
-        )
-    }
+    limits = {}
     for name in costs:
-        owner = "the supervisor" if name == SUPERVISOR else f"`{name}`"
+        owner = f"`{name}`"
         limits[f"{files:,} open files of {owner}"] = _line(costs, name, "files").reaches(files)
         limits[f"{memory:,.0f} MB of memory for {owner}"] = _line(costs, name, "size").reaches(memory)
     reached = sorted((count, what) for what, count in limits.items() if 0 < count < 1e6)

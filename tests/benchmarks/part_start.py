@@ -78,7 +78,7 @@ def _by_hand(rig: Rig, name: str, script: str, ssh_options: str) -> Contender:
 
 def _start(rig: Rig, contender: Contender) -> Start:
     said, first = b"", 0.0
-    logins, there, begun = _logins(rig), _spent(rig), time.perf_counter()
+    logins, there, begun = connections(rig), spent_on_hosts(rig), time.perf_counter()
     with started(contender, rig.env, subprocess.PIPE) as (process, wait):
         assert process.stdout is not None
         while data := os.read(process.stdout.fileno(), 1 << 16):
@@ -91,15 +91,15 @@ def _start(rig: Rig, contender: Contender) -> Start:
     if not first or said.count(b"first line of rank") != HOSTS:
         raise Failed(f"{contender.name} showed other lines than its ranks': {said!r}")
     time.sleep(0.3)
-    found = Start(first, end.spent.wall, end.spent.cpu, _spent(rig) - there, _logins(rig) - logins)
+    found = Start(first, end.spent.wall, end.spent.cpu, spent_on_hosts(rig) - there, connections(rig) - logins)
     say(f"start: {contender.name}: {found}")
     return found
 
 
-def _spent(rig: Rig) -> float:
+def spent_on_hosts(rig: Rig, count: int = HOSTS) -> float:
     """Seconds of processor the hosts have used so far, those of processes that have ended among them."""
     ticks = 0
-    for pids in lab_system.in_namespaces({host.netns for host in rig.lab.hosts[:HOSTS]}).values():
+    for pids in lab_system.in_namespaces({host.netns for host in rig.lab.hosts[:count]}).values():
         for pid in pids:
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -109,10 +109,10 @@ def _spent(rig: Rig) -> float:
     return ticks / _TICKS
 
 
-def _logins(rig: Rig) -> int:
+def connections(rig: Rig, count: int = HOSTS) -> int:
     """Connections all the hosts' sshds have taken so far."""
     found = 0
-    for host in rig.lab.hosts[:HOSTS]:
+    for host in rig.lab.hosts[:count]:
         pid = lab_system.init_of(host.netns)
         text = Path(f"/proc/{pid}/net/snmp").read_text()
         names, figures = (line.split() for line in re.findall(r"^Tcp: .*$", text, re.MULTILINE))
