@@ -368,9 +368,9 @@ def read_plan(document: object, here: Collection[str] = ()) -> Plan:
     `here`: decode cores and settings of these hosts only, because decoding thousands of ranks takes 20 ms.
     """
     document = check_type(dict, document, "the plan")
+    settings, _ = (check_type(list, document.get(name), name) for name in ("settings", "hosts"))
     if not here:
         return decode(Plan, document, "the plan")
-    settings = check_type(list, document.get("settings"), "settings")
     own = [each for each in settings if check_type(dict, each, "a setting").get("host") in (None, *here)]
     hosts = {name: _hosts(document.get(name), name, here) for name in ("hosts", "spares")}
     return decode(Plan, {**document, "settings": own}, "the plan", hosts)
