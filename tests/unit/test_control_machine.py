@@ -20,6 +20,7 @@ TEXT = "text of a message, or of a script that hosts run"
 OF_HOSTS = "its programs are for hosts; the control machine takes types and pure functions of it, or of what imports it"
 PRESENT = "used if it is there; what follows otherwise is in the same function"
 ALLOWED = {
+    "ipexctl/commands/ps_command.py": TEXT,
     "ipexctl/doctor/cpu_memory_rules.py": TEXT,
     "ipexctl/doctor/host_system.py": TEXT,
     "ipexctl/extras/play/modules/copy.py": TEXT,

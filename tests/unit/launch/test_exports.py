@@ -81,7 +81,7 @@ def test_options_of_the_rank_wrapper_stand_before_the_command() -> None:
 
 def test_words_before_a_rank_are_quoted_in_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("sh", "-c", 'umask 077 && exec "$0" "$@"')
-    for module in ("shell", "slurm"):
+    for module in ("shell", "sbatch_file"):
         monkeypatch.setattr(f"ipexctl.extras.export.{module}.rank_prefix", lambda _: words)
     host = machine(cpu(4), 1)
     script = to_shell(plan(host), (Host("node1", "node1"),), "/p", "/tree").text

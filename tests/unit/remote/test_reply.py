@@ -68,7 +68,7 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
     "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: EnvClient(s, "python3", "/h").prune({})),
     "query_indexes": (INDEXES, lambda session: query_indexes(session, "python3", [], ["torch"], PipSettings())),
     "settings": (SETTINGS, lambda session: pip_settings(session, "python3")),
-    "missing": ({"have": ["0" * 64]}, lambda session: missing(session, LOCATION, [BLOB])),
+    "missing": ({"have": ["0" * 64], "unfinished": {}}, lambda session: missing(session, LOCATION, [BLOB])),
     "push": ({"got": ["0" * 64], "failed": []}, lambda session: push(session, LOCATION, [])),
     "fetch": (
         {"got": [], "failed": [{"sha256": "0" * 64, "reason": "gone"}]},

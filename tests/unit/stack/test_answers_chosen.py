@@ -189,7 +189,7 @@ def test_environment_is_extended_unless_it_does_not_fit_or_one_for_this_request_
         "_fits": lambda *_: fits,
         "lock.pipeline.lock_stack": lock,
     }.items():
-        monkeypatch.setattr(f"ipexctl.stack.{name if '.' in name else f'install.{name}'}", function)
+        monkeypatch.setattr(f"ipexctl.stack.{name if '.' in name else f'install_stack.{name}'}", function)
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), rows(), dry_run=True)
     report = install((Host("n1", "n1"),), request, None)  # type: ignore[arg-type]
     assert report.refusal == Refusal("REASON", "FIX")
