@@ -187,7 +187,7 @@ def test_environment_is_extended_unless_it_does_not_fit_or_one_for_this_request_
         "_find_known": find_known,
         "_reuse": lambda *_: None,
         "_fits": lambda *_: fits,
-        "lock.pipeline.lock_stack": lock,
+        "lock.stack_locking.lock_stack": lock,
     }.items():
         monkeypatch.setattr(f"ipexctl.stack.{name if '.' in name else f'install_stack.{name}'}", function)
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), rows(), dry_run=True)
