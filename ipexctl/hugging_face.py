@@ -26,7 +26,7 @@ RESUMES_ON_CPU: Final = "5.18"
 """The first transformers whose Trainer loads the optimizer to `cpu`; older ones load it to the device, such as `cpu:0`.
 """
 INDEXED_CPU: Final = "0.29"
-"""The first accelerate that gives each of several CPU ranks a device with an index, which torch.load refuses."""
+"""The first accelerate that gives each of several CPU ranks an indexed device (`cpu:1`), which torch.load refuses."""
 LAST_ACCELERATE: Final = "1.12.0"
 WITHOUT_IPEX: Final = "1.13"
 """The first accelerate without IPEX, oneCCL and `ipex_config`."""

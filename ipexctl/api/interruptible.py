@@ -1,4 +1,4 @@
-"""Calls of a Python program: each in its own thread, with options whose types are checked here."""
+"""Runs the API calls of a Python program, each in its own thread, and checks the types of their options."""
 
 from __future__ import annotations
 

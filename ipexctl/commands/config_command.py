@@ -137,7 +137,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
         raise UserError(problem, fix="cd to the project's directory")
     if os.path.lexists(path) and not force:
         raise UserError(
-            f"{tilde_path(path)} exists already", fix="look at it; to replace it: ipexctl config init --force"
+            f"{tilde_path(path)} already exists", fix="look at it; to replace it: ipexctl config init --force"
         )
     with open_hosts(targets, home, output) as (opened, interrupt):
         report = doctor(opened)

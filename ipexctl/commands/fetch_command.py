@@ -245,7 +245,7 @@ def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: Path
 
 
 def _directory(dest: str) -> str:
-    """A directory for the files of several hosts, where no file is, such as the one just fetched."""
+    """Directory for the files of several hosts: `dest`, or `dest.hosts` if that is a file, such as one just fetched."""
     return f"{dest}.hosts" if Path(dest).is_file() else dest
 
 

@@ -224,7 +224,7 @@ class Destination(EntryComparer):
         file = self._file
         assert file is not None
         if file.at + len(data) > file.entry.size:
-            raise HostError(f"it sends more of {quoted(file.entry.path)} than there is")
+            raise HostError(f"it sends more bytes of {quoted(file.entry.path)} than its list says")
         file.at += len(data)
         if file.refused:
             return

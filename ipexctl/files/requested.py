@@ -66,7 +66,7 @@ def parse_source(text: str) -> FetchSource:
     if rest.startswith("["):
         word, closing, path = rest[1:].partition("]:")
         if not closing:
-            raise UserError(f"{quoted(text)}: an address in brackets, a colon and a path", fix="'[fe80::2]:out/'")
+            raise UserError(f"{quoted(text)}: a colon and a path follow an address in brackets", fix="'[fe80::2]:out/'")
         word, colon = f"{account}{at}{word}", ":"
     else:
         word, colon, path = text.partition(":")
@@ -286,5 +286,5 @@ def _outward(link: ManifestEntry) -> FileFailure:
 def _refused(entry: ManifestEntry, why: str) -> HostError:
     return HostError(
         f"it sends the {_KINDS[entry.kind]} {quoted(entry.path)}, but {why}",
-        "nothing of this answer was written; look at that machine before you trust it",
+        "no file of this answer was written; check that machine before you trust it",
     )

@@ -62,7 +62,7 @@ class Node0Files:
     connectivity: ConnectivityRecord | None = None
     """A check that passed, or found no logins, in the last hours."""
     uptime: float = 0.0
-    """Seconds since node0's boot, when this was read; 0 if unknown."""
+    """Node0's uptime in seconds when these files were read; 0 if unknown."""
     no_logins: str = ""
     """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty if unknown."""
     logins_tried: float = 0.0

@@ -41,7 +41,7 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close open sessions. Threads save time only if a proxy's program is waited for."""
+        """Close open sessions. Only those with a proxy get threads, because each waits for its proxy to exit."""
 
         def close(session: Session) -> None:
             with contextlib.suppress(OSError, EOFError):

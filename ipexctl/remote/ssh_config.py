@@ -194,7 +194,7 @@ class _HostGroup:
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """Settings of `other`, made from those of `name`; None if the name occurs elsewhere than in `hostname`."""
+    """Settings for `other`, made from those for `name`; None if a setting other than `hostname` contains `name`."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):

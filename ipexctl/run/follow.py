@@ -3,7 +3,7 @@
 Updates come once and in order: chunks of output, notes in it, the status, notices for the user, and finally `RunEnded`.
 The local copy gets the output before the view does. The run does not know its followers, so leaving changes nothing.
 Every wait is bounded: for a frame, for a node0 that does not answer (`reconnect.py`), and for a program on node0 that
-keeps exiting (`MOST_EARLY_ENDS`). Output of a rank that the run does not have ends the call.
+keeps exiting (`MOST_EARLY_ENDS`). The call ends if output arrives for a rank that the run does not have.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def play_command(
     home_dir = check_home(home)
     selection = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
-        raise UserError("--step asks before each task, and stdin is not a terminal", fix="take --step out")
+        raise UserError("--step asks before each task, but stdin is not a terminal", fix="take --step out")
     is_listing = syntax_check or list_tasks
     with Templater() as templater:
         templater.start()

@@ -162,7 +162,7 @@ class _Reader:
         return at
 
     def _take_out(self, row: LauncherRow, at: int) -> tuple[str, ...]:
-        """Read its options anywhere on the line; return the other words."""
+        """Read the launcher's options wherever they are on the line; return the other words."""
         others = []
         while at < len(self._words):
             word = self._words[at]

@@ -180,7 +180,7 @@ class FrameReader:
             while len(self._data) - start >= HEAD.size:
                 size, kind = HEAD.unpack_from(self._data, start)
                 if size > self.max_frame:
-                    raise FrameError(f"a frame of {size} bytes")
+                    raise FrameError(f"a frame of {size} bytes is too large")
                 end = start + HEAD.size + size
                 if len(self._data) < end:
                     break

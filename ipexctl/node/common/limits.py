@@ -107,4 +107,4 @@ HUB_ANSWER = 5.0
 DOWNLOAD_SILENCE = 30.0
 """Seconds without a byte of an index or file server until a retry."""
 PEER_SILENCE = 60.0
-"""Seconds without a byte of another host's file server until another route is tried."""
+"""Seconds without a byte from another host's file server before another route is tried."""

@@ -1,4 +1,4 @@
-"""Makes a lock with uv, and builds wheels from the lock's source archives. `stack/lock/wheel_lock.py` reads uv's output.
+"""Makes a lock with uv, and builds wheels from the lock's source archives. `wheel_lock.py` reads the output.
 
 Logins are in uv's environment, never in argv or a file. An index has precedence over later ones, which can add versions
 but not replace them. In place of a directory of wheels, uv gets stand-ins with only METADATA, because hashing and

@@ -67,7 +67,7 @@ def _check_link(path: str, target: str, home: str, project: str, fix: str) -> No
 
 
 def _tree_of(path: str, home: str) -> tuple[ProjectTree, str] | None:
-    """Synced tree that contains the path, and the name there. Trees may be on another disk."""
+    """The synced tree that contains the path, and the path relative to it. Links are resolved: a tree may be one."""
     code = os.path.join(home, "code")
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(code):

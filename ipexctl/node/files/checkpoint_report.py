@@ -72,7 +72,7 @@ def check_name(value: object, top: str) -> str:
         parts = value.split("/")
         if parts[0] == top and not any(part in ("", ".", "..") for part in parts):
             return value
-    raise ValueError(f"{value!r:.80} is no name below {top!r:.80}")
+    raise ValueError(f"{value!r:.80} is not a path below {top!r:.80}")
 
 
 def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:

@@ -115,7 +115,7 @@ def _adapt(file_download: Any) -> None:
     def checked(*args: Any, **kwargs: Any) -> Any:
         found = get_metadata(*args, **kwargs)
         if found.etag is not None and not is_blob_name(found.etag):
-            raise AgentError(f"the hub names a file by no hash: {found.etag[:80]!r}")
+            raise AgentError(f"the hub's ETag of a file is not a hash: {found.etag[:80]!r}")
         if found.commit_hash is not None and not COMMIT.fullmatch(found.commit_hash):
             raise AgentError(f"the hub names no commit of a file: {found.commit_hash[:80]!r}")
         return found
@@ -180,9 +180,9 @@ def _list(library: _Library, request: HubDownloadRequest, wanted: WantedRepo, te
         check_name(path)
         files.append(_File(path, int(entry.size), lfs.sha256 if lfs else entry.blob_id))
         if not is_blob_name(files[-1].blob):
-            raise AgentError(f"the hub names {path} of {name} by no hash: {files[-1].blob[:80]!r}")
+            raise AgentError(f"the hub's name for {path} of {name} is not a hash: {files[-1].blob[:80]!r}")
         if files[-1].size < 0:
-            raise AgentError(f"the hub names no size of {path} of {name}: {files[-1].size}", _LATER)
+            raise AgentError(f"the hub lists an invalid size for {path} of {name}: {files[-1].size}", _LATER)
     if not files:
         what = f" that matches {', '.join(patterns)}" if patterns else ""
         raise AgentError(f"{name} has no file{what}", "look at its files on the hub, then name others: --include GLOB")

@@ -68,7 +68,7 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
 
 
 def read_document(path: str) -> StoredStatus:
-    """Read a status without checking the supervisor; raises an AgentError."""
+    """Read a status without checking the supervisor; raises an AgentError if it is missing or damaged."""
     try:
         document: Json = read_json_file(path)
         written = os.stat(path).st_mtime

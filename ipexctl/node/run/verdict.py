@@ -358,7 +358,7 @@ def killed_ranks(lines: Sequence[str], plan: Plan) -> tuple[int, ...]:
 def describe_loss(
     lost: Sequence[int], state: SupervisorState, silence: Mapping[int, float], killed: Collection[int]
 ) -> Loss:
-    """The loss that includes these ranks, and all other ranks lost in the same way.
+    """The loss of these ranks and of all others that were lost in the same way.
 
     A closed connection means that the host is alive; after silence it may be gone. If one wrapper is killed, mpirun
     kills the others so soon that their connections may close first, so hydra's word (`killed`) has precedence.

@@ -287,7 +287,7 @@ class CachedAnswer:
 
 
 class IndexCache:
-    """One file for each machine that queried indexes and each set of pip settings in the environment."""
+    """Answers of the indexes: one file for each machine that asked and each set of `PIP_` variables."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self._directory = directory or cache_directory() / "indexes"

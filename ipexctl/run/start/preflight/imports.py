@@ -85,7 +85,7 @@ class ScriptFile:
     install: str = ""
     """The command that rebuilds a damaged environment; packages are appended to it."""
     install_by_run: str = ""
-    """The call that installs what the project's file names; empty if no call takes it."""
+    """The `ipexctl run --install` that installs the project's requirements file; empty if `run` would not use it."""
     packages: frozenset[str] = frozenset()
     has_trainer: bool = False
     uses_trainer: bool = False
