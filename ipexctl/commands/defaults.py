@@ -235,7 +235,7 @@ class CommandSpec(NamedTuple):
 
     @property
     def shared(self) -> set[str]:
-        """Parameters of the shared groups of which the command has every parameter."""
+        """Parameters of the shared groups that the command takes completely."""
         groups = map(_names, shared_options())
         return set().union(*(group for group in groups if group <= self.names))
 

@@ -41,7 +41,7 @@ def choose_hosts(targets: Targets) -> tuple[Host, ...]:
 
 
 def select(targets: Targets, project: Path | None = None, accelerate: AccelerateConfig | None = None) -> Selection:
-    """Choose the hosts. `project`: the project's root, if it is not that of the current directory."""
+    """Choose the hosts. `project`: root of the project; None for the project of the current directory."""
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:

@@ -321,7 +321,7 @@ def test_failed_exchange_ends_the_run_without_restart(make: Callable[..., Run]) 
     assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 1, 0)
     first = status["first_failure"]
     assert (first["kind"], first["rank"], first["host"], first["exit_code"]) == ("checkpoint", 0, "node0", None)
-    assert missing(status["reason"], "node0 checkpoints signal 9") == []
+    assert missing(status["reason"], "node0 checkpoint signal 9") == []
     assert run.output(0, "err") == b""
     assert run.output() == b""
     assert run.left() == []
@@ -358,8 +358,9 @@ def test_only_abandoned_temporary_files_of_copies_to_another_disk_are_removed(
     old.wait()
     young.wait()
     names = {
-        "old": f"last.pt.{old.pid}.tmp", "young": f"last.pt.{young.pid}.tmp", "alive": f"last.pt.{os.getppid()}.tmp",
-        "of another file": f"other.pt.{old.pid}.tmp", "of the user": "last.pt.best.tmp",
+        "old": f"last.pt.ipexctl-{old.pid}.tmp", "young": f"last.pt.ipexctl-{young.pid}.tmp",
+        "alive": f"last.pt.ipexctl-{os.getppid()}.tmp", "without our mark": f"last.pt.{old.pid}.tmp",
+        "of another file": f"other.pt.ipexctl-{old.pid}.tmp", "of the user": "last.pt.best.tmp",
     }  # fmt: skip
     (tmp_path / "out").mkdir()
     for kind, name in names.items():

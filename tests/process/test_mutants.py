@@ -72,7 +72,7 @@ def test_tests_that_reach_the_function_come_first_and_others_only_for_a_constant
     assert "tests/unit/launch/test_binding.py" not in close
     # A module that only a helper beside the tests imports.
     assert "tests/unit/doctor/test_doctor_rules.py" in near(Path("ipexctl/facts/facts.py"))
-    room, also = files_of(["tests/unit/hosts"]), ("tests/process/test_a.py", "tests/process/test_limit.py")
+    room, also = files_of(["tests/unit/hosts"]), ("tests/process/test_a.py", "tests/process/test_select.py")
     place = Place(path, mutant)
     assert stages(place, ["a::b"], room, also) == (("a::b",), also[::-1])
     first, rest, last = stages(place, None, room, also)

@@ -138,7 +138,7 @@ def test_rank_starts_if_scheduling_policies_are_refused(monkeypatch: pytest.Monk
         mismatches: list[str] = []
         with bound(RankPlan(0, 0, "node1", (), 1, batch=batch), mismatches):
             pass
-        assert [missing(text, "SCHED_BATCH refused") for text in mismatches] == [[]] * batch
+        assert [missing(text, "SCHED_BATCH Operation not permitted") for text in mismatches] == [[]] * batch
 
 
 def test_intel_openmp_files_of_workers_that_have_ended_are_removed(

@@ -235,8 +235,8 @@ def give_name(
     with contextlib.suppress(OSError):  # not a link
         directory.link_to(os.readlink(arrived, dir_fd=source.number), name, replace=replaces)
         return
-    remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(name)))
-    temporary = b"%s.%d.tmp" % (name, os.getpid())
+    remove_abandoned(directory.number, re.compile(rb"%s\.ipexctl-([0-9]{1,7})\.tmp" % re.escape(name)))
+    temporary = b"%s.ipexctl-%d.tmp" % (name, os.getpid())
     with open(source.open_to_read(arrived), "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         with directory.written(name, None, replace=replaces, temporary=temporary) as number:
