@@ -23,10 +23,8 @@ _ABANDONED = 3600.0
 
 
 def unpack_copy(directory: str) -> None:
-    """Unpack the archive to HOME/agent/HASH, completely or not at all, and remove unused copies.
-
-    If there is no copy, because the disk is full or read-only or the home is new, each call runs from its own archive.
-    """
+    """Unpack the archive to HOME/agent/HASH, completely or not at all, and remove unused copies. Without a copy, as on
+    a full disk, each call runs from its own archive."""
     copy = Path(directory)
     if os.path.lexists(directory):  # the boot program rejected this copy, which another account may have made
         return

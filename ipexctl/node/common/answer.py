@@ -1,7 +1,6 @@
 """Input and output of an agent command: the request is one line of JSON on stdin, events are lines of JSON on stdout.
 
-An event with rank output or file contents is followed by frames (`frames.py`) or raw bytes. A failure on the host is an
-`AgentError`, which `answer` sends as the last event, `failed`.
+Frames (`frames.py`) or raw bytes may follow an event. An `AgentError` is sent as the last event, `failed`.
 """
 
 from __future__ import annotations
@@ -59,10 +58,8 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", fix: str = "") -> AgentError:
-    """Turn a filesystem error into an AgentError.
-
-    `path` is shown if the error has no file name, `fix` if the error is not in `_OS_ERRORS`.
-    """
+    """Turn a filesystem error into an AgentError. `path` is shown if the error has no file name, `fix` if the error is
+    not in `_OS_ERRORS`."""
     location = error.filename if error.filename is not None else path
     location = location.decode("utf-8", "surrogateescape") if isinstance(location, bytes) else location
     reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
@@ -77,10 +74,8 @@ def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def signs_of_life(interval: float, longest: float) -> Iterator[None]:
-    """Emit `working` every `interval` seconds without other output.
-
-    After `longest` seconds without other output it stops, because a disk is probably hanging.
-    """
+    """Emit `working` every `interval` seconds without other output, but not for more than `longest` seconds: then a
+    disk is probably hanging."""
     over = threading.Event()
 
     def show() -> None:
@@ -107,7 +102,7 @@ def emit_failure(error: AgentError) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write the bytes of an event to stdout. Data that does not fit into the buffer is written without a copy."""
+    """Write the bytes of an event. Data that does not fit into the buffer is written without a copy."""
     with _write_lock:
         _write_or_buffer(data)
 
@@ -121,7 +116,7 @@ def _write_or_buffer(data: bytes) -> None:
 
 
 def buffer_output(size: int) -> None:
-    """Buffer up to `size` bytes of output from now on, so that many small events need few writes."""
+    """Buffer up to `size` bytes of output, so that many small events need few writes."""
     global _buffer_size
     with _write_lock:
         _flush()
@@ -155,10 +150,8 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
 
 
 def answer(action: Action, stdin: BinaryIO | None = None) -> int:
-    """Read the request, run the action and emit its result as the last event; returns the exit code.
-
-    New files are private, whatever the umask. If the action raises an OSError, its explanation is sent as `failed`.
-    """
+    """Read the request, run the action and emit its result as the last event; returns the exit code. New files are
+    private, whatever the umask."""
     os.umask(0o077)
     stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
     request: Json = {}
@@ -213,7 +206,6 @@ def emit_step(what: str) -> None:
 
 
 def check_stopped() -> None:
-    """Raise Stopped after a signal, or when nobody reads stdout any more."""
     poller = select.poll()
     poller.register(1, 0)
     if _signals or poller.poll(0):
@@ -221,7 +213,6 @@ def check_stopped() -> None:
 
 
 def answer_until_stopped(action: Action) -> int:
-    """Call `answer` for an action that cleans up when Stopped is raised in it."""
     stop_on_signals()
     try:
         return answer(action)

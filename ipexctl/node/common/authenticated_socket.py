@@ -1,8 +1,4 @@
-"""A threaded server and a client on blocking sockets. A handshake first proves that both ends have the same token.
-
-`send_line` and `read_line` are for ends that take turns. If too many strangers connect, the server closes connections
-without a reply (`listener.py`), so `connect` retries.
-"""
+"""A threaded server and a client on blocking sockets. A handshake first proves that both ends have the same token."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ class AuthenticatingServer(ABC):
 
     @abstractmethod
     def handle(self, conn: socket.socket) -> None:
-        """Serve a client. An error in the connection or in a message ends only this client."""
+        """Serve a client. An error ends only this client."""
 
     def is_needed(self) -> bool:
         return True
@@ -109,11 +105,8 @@ def connect(
     patience: float = PATIENCE,
     reply_time: float = REPLY_TIME,
 ) -> socket.socket:
-    """Connect to an `AuthenticatingServer`; raises a ConnectError.
-
-    The server may close the connection before the handshake because strangers fill its port, so `connect` retries for
-    `patience` seconds. `reply_time`: seconds to connect, and for each message of the handshake.
-    """
+    """Connect to an `AuthenticatingServer`; raises a ConnectError. Retries for `patience` seconds, because strangers
+    may fill the port and the server then closes connections before the handshake."""
     countdown = Countdown(patience)
     attempts = 0
     while True:
@@ -134,8 +127,7 @@ def connect(
 
 
 def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> socket.socket:
-    """Do the handshake. On failure, closes the connection and raises a HandshakeError (another program answers) or an
-    OSError."""
+    """Do the handshake. Closes the connection on failure. A HandshakeError means that another program answers."""
     try:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = FrameReader(MAX_FRAME)

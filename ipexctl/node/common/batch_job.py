@@ -1,12 +1,8 @@
-"""Takes a submitted run's state from its Slurm job, for when the run's own record does not tell: before the run begins,
-after its job was killed from outside, and on another machine with the same home.
+"""Takes a submitted run's state from its Slurm job when the run's own record does not tell: before the run begins,
+after its job was killed, and on another machine with the same home.
 
 Job numbers are reused, so a job counts only if it has the run's name. Slurm forgets a job after minutes, so its last
 state is stored in `outcome.json`. If Slurm does not answer, a run never counts as over.
-
-The job's script writes files in RUNDIR/slurm: `notice` (why it was signalled: `stop`, `cancelled`), `no-home` (nodes
-without this home), `ended` (exit code), `requeue` (Slurm may requeue the job), `waits` (the supervisor left the run to
-the next start) and `again` (that start has begun).
 """
 
 from __future__ import annotations
@@ -68,8 +64,8 @@ def call_agent(rundir: str, node: str, words: Sequence[str], line: bytes) -> Non
 
 
 def query_job(run: str, number: str) -> QueueJob:
-    """Ask Slurm about the job. The state is `GONE` if Slurm does not know it or it is not the run's, and empty, with a
-    reason, if Slurm does not answer."""
+    """Ask Slurm about the job. The state is `GONE` if Slurm does not know it or it is not the run's; empty if Slurm
+    does not answer."""
     known = _asked.get(number)
     if known is not None and not known[0].is_over:
         return known[1]
@@ -114,7 +110,7 @@ def _notice_of(rundir: str) -> str:
 def is_finished(rundir: str, document: Json) -> bool | None:
     """Whether the job of a submitted run says that the run is over; None if its own record tells, and for other runs.
 
-    `document`: the run's status, or empty. Slurm is asked only about a job that may still wait in the queue.
+    `document`: the run's status, or empty.
     """
     if not job_id(rundir):
         return None
@@ -158,7 +154,7 @@ def document_of(rundir: str) -> Json | None:
 
 
 def with_job(rundir: str, document: Json) -> Json:
-    """Add a submitted run's job to its status. Only files are read; Slurm is not asked."""
+    """Add a submitted run's job to its status, without asking Slurm."""
     number = job_id(rundir)
     if not number or document.get("slurm"):
         return document
@@ -167,14 +163,13 @@ def with_job(rundir: str, document: Json) -> Json:
 
 
 def placed_record(rundir: str) -> Json | None:
-    """The start record that `ipexctl run` wrote in the job, with hosts and ranks; None if there is none yet, and for
-    runs that were not submitted."""
+    """The start record that `ipexctl run` wrote in the job; None before that, and for runs that were not submitted."""
     path = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir) + ".json")
     return read_json(path) or None
 
 
 def cancel(rundir: str, seconds: float) -> Json:
-    """Cancel the job of a run without a record, and wait for Slurm to end it; returns the status."""
+    """Cancel the job of a run without a record, and wait for its end; returns the status."""
     number = job_id(rundir)
     if not number:
         raise AgentError("Slurm did not accept this run's job", "ipexctl ps shows more")

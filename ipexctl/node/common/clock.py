@@ -1,7 +1,4 @@
-"""Waits and file ages on a node. Waits use a clock that does not jump, ages the wall clock, as file times do.
-
-State machines, such as a run's, do not use this module: the time is passed to them.
-"""
+"""Waits and file ages on a node. Waits use a clock that does not jump, ages the wall clock, as file times do."""
 
 from __future__ import annotations
 

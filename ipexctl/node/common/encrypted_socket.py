@@ -1,7 +1,7 @@
 """Encrypts a connection with TLS while both ends keep using an ordinary socket.
 
-A thread copies between the connection and a local socket pair, and makes all OpenSSL calls. Each call has its own
-certificate. The client got the certificate's SHA-256 beforehand, so no authority or host name is checked.
+A thread copies between the connection and a local socket pair. Each call has its own certificate. The client knows its
+SHA-256 beforehand, so no authority or host name is checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _CHUNK = 1 << 16
 _FAREWELL = 5.0
 """Seconds for the other side to close a connection that this side has closed."""
 _MAX_HELD = 1 << 20
-"""Most bytes buffered in each direction."""
 
 
 def client_context() -> ssl.SSLContext:
@@ -36,10 +35,8 @@ def fingerprint_of(certificate: bytes) -> str:
 
 
 def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = "", seconds: float) -> socket.socket:
-    """Encrypt a connection. Closes it and raises an OSError if the other end has no TLS or another certificate.
-
-    `fingerprint`: of the server's certificate; empty on the server itself.
-    """
+    """Encrypt a connection. Closes it and raises an OSError if the other end has no TLS or another certificate. On the
+    server, `fingerprint` is empty."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)
     countdown = Countdown(seconds)

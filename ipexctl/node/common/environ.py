@@ -1,7 +1,6 @@
 """The environment of a program: the account's variables, a sourced setup file, planned variables.
 
-`source_setup` returns the variables, umask and limits that the user would have after sourcing the file at a prompt.
-Other effects, such as `cd`, `renice` and functions, are dropped.
+Of a setup file, only variables, umask and limits count; `cd`, `renice` and functions are dropped.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ def account_variables() -> dict[str, str]:
 
 
 class ProcessLimits(NamedTuple):
-    """What a setup file changed in its process, to repeat for the ranks. Unchanged values are None or absent."""
+    """What a setup file changed in its process. Unchanged values are None or absent."""
 
     umask: int | None = None
     limits: Mapping[int, tuple[int, int]] = {}
     """RLIMIT_ constant of `resource` → soft and hard limit."""
 
     def apply(self) -> None:
-        """Change this process the same way. A limit that can't be set is skipped."""
+        """Change this process. A limit that can't be set is skipped."""
         if self.umask is not None:
             os.umask(self.umask)
         for number, limit in self.limits.items():
@@ -85,7 +84,7 @@ _AFTER_SETUP = (
 
 
 def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
-    """Source the file in bash; returns environment, umask and limits. Raises a SetupError with bash's error."""
+    """Source the file in bash. Raises a SetupError with bash's error."""
     # $0 is bash, as at a prompt: oneAPI's scripts refuse to run if $0 is their own name. setvars.sh exits with 3 if it
     # was sourced before, and node0's ranks inherit mpirun's environment.
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"

@@ -1,8 +1,7 @@
 """Files on a host: atomic writes, private directories, tolerant reads.
 
-A write is complete or has no effect, even if this process is killed, and with `durable` if the machine crashes. Files
-are private (0600, 0700) with any umask, because records contain tokens and paths. Paths may be bytes, because names
-need not be UTF-8.
+Files are private (0600, 0700) with any umask, because records contain tokens and paths. Paths may be bytes, because
+names need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def decode_name(name: bytes) -> str:
 def write_atomically(
     path: AnyPath, data: bytes, *, durable: bool = True, mode: int = 0o600, is_of_user: bool = False
 ) -> None:
-    """Replace a file. After an OSError no temporary file is left.
+    """Replace a file, completely or not at all; with `durable` also if the machine crashes.
 
     `is_of_user`: the file is in the user's directory, where nothing else removes temporary files of killed calls.
     """
@@ -71,8 +70,7 @@ def write_atomically(
 def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int = 10) -> None:
     """Remove temporary files of killed processes. Group 1 of the pattern is the pid, in number base `base`.
 
-    A pid may be from another host with this directory, so files written within the last minute are kept. `directory`
-    may be an O_PATH descriptor, which can't be listed directly.
+    A pid may be from another host with this directory, so files written within the last minute are kept.
     """
     with contextlib.suppress(OSError):
         name, above = (b".", directory) if isinstance(directory, int) else (directory, None)
@@ -110,7 +108,7 @@ def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> st
 
 
 def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None) -> str:
-    """sha256 from the current position on. `on_read` is called with the size of each block."""
+    """sha256 from the current position on. `on_read` gets the size of each block."""
     import hashlib  # loads OpenSSL (3 to 15 ms), which most commands do not need
 
     digest = hashlib.sha256()
@@ -194,7 +192,6 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
 
 
 def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> AgentError:
-    """AgentError with the needed and the free size; raises an OSError if the free size is unknown."""
     free = free_space(path)
     figures = f"{format_size(needed)} more needed, {format_size(free)} free"
     return AgentError(f"{path}: the disk is full: {figures}", fix)

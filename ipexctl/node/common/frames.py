@@ -43,15 +43,13 @@ class FrameError(ValueError):
 
 
 class Chunk(NamedTuple):
-    """A part of one rank's output. A line may begin in one chunk and end in the next."""
-
     rank: int
     stream: StreamName
     data: bytes
     offset: int = 0
     """Position of the first byte in the stream."""
     at: float | None = None
-    """When node0 received the chunk, in seconds since the epoch. None if unknown; frames do not carry it."""
+    """When node0 received the chunk, in seconds since the epoch; frames do not carry it."""
 
     @property
     def end(self) -> int:
@@ -192,8 +190,6 @@ class FrameReader:
 
 
 class CompressedFrameReader:
-    """Splits a zlib stream into frames. `rest` is the data after the stream's end."""
-
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj()
         self._frames = FrameReader()

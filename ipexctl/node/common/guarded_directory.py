@@ -1,8 +1,8 @@
 """A directory that other accounts may change: opened once, and everything in it is reached from its descriptor.
 
-Anybody who can write to a parent directory can rename the path and put something else there. So `walk.py` enters the
-path, `check_name` checks names from lists or requests, no link is followed, and a new file has a temporary name until
-it is complete (O_EXCL). For programs that only take paths, `anchor` leads into the opened directory.
+Anybody who can write to a parent directory can rename the path and put something else there. So names are checked, no
+link is followed, and a new file has a temporary name until it is complete. For programs that only take paths, `anchor`
+leads into the opened directory.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _enter(name: bytes, above: int, *, make: bool, mode: int = 0o777) -> int:
 
 
 def open_file(path: str) -> int:
-    """Open an absolute path for reading, without following a link or blocking on a pipe."""
+    """Open an absolute path for reading, without following a link or blocking on a FIFO."""
     with GuardedDirectory.open(os.path.dirname(path)) as directory:
         try:
             return os.open(os.path.basename(path), _READ, dir_fd=directory.number)
@@ -94,7 +94,6 @@ class GuardedDirectory:
     """An open directory. Names are relative to it; a missing entry raises FileNotFoundError."""
 
     def __init__(self, number: int, path: str) -> None:
-        """`path`: the directory's path when it was opened, for messages."""
         self.number, self.path = number, path
 
     @classmethod
@@ -130,7 +129,6 @@ class GuardedDirectory:
             raise OSError(error.errno, error.strerror, self.path) from None
 
     def set_times(self, mtime: int) -> None:
-        """`mtime`: in nanoseconds."""
         os.utime(self._of_inode, ns=(mtime, mtime))
 
     @property
@@ -198,7 +196,7 @@ class GuardedDirectory:
 
     @contextlib.contextmanager
     def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
-        """Descriptor of a new file, which gets its name and mode at the end. After an exception the file is removed.
+        """Descriptor of a new file, which gets its name and mode at the end; after an exception it is removed.
 
         Without `replace`, an existing name raises FileExistsError. If `mode` is None, the caller sets the mode.
         """
@@ -235,11 +233,8 @@ class GuardedDirectory:
             raise
 
     def rename(self, source: int, old: bytes, name: bytes, *, replace: bool = True) -> None:
-        """Move an entry of another open directory here.
-
-        Without `replace`, an existing name raises FileExistsError. A hard link checks that and takes the name at once;
-        on filesystems without hard links, the name is looked up first.
-        """
+        """Move an entry of another open directory here. Without `replace`, an existing name raises FileExistsError: a
+        hard link checks that atomically; on filesystems without hard links, the name is looked up first."""
         if not replace:
             try:
                 os.link(old, name, src_dir_fd=source, dst_dir_fd=self.number, follow_symlinks=False)
@@ -264,10 +259,8 @@ class GuardedDirectory:
             os.close(number)
 
     def remove_tree(self, name: bytes, *, ignore_errors: bool = False) -> None:
-        """Remove an entry and everything below it, without following links.
-
-        Raises the OSError of the first entry that can't be removed; `ignore_errors` removes whatever can be.
-        """
+        """Remove an entry and everything below it, without following links. Raises the first OSError unless
+        `ignore_errors`."""
         waiting = [name]
         errors = (OSError,) if ignore_errors else ()
         while waiting:
@@ -276,10 +269,9 @@ class GuardedDirectory:
 
 
 class DirectoryChain:
-    """Keeps the directories open that lead to the one entered last.
+    """Keeps the directories open that lead to the one entered last: lists are sorted, so the next file is near.
 
-    Lists are sorted, so the next file is in the same directory or a near one. Before removing or replacing a directory,
-    enter its parent: that closes the directory here.
+    Before removing or replacing a directory, enter its parent, which closes the directory here.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """The home: the directory of a host in which ipexctl creates and removes files.
 
-The file `MARK` is the first file in a home. A missing or empty directory becomes a home; a directory with files and no
-mark is refused. Every request goes through `home_of`, which walks to the directory so that no other account can replace
-it. `remote/home.sh` applies the same rules where Python may be missing.
+A missing or empty directory becomes a home; a directory with files and no `MARK` is refused. `remote/home.sh` applies
+the same rules where Python may be missing.
 """
 
 from __future__ import annotations
@@ -157,8 +156,6 @@ def _enter(home: str, path: str) -> Place:
 
 @contextlib.contextmanager
 def _open(home: str) -> Iterator[GuardedDirectory | None]:
-    """The open directory, or None if it does not exist. Raises a HomeRefused if another account owns it or it is
-    $HOME."""
     try:
         place = _enter(home, home)
     except (FileNotFoundError, NotADirectoryError):
@@ -217,8 +214,8 @@ def foreign_content(home: GuardedDirectory) -> list[str]:
 
 
 def _close_to_others(home: GuardedDirectory) -> None:
-    """Remove other accounts' write access to a home, and all access if only ipexctl's files are in it: read access may
-    be intended for a user's own files."""
+    """Remove other accounts' write access; all access only if nothing but ipexctl's files is in the home, because read
+    access to a user's own files may be intended."""
     mode = home.status().st_mode
     if not mode & 0o077 or not (mode & _OTHERS_MAY_WRITE or _HOME_NAMES.issuperset(home.names())):
         return

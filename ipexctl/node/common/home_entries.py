@@ -1,7 +1,6 @@
 """Recognizes the entries that ipexctl made in a home's directories, by name and structure. Others are never removed.
 
-`home.py: HOME_ENTRIES` has the names directly in a home. If a user replaced a directory with a link to a larger disk,
-ipexctl keeps the link and removes only its own entries behind it.
+If a user replaced a directory with a link to a larger disk, the link stays.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def is_run(path: str) -> bool:
 
 
 def read_regular(path: str) -> Mapping[str, object]:
-    """The JSON object in a regular file, else empty. Reading a FIFO would block."""
+    """The JSON object in a regular file (reading a FIFO would block), else empty."""
     return read_json(path) if is_file(path) else {}
 
 

@@ -1,7 +1,7 @@
 """HTTP client for package indexes, with the proxies, certificates and logins that pip would use on this host.
 
 `open` raises an OSError, HTTPException or ValueError, which `explain` turns into text, or an AgentError if certificates
-can't be used. A login is sent only to its own origin. A redirect from https to http is refused.
+can't be used.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ class HttpSettings(TypedDict, total=False):
 
 
 class HttpClient:
-    """Thread-safe."""
-
     def __init__(self, settings: HttpSettings, logins: Mapping[str, str] | None = None) -> None:
         """`logins`: value of the Authorization header for each origin."""
         self.logins: dict[str, str] = dict(logins or {})
@@ -55,10 +53,8 @@ class HttpClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
-        """Request the URL and return the response.
-
-        The URL's credentials, a known login or a login from ~/.netrc (the first found) is sent to that origin only.
-        """
+        """Request the URL. The URL's credentials, a known login or one from ~/.netrc (the first found) is sent to that
+        origin only."""
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
             raise ValueError("only http, https and file addresses can be fetched")

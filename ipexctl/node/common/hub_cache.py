@@ -1,8 +1,7 @@
 """Layout of huggingface_hub's cache in a home: `HOME/hub` is the HF_HOME of the ranks.
 
 A repository is a directory `models--ORG--NAME` with `blobs` (files named by their hashes), `snapshots/COMMIT` (links to
-blobs), `refs` (commit of each branch) and `trees` (file lists). A hub chooses the names, so `misplaced` refuses names
-that lead out of the repository's directory and links that do not lead to one of its blobs.
+blobs), `refs` (commit of each branch) and `trees` (file lists).
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ def is_blob_name(name: str) -> bool:
 
 
 def misplaced(entries: list[ManifestEntry], folder: str) -> str:
-    """Path of the first entry that may not be in this repository's directory; empty if all may."""
+    """Path of the first entry that may not be in this repository's directory, because the hub chooses the names; or
+    empty."""
     blobs = {entry.path for entry in entries if entry.kind == "f"}
     return next((entry.path for entry in entries if not _is_in_place(entry, folder, blobs)), "")
 

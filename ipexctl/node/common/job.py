@@ -1,7 +1,6 @@
 """What starts a run besides its plan: the secret `StoreJob`, two requests to the supervisor, one to a host starter.
 
-`run/start/begin.py` makes them on the control machine. A job has the run's token and secrets, so its file has mode 0600
-and its repr shows only the directory. Each rank imports this module; importing the other records too would take 5 ms.
+Each rank imports this module; importing the other records too would take 5 ms.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ Variables = Mapping[str, Optional[str]]
 
 
 class Master(NamedTuple):
-    """MASTER_ADDR and MASTER_PORT of the ranks."""
-
     addr: str
     port: int | None = None
     """None until the supervisor picks one."""
@@ -44,7 +41,7 @@ class StoreJob(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """First line of the supervisor's stdin. The supervisor answers once it listens."""
+    """First line of the supervisor's stdin."""
 
     rundir: str
     bind: str
@@ -55,8 +52,6 @@ class Listen(NamedTuple):
 
 
 class ConnectivityRecord(NamedTuple):
-    """A passed check of the connections between nodes, stored in `runs/` on node0 after a successful run."""
-
     key: str
     checked: float
     no_logins: str = ""
@@ -69,8 +64,6 @@ CONNECTIVITY_FILE = ".connectivity.json"
 
 
 class Start(NamedTuple):
-    """Second line of the supervisor's stdin."""
-
     plan: Plan
     job: StoreJob
     connectivity: ConnectivityRecord | None = None
@@ -106,7 +99,6 @@ def job_file(attempt: int) -> str:
 
 
 def jobs_of(plan: Plan, job: StoreJob) -> Mapping[str, StoreJob]:
-    """Store → its job, for stores with planned ranks."""
     here: dict[str, list[str]] = {}
     for host in plan.hosts:
         here.setdefault(plan.stores[host.name], []).append(host.name)

@@ -27,12 +27,11 @@ _ENDS = {
 
 
 def describe_run_end(word: str, job: str = "") -> str:
-    """What Slurm did that stopped a run, as a clause; empty for an unknown word. `job`: the job's number."""
+    """What Slurm did that stopped a run, as a clause; empty for an unknown word."""
     return _ENDS.get(word, "").format(f" {job}" if job else "")
 
 
 def describe_job_end(job: QueueJob) -> str:
-    """How a job ended, as in `its Slurm job 12 lost a node (NodeDown)`."""
     if job.state in ("", GONE):
         return f"its Slurm job {job.id} has ended for an unknown reason"
     state = job.state if job.is_over else "COMPLETED"  # the job's script exited, and Slurm has not noticed yet

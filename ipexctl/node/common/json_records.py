@@ -1,14 +1,8 @@
 """Converts records to JSON and back; a field's type annotation decides which values are valid.
 
 `decode` is for requests and replies: an invalid value raises a ValueError that names the field. `decode_valid` is for
-files: it drops invalid values, because one damaged value must not hide the rest of a run's record. A record is a named
-tuple, or on the control machine also a dataclass, with fields of these types:
-
-    TYPE    a basic type, a record of the same module, or one of the module's own types
-            TYPE | None
-            tuple[TYPE, ...]    dict[str, TYPE]    Mapping[str, TYPE]    (or int as the key)
-
-For other types, a module has a dict `FIELD_DECODERS` of type and function.
+files: it drops invalid values, because one damaged value must not hide the rest of a run's record. A module may have
+`FIELD_DECODERS` for its own types.
 """
 
 from __future__ import annotations
@@ -34,10 +28,7 @@ def as_json(value: Any) -> Any:
 
 
 def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:
-    """Decode a record; raises a ValueError. A missing or null field gets its default.
-
-    `given`: values of fields that are not taken from the document.
-    """
+    """Decode a record; raises a ValueError. A missing or null field gets its default. `given`: other fields."""
     values = dict(given or {})
     document = check_type(dict, document, name)
     for field, type_, has_default in _fields(kind):
@@ -88,7 +79,6 @@ def _shape_of(type_: str) -> _TypeShape:
 
 @lru_cache(maxsize=None)
 def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> FieldDecoder:
-    """Decoder for a type as annotated in that module. If `lenient`, it drops invalid values."""
     names = vars(sys.modules[module])
     # A module's own decoder goes first: it may be stricter for a basic type, or decode `X | None` itself.
     own: FieldDecoder | None = names.get("FIELD_DECODERS", {}).get(type_) or _BASIC_DECODERS.get(type_)

@@ -1,10 +1,8 @@
 """One end of a non-blocking connection that carries frames, the wait for many of them, and the handshake before it.
 
-In the handshake, both ends prove that they have the same token. The server sends `challenge {nonce}`, the client `hello
-{nonce, proof, …}`, the server `welcome {proof, …}`, or `refused`. A proof is an HMAC over direction, both nonces and
-all other fields, with a key derived from the token for one kind of port, so it can't be replayed, reflected or changed.
-Later messages are neither encrypted nor authenticated (docs/security.md, "On the wire"). `network/ports.py` must start
-fast and has its own greeting.
+Both ends prove that they have the same token: `challenge {nonce}`, `hello {nonce, proof, …}`, `welcome {proof, …}` or
+`refused`. A proof is an HMAC over direction, both nonces and all other fields, with a key for one kind of port, so it
+can't be replayed, reflected or changed. Later messages are neither encrypted nor authenticated (docs/security.md).
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
 FILES, LINK_SPEED, STEP = "files", "link speed", "step"
-"""Kinds of ports. Each kind has its own key."""
 MAX_FRAME = 4096
 _NONCE_SIZE = 32
 
@@ -64,7 +61,6 @@ class ServerHandshake:
 
     @staticmethod
     def refusal() -> Json:
-        """Reply to a client without the token, which tells it not to retry."""
         return {"t": "refused"}
 
 
@@ -197,7 +193,7 @@ Pollable = Union[int, socket.socket, Link]
 
 
 def wake_on_signal() -> int:
-    """Return a descriptor that becomes readable when a signal is handled, so that `ready` returns."""
+    """Descriptor that becomes readable when a signal is handled, so that `ready` returns."""
     wake, wakeup = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wakeup, False)

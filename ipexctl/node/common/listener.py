@@ -1,8 +1,7 @@
 """Listening sockets of a run, a transfer and `--smoke`, protected from strangers on the network.
 
-A connection is handed over once its client has proven the token (`link.py`). Until then its time, its size and the
-number of such connections are limited. With too many, the oldest stranger's connection is closed; a client that was
-closed reconnects. The owner polls `readers` and `writers`.
+A connection is handed over once its client has proven the token. Until then its time, its size and the number of such
+connections are limited. With too many, the oldest stranger's connection is closed; a client that was closed reconnects.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def free_port(address: str) -> int:
-    """A free port outside the range for outgoing connections: in that range, a rank's connection might take the port
-    before rank 0 listens."""
+    """A free port outside the range for outgoing connections: in it, a rank's connection might take the port first."""
     low, high = 15000, 32000
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
@@ -79,15 +77,13 @@ def free_port(address: str) -> int:
 
 
 AUTHENTICATION_TIME = 5.0
-"""Seconds for a client to prove the token."""
 MAX_UNAUTHENTICATED = 512
-"""Unauthenticated connections, in addition to one per expected client."""
+"""In addition to one per expected client."""
 MAX_OF_ONE_ADDRESS = 32
 _ACCEPTED_AT_ONCE = 32
 """Between two polls, so that replies are read before their connections become the oldest."""
 OnClient = Callable[[Link, ServerHandshake, "Json"], None]
-"""Called with the connection and hello of an authenticated client. Sends the welcome and keeps the connection, or
-raises a ConnectionBroken, FrameError or OSError."""
+"""Called with the connection and hello of an authenticated client; sends the welcome."""
 
 
 class Listener:
@@ -121,7 +117,6 @@ class Listener:
                 self._accept(listener)
 
     def drop_late(self, now: float) -> None:
-        """Drop connections that did not authenticate in time."""
         for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
             self._drop(link)
 

@@ -1,16 +1,8 @@
 """Decides whether a run is alive or over.
 
 If the run's record says how it ended, it is over. Otherwise the supervisor's process decides on its own machine, and on
-other machines the time since the last sign of life. Each caller has limits for what a wrong answer would cost:
-
-    ps, follow, stop, uninstall   REPORT_LIMITS     a wrong line on the screen
-    a follower, in addition       WATCHED           the same; by its own clock, no new status was written
-    sync                          LEASE_LIMITS      files change under a running run
-    retention of runs             RETENTION_LIMITS  output is removed for good
-    doctor                        sight_of          (hosts may have no Python, so a sh probe reports the start time)
-
-Records of other accounts' runs can't be read; `facts/live_runs.py` finds their processes. Callers that remove something
-look for processes of the run first.
+other machines the time since the last sign of life. Other accounts' records can't be read; `facts/live_runs.py` finds
+their processes. Callers that remove something look for processes of the run first.
 """
 
 from __future__ import annotations
@@ -25,8 +17,8 @@ Liveness = Literal["live", "starting", "dead", "over", "unknown"]
 """With a record: `live`, `over`, or `dead` if the supervisor died before the end. Without a record, as on every node
 but node0: `starting` while the run's files are new, then `unknown`."""
 RESERVED_FILE = "reserved"
-"""Empty file of a run with mpirun on a spare host, where no process shows that the run is not over. The supervisor, or
-a rank that ran there, removes it at the end."""
+"""Empty file of a run with mpirun on a spare host, where no process shows that the run is not over. Removed at the end.
+"""
 DAY = 86400.0
 
 
@@ -34,11 +26,11 @@ class SilenceLimits(NamedTuple):
     """Seconds without a sign of life until a run counts as dead; long if a mistake would destroy files."""
 
     remote: float
-    """Seconds for a supervisor on another machine. It writes a status every few seconds, but clocks may differ."""
+    """For a supervisor on another machine. It writes a status every few seconds, but clocks may differ."""
     job: float
-    """Seconds for a run without a record but with a job file, which stays while the run may restart."""
+    """For a run without a record but with a job file, which stays while the run may restart."""
     files: float
-    """Seconds for a run without a record and a job file, which may be about to start."""
+    """For a run without a record and a job file, which may be about to start."""
 
 
 REPORT_LIMITS = SilenceLimits(remote=120.0, job=DAY, files=60.0)
@@ -47,8 +39,7 @@ RETENTION_LIMITS = SilenceLimits(remote=30 * DAY, job=DAY, files=3600.0)
 
 
 WATCHED = 20.0
-"""Seconds without a new status until a follower counts a supervisor on another machine as dead. The follower measures
-them itself, because the clocks of the two machines may differ by minutes."""
+"""Seconds without a new status until a follower counts a supervisor on another machine as dead, by its own clock."""
 
 Sight = Literal["alive", "gone", "unknown"]
 """What a probe on one host says of a supervisor. `gone` is certain only on node0, where the supervisor ran."""
@@ -59,8 +50,8 @@ def sight_of(
 ) -> Sight:
     """Evaluate a probe. `is_here`: whether a process has the recorded pid and start time (None: unknown).
 
-    `machine` and `boot` are node0's from the record. Both must match, because hostnames may repeat and a reboot reuses
-    pids. Older records have no boot id.
+    `machine` and `boot` must match, because hostnames may repeat and a reboot reuses pids. Older records have no boot
+    id.
     """
     if is_here:
         return "alive"

@@ -1,7 +1,6 @@
 """Differences between Linux and macOS, for code that also runs on the control machine, which may be a Mac.
 
-Hosts run Linux. `tests/unit/test_control_machine.py` checks that other such modules use no Linux-only names. On a Linux
-without /proc, these functions do as on a Mac.
+On a Linux without /proc, these functions do as on a Mac.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def acknowledge_at_once(sock: socket.socket) -> None:
 
 
 def add_key_command(path: object) -> str:
-    """Command that adds a key to ssh-agent; on a Mac, the Keychain keeps the passphrase."""
+    """On a Mac, the Keychain keeps the passphrase."""
     return f"ssh-add {path}" if is_linux() else f"ssh-add --apple-use-keychain {path}"
 
 

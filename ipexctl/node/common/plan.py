@@ -1,8 +1,7 @@
 """The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure.
 
-`launch/planner.py` makes a `Plan`. `run --dry-run` prints it, and the supervisor and each rank read it from plan.json,
-so what is shown is what starts. A plan contains no secrets. Other programs read the JSON: a field may be added, but
-never renamed. The supervisor has no planner; `for_hosts` makes the plan of an attempt on fewer hosts, or on spares.
+`run --dry-run` prints it, and the supervisor and each rank read it from plan.json, so what is shown is what starts. A
+plan contains no secrets. Other programs read the JSON: a field may be added, but never renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 Backend = Literal["ccl", "gloo", "mpi", "none", ""]
-"""`none`: independent copies of the command, without rank variables or a rendezvous. Empty if unknown."""
+"""`none`: independent copies of the command, without rank variables or a rendezvous."""
 
 AllReduceReason = Literal[
     "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host",
@@ -32,7 +31,7 @@ LauncherMode = Literal["mpirun", "direct"]
 SCHEMA = "ipexctl.run/1"
 PLAN_FILE = "plan.json"
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""Set by the rank wrapper for each rank; nothing else may set them."""
+"""Only the rank wrapper may set them."""
 ELASTIC_NAMES = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
@@ -52,13 +51,12 @@ FP32_MATH = "IPEXCTL_FP32_MATH"
 class Setting(NamedTuple):
     name: str
     value: str | None
-    """None: the variable is removed."""
+    """None removes the variable."""
     reason: str
     host: str | None = None
     """None: the same on every host."""
     rank: int | None = None
     prepend: bool = False
-    """True to put the value before the host's value, separated by a colon."""
     secret: bool = False
     """True if the value is empty here because `StoreJob.secrets` has it."""
 
@@ -70,7 +68,6 @@ class RankPlan(NamedTuple):
     cores: tuple[int, ...]
     """Logical CPUs that the rank is bound to, one per core; empty if unbound."""
     omp: int
-    """OMP_NUM_THREADS."""
     ccl_cores: tuple[int, ...] = ()
     """CPUs of the rank's oneCCL workers, not among `cores`; empty if oneCCL chooses."""
     memory: tuple[int, ...] = ()
@@ -82,15 +79,13 @@ class RankPlan(NamedTuple):
 class HostPlan(NamedTuple):
     name: str
     address: str
-    """Address at which other hosts reach the host."""
     word: str
     """Name in mpirun's hostfile: a name that node0's ssh knows, or the address."""
     ranks: tuple[RankPlan, ...]
     iface: str | None
-    """Network interface with the address; None if unknown."""
     tier: str | None = None
     cores: int = 0
-    """Number of cores that the host's ranks share; 0 if unknown."""
+    """Cores that the host's ranks share; 0 if unknown."""
 
 
 class Choice(NamedTuple):
@@ -107,8 +102,6 @@ are not rounded; the other mode is `bf16`."""
 
 
 class LauncherChoice(NamedTuple):
-    """Whether mpirun on node0 starts the ranks, or ipexctl itself."""
-
     mode: LauncherMode
     reason: str
     path: str
@@ -129,11 +122,10 @@ class OtherRun(NamedTuple):
     """`running`, `starting`, or `waiting` for hosts (`--wait`)."""
     hosts: tuple[str, ...]
     cores: Mapping[str, str]
-    """Host → cores of that run's ranks, such as `0-3`, if known."""
+    """Host → cores of that run's ranks, such as `0-3`."""
     shared_cores: Mapping[str, str]
     """Host → cores of that run's ranks that are also planned for this run."""
     since: float | None = None
-    """Seconds since 1970."""
     until: float | None = None
     """When that run's time limit or `--wait` ends, in seconds since 1970; None if unknown or without limit."""
 
@@ -141,12 +133,9 @@ class OtherRun(NamedTuple):
 class Commit(NamedTuple):
     hash: str
     branch: str = ""
-    """Empty if no branch is checked out."""
 
 
 class AgentOptions(NamedTuple):
-    """The options in `Plan.asked` that the supervisor and the ranks read."""
-
     nice: int
     time_limit: float | None
     max_restarts: int
@@ -154,7 +143,7 @@ class AgentOptions(NamedTuple):
     spares: int
     checkpoint: str | None
     checkpoint_is_found: bool
-    """True if ipexctl took the path from a project file; no link may then lead it out of the project."""
+    """True if the path is from a project file; no link may then lead it out of the project."""
     hang_after: float
     """Seconds without output from any rank until the silence is reported; 0 for never."""
     on_hang: str
@@ -165,14 +154,13 @@ class AgentOptions(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
-        """True if attempts may have different hosts."""
         return self.min_hosts is not None or self.spares > 0
 
 
 class Plan(NamedTuple):
     id: str
     home: str
-    """Absolute path, the same on every host."""
+    """The same on every host."""
     node0: str
     """The supervisor's host, possibly without ranks."""
     asked: Json
@@ -183,11 +171,10 @@ class Plan(NamedTuple):
     argv: tuple[str, ...] = ()
     """The mpirun command line; without mpirun, the rank wrapper's."""
     launcher_env: tuple[Setting, ...] = ()
-    """Variables of mpirun itself. The ranks' variables are in `settings`."""
+    """For mpirun itself."""
     hosts: tuple[HostPlan, ...] = ()
-    """Hosts with ranks, in hostfile order."""
+    """With ranks, in hostfile order."""
     settings: tuple[Setting, ...] = ()
-    """The ranks' variables, including ranks on `spares`."""
     master_addr: str = ""
     master_port: int | None = None
     """None if node0 chooses a free port when the run starts."""
@@ -205,7 +192,7 @@ class Plan(NamedTuple):
     cwd: str = ""
     """The home until it is known where the project is on the hosts."""
     files: tuple[LaunchFile, ...] = ()
-    """Files to write before the start, such as the hostfile."""
+    """Written before the start, such as the hostfile."""
     has_starters: bool = False
     """True if ipexctl starts the ranks: the supervisor does on node0, a host starter on each other host."""
     stores: Mapping[str, str] = {}
@@ -232,18 +219,14 @@ class Plan(NamedTuple):
     fp32_math: Choice = AS_THEY_ARE
     other_runs: tuple[OtherRun, ...] = ()
     install: str = ""
-    """Command that rebuilds the environment; empty for a user's own environment."""
     packages: tuple[str, ...] = ()
     install_by_run: str = ""
     """Command that also installs `project_packages`; empty if none would."""
     project_packages: tuple[str, ...] = ()
-    """Packages in the project's requirements file."""
     hub: tuple[str, ...] = ()
-    """What the script needs from a hub."""
     commit: Commit | None = None
     """Commit of the project; None until the project is sent."""
     before_start: Mapping[str, float] = {}
-    """Step before the start → its seconds."""
 
     @property
     def rundir(self) -> str:
@@ -267,12 +250,11 @@ class Plan(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Hosts with files of the run: node0, `hosts` and `spares`."""
+        """Node0, `hosts` and `spares`."""
         return tuple(dict.fromkeys((self.node0, *(host.name for host in self.everyone))))
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """The first host of each store."""
         firsts: dict[str, str] = {}
         for name in self.names:
             firsts.setdefault(self.stores[name], name)
@@ -284,7 +266,6 @@ class Plan(NamedTuple):
 
     @property
     def environment(self) -> str:
-        """Name of the environment, or its Python."""
         return self.env or self.python
 
     @property
@@ -299,13 +280,11 @@ class Plan(NamedTuple):
 
     @property
     def shell(self) -> tuple[str, ...]:
-        """Command with which node0 runs a shell on another host, to be followed by host and command line; empty if
-        node0 has no logins."""
+        """Command of a shell on another host, to be followed by host and command line; empty if node0 has no logins."""
         return (f"{self.rundir}/ssh.sh",) if any(file.name == "ssh.sh" for file in self.files) else ()
 
     @property
     def ranks(self) -> tuple[RankPlan, ...]:
-        """In rank order."""
         return tuple(sorted(rank for host in self.hosts for rank in host.ranks))
 
     @property
@@ -330,13 +309,13 @@ class Plan(NamedTuple):
 
     @property
     def size(self) -> str:
-        """For messages: `8 ranks on 2 hosts`."""
+        """As in `8 ranks on 2 hosts`."""
         ranks, hosts = self.world_size, len(self.hosts)
         return f"{ranks:,} rank{'s' * (ranks != 1)} on {hosts:,} host{'s' * (hosts != 1)}"
 
     @property
     def connection(self) -> str:
-        """For messages: `over gloo`."""
+        """As in `over gloo`."""
         return f"over {self.backend}" if self.backend != "none" else "without a process group"
 
     @property
@@ -347,7 +326,7 @@ class Plan(NamedTuple):
 
 
 def to_json(plan: Plan) -> Json:
-    """The plan as in plan.json and `run --dry-run --json`, with some fields that only other programs read."""
+    """With some fields that only other programs read."""
     return {
         "schema": SCHEMA,
         **as_json(plan),
@@ -396,7 +375,7 @@ def read_outline(document: object) -> Plan:
 
 
 def with_ranks(plan: Plan, hosts: Sequence[str], ranks: Sequence[str]) -> Plan:
-    """The plan with these hosts, about which nothing else is known. The first is node0. `ranks`: host of each rank."""
+    """The plan with these hosts and nothing else. The first is node0. `ranks`: host of each rank."""
     numbers: dict[str, list[int]] = {name: [] for name in (*hosts, *ranks)}
     for number, name in enumerate(ranks):
         numbers[name].append(number)
@@ -435,7 +414,7 @@ def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def _renumbered(host: HostPlan, numbers: dict[int, int]) -> HostPlan:
-    """Renumber a host's ranks and add them to `numbers` (old rank → new rank)."""
+    """Renumber a host's ranks; adds them to `numbers` (old rank → new rank)."""
     for rank in host.ranks:
         numbers[rank.rank] = len(numbers)
     return host._replace(ranks=tuple(rank._replace(rank=numbers[rank.rank]) for rank in host.ranks))
@@ -478,15 +457,14 @@ _HOSTFILES = {"none": "", "openmpi": "{word} slots={count}\n", "srun": "{ranks}"
 
 
 def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
-    """The launcher's hostfile; empty if the launcher needs none."""
     form = _HOSTFILES.get(flavor, "{word}:{count}\n")
     counts = [(host, len(host.ranks)) for host in hosts]
     return "".join(form.format(word=host.word, count=n, ranks=f"{host.name}\n" * n) for host, n in counts)
 
 
 def choose_hosts(plan: Plan, present: Collection[str], last: Sequence[str]) -> tuple[str, ...]:
-    """Hosts of the next attempt, at most as many as in the first: node0, hosts of the last attempt that are `present`,
-    then other present hosts in hostfile order."""
+    """Hosts of the next attempt, at most as many as in the first: node0, present hosts of the last attempt, then
+    others."""
     names = [host.name for host in plan.everyone]
     there = [name for name in names if name == names[0] or name in present]
     chosen = sorted(there, key=lambda name: name not in last)[: len(plan.hosts)]
@@ -500,8 +478,7 @@ def host_of(plan: Plan, rank: int) -> HostPlan:
 def variables_of(plan: Plan, rank: int, secrets: Mapping[str, str]) -> tuple[Mapping[str, str | None], Collection[str]]:
     """A rank's variables, and the names to put before an existing value. A rank's setting wins over its host's.
 
-    The wrapper sets the rank numbers, because mpirun decides them. A missing secret raises a KeyError, so that it never
-    reaches a rank empty.
+    A missing secret raises a KeyError, so that it never reaches a rank empty.
     """
     host, exports = host_of(plan, rank).name, plan.asked.get("exports") or ()
     own = {export["name"] for export in exports if export["value"] is not None}

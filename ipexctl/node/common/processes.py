@@ -1,7 +1,6 @@
 """Processes: status from /proc, whether a recorded process is still running, and children that exit with their parent.
 
-A pid can be reused, and another machine with the same home may read the record, so a `ProcessIdentity` also has the
-machine, its boot id and the start time. What a sandbox or an old kernel lacks makes an answer weaker, not an error.
+What a sandbox or an old kernel lacks makes an answer weaker, not an error.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ProcessStat(NamedTuple):
     parent: int
     session: int
     seconds: float
-    """CPU time, user plus system."""
+    """User plus system."""
     start: int
     """Kernel ticks since boot. A reused pid has another start."""
     rss: int
@@ -44,7 +43,8 @@ class ProcessStat(NamedTuple):
 
 
 class ProcessIdentity(NamedTuple):
-    """A process as it is recorded, so that later readers recognize it, also on other machines with the same home."""
+    """A recorded process, recognizable although pids are reused and another machine with the same home may read the
+    record."""
 
     pid: int
     start: int | None = None
@@ -73,8 +73,8 @@ class ProcessIdentity(NamedTuple):
         return self.is_of_this_machine and not self.is_alive
 
     def send_signal(self, number: int) -> bool:
-        """Send a signal; returns False if the process is not running on this machine. Raises an OSError if this account
-        may not signal it."""
+        """Returns False if the process is not running on this machine. Raises an OSError if this account may not signal
+        it."""
         try:
             handle = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]
         except ProcessLookupError:
@@ -136,7 +136,7 @@ def all_processes() -> list[ProcessStat]:
 
 
 def kill_sessions(leaders: Collection[int]) -> None:
-    """Kill the sessions that these processes lead, with all process groups in them."""
+    """Kill all process groups in the sessions that these processes lead."""
     for pid in leaders:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)

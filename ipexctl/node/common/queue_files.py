@@ -1,4 +1,8 @@
-"""The files of a submitted run, in RUNDIR/slurm, and whether it still waits in the queue."""
+"""The files of a submitted run, in RUNDIR/slurm, and whether it still waits in the queue.
+
+The job's script also writes `notice` (why it was signalled), `no-home` (nodes without this home), `ended` (exit code),
+and `again` (the start that a run in `waits` was left to has begun).
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,8 @@ def is_submitted(rundir: str) -> bool:
 
 
 def waits_in_queue(rundir: str, document: Json) -> bool:
-    """True if the run was submitted to Slurm and may still begin, or begin again: no file says that its job is over.
-
-    `document`: the run's status, or empty. Slurm is not asked. The job's end can go unseen, so after a month the job
-    counts as over.
-    """
+    """True if the run was submitted to Slurm and may still begin, or begin again. Slurm is not asked: the job's end can
+    go unseen, so after a month the job counts as over. `document`: the run's status, or empty."""
     if document and ("ended" not in document or document["ended"] or not os.path.exists(f"{rundir}/{REQUEUE_FILE}")):
         return False
     directory = directory_of(rundir)

@@ -1,8 +1,7 @@
 """The record of a run, `status.json`, shared by the nodes and the control machine.
 
 Programs read fields, such as a failure's `kind` and `Detail`; the sentences (`reason`, `mismatch`) are for people.
-Decoding a record of any version never fails: missing or invalid fields become empty. The records are named tuples,
-because importing dataclasses takes 10 ms for every rank and call.
+Decoding a record of any version never fails. The records are named tuples, because importing dataclasses takes 10 ms.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ class OutOfMemory(NamedTuple):
     by: str
     """Where the kill was found: cgroup, kernel log, vmstat."""
     limit: int | None = None
-    """Memory limit of the cgroup in bytes; None unless the cgroup reached it."""
+    """Bytes; None unless the cgroup reached it."""
     memory: int | None = None
-    """Highest measured memory use of the rank, in bytes."""
+    """Highest measured, in bytes."""
 
 
 class FullDisk(NamedTuple):
@@ -85,7 +84,6 @@ class Throughput(NamedTuple):
 
     steps_per_s: float | None = None
     samples_per_s: float | None = None
-    """None if unknown."""
     data_wait: float | None = None
     """Share of the time that ranks waited for data, 0 to 1."""
     source: str = ""
@@ -110,7 +108,6 @@ class NetworkCost(NamedTuple):
     bytes_per_step: float
     """Bytes that each host sends."""
     rate: float
-    """Bytes/s while a host sends."""
     iface: str = ""
     """Network interface of the run's connections; empty if they may use any but the loopback."""
     advice: WireAdvice | None = None
@@ -221,22 +218,19 @@ GONE = "GONE"
 
 
 class QueueJob(NamedTuple):
-    """A submitted run's job, as the queue and the job's script report it (`common/batch_job.py`)."""
-
     id: str = ""
     state: str = ""
     """Slurm's job state (PENDING, RUNNING, TIMEOUT, NODE_FAIL …), or GONE; empty if Slurm did not answer."""
     reason: str = ""
-    """Slurm's reason for the state, such as Priority or Resources; without a state, why Slurm did not answer."""
+    """Such as Priority or Resources; without a state, why Slurm did not answer."""
     exit_code: int | None = None
     node: str = ""
-    """First node of the job, which runs the script and the supervisor."""
+    """Runs the script and the supervisor."""
     notice: str = ""
     """Why the script was signalled: stop, cancelled."""
     script_code: int | None = None
     """Exit code of the script; None if it has not exited or was killed."""
     without_home: tuple[str, ...] = ()
-    """Nodes on which the home does not exist."""
     why: str = ""
     """Why `ipexctl run` failed inside the job before the run began; `fix` is what to type."""
     fix: str = ""
@@ -314,11 +308,10 @@ class RunStatus(NamedTuple):
     has_checkpoint: bool = False
     """True once node0 had a file at the PATH of --checkpoint; always false if hosts exchange no checkpoints."""
     notes: bool = False
-    """True if `output.notes` lists the lines in the output that ipexctl wrote; false in older records."""
+    """False in older records."""
     slurm: QueueJob | None = None
-    """Set for a submitted run that has not begun, or whose job was killed from outside."""
     hosts: tuple[str, ...] = ()
-    """Hosts of this attempt in rank order; empty in older records."""
+    """In rank order; empty in older records."""
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
@@ -342,7 +335,7 @@ class RunStatus(NamedTuple):
 
     @property
     def code(self) -> int:
-        """The failed rank's exit code, or 1 if there is none; 0 for a run that continues or succeeded."""
+        """1 without a failed rank; 0 for a run that continues or succeeded."""
         return 0 if self.state in ("ok", "queued", "starting", "running") else self.exit_code or 1
 
     @property
@@ -393,7 +386,6 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {"State": _state, "RankStatus": _rank,
 
 
 def as_dict(value: object) -> Json:
-    """The value if it is a dict, else an empty one. The functions below do the same for other types."""
     return value if isinstance(value, dict) else {}
 
 
@@ -406,7 +398,7 @@ def as_lines(value: object) -> tuple[str, ...]:
 
 
 def as_number(value: object) -> float | None:
-    """The value as a finite number, or None: Python's JSON allows NaN and Infinity."""
+    """None for NaN and Infinity, which Python's JSON allows."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None

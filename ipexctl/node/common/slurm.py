@@ -1,7 +1,6 @@
 """Asks Slurm about a job and parses the fields of its output: on nodes, login nodes and the control machine.
 
-`call` raises if Slurm does not answer; `ask` returns an empty text. A process in an allocation has variables of the
-job, the Slurm step and its own task; ipexctl passes on only the job's to srun sessions and to ranks that srun starts.
+A process in an allocation has variables of the job, the Slurm step and its own task; ipexctl passes on only the job's.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _ANSWER = 15.0
 
 
 def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
-    """Output of a command; raises an AgentError if it fails. `failed`: sentence before the command's own reason."""
+    """Output of a command; raises an AgentError if it fails. `failed` goes before the command's own reason."""
     try:
         done = subprocess.run(list(argv), input=given, capture_output=True, timeout=seconds, check=False)
     except FileNotFoundError:
@@ -80,7 +79,6 @@ def ask(argv: Sequence[str], *, seconds: float = QUEUE_ANSWER) -> str:
 
 
 def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a Slurm query in the background; None if the program can't be started."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
@@ -134,8 +132,8 @@ def _number(text: str) -> int | None:
 def job_end_in(shown: str, restarts: int | None = None) -> str:
     """How a job ends by the output of `show_job`; empty if it continues or is unknown. Pure.
 
-    `restarts`: how often the calling job was requeued before; None outside the job. Slurm counts a requeue while the
-    job's processes are still being ended. A preempted job keeps its state during a grace time.
+    `restarts`: earlier requeues; None outside the job. Slurm counts a requeue while the job's processes are still being
+    ended. A preempted job keeps its state during a grace time.
     """
     job, fields = read_job(shown), _fields(shown)
     if job is None:
@@ -177,8 +175,7 @@ def own_restarts() -> int:
 def requeue_job(job: str, restarts: int) -> bool:
     """Requeue a job, which ends its processes; returns whether Slurm accepted that.
 
-    Slurm's signals may kill scontrol before it answers. Then the job's count of restarts tells: `restarts` was the
-    count before.
+    Slurm's signals may kill scontrol before it answers. Then the job's count of restarts (before: `restarts`) tells.
     """
     with contextlib.suppress(AgentError):
         call(["scontrol", "requeue", job])
@@ -187,10 +184,7 @@ def requeue_job(job: str, restarts: int) -> bool:
 
 
 def step_argv(node: str, job: str = "") -> list[str]:
-    """srun's words for a Slurm step on one node of a job, which shares the job's resources.
-
-    `job`: the job's number (default: the job of this process).
-    """
+    """srun's words for a Slurm step on one node of a job (default: this process's job), sharing its resources."""
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
     return ["srun", *options, *([f"--jobid={job}"] if job else []), "--quiet", "--job-name=ipexctl"]
 
@@ -205,15 +199,12 @@ _MUNGE_ANSWER = 10.0
 
 
 class MungeError(Exception):
-    """Raised if munge is missing or refuses; the text is the reason."""
+    """munge is missing or refuses; the text is the reason."""
 
 
 def seal(text: str) -> str:
-    """Sign and encrypt a text with munge, so that only this account can open it.
-
-    Any machine of the cluster can open it once, within TTL. The key is the cluster's, which root can read on each
-    machine. The text is not on any command line.
-    """
+    """Sign and encrypt a text with munge. Any machine of the cluster can open it once, within TTL, as this account or
+    root."""
     return _call(["munge", f"--restrict-uid={os.geteuid()}", f"--ttl={TTL}"], text).strip()
 
 

@@ -1,6 +1,6 @@
 """Locks for a store that several hosts share. They are safe on NFS, and a dead holder's lock is removed.
 
-A lock is a symbolic link, because creating one is atomic on NFS too. Its target names the process that created it.
+A lock is a symbolic link, because creating one is atomic on NFS too.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def is_alive(path: str) -> bool:
 def store_lock(path: str, wait: Callable[[float], bool]) -> Iterator[None]:
     """Hold a store's lock. While another process has it, `wait` is called with the seconds waited so far.
 
-    Continues without the lock if `wait` returns False, or if the link can't be created, as on a full disk. So work
-    under the lock must be safe to do twice.
+    Continues without the lock if `wait` returns False or the disk is full, so work under it must be safe to do twice.
     """
     marker, waited, pause = Marker(path), Stopwatch(), 0.05
     while True:

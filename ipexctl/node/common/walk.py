@@ -1,9 +1,8 @@
 """Enters a path from `/`, part by part, and refuses it if another account could change it (docs/security.md).
 
-Rule `own` is for a home: no other account can ever change what the path leads to, so the path may be used afterwards.
-Rule `named` is for the user's data: others may write to directories on the way, so only the descriptor is safe to use.
-A link must belong to this account or root. `remote/walk.sh` is `own` for sh. The agent's boot program runs the text of
-this module before it can import anything.
+Rule `own` is for a home: the path may be used afterwards. Rule `named` is for the user's data: others may write to
+directories on the way, so only the descriptor is safe to use. `remote/walk.sh` is `own` for sh. The agent's boot
+program runs the text of this module before it can import anything.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class Place(NamedTuple):
     """Descriptor of the path's end if that is a directory, else of its parent."""
     path: str
     name: str
-    """The rest of the path, below the descriptor: empty for a directory, several parts if directories are missing."""
+    """The rest of the path: empty for a directory, several parts if directories are missing."""
     status: os.stat_result | None
     made: tuple[str, ...]
 
@@ -145,8 +144,8 @@ def enter(
 ) -> Place:
     """Enter an absolute path. Raises a Refused, or an OSError with the path so far.
 
-    `make` creates missing directories, except the path's end if `is_file`. `on_link` is called with each link and its
-    target, and may raise. `inside`: a directory that the path must lead through.
+    `make` creates missing directories, except the path's end if `is_file`. `on_link` gets each link and its target, and
+    may raise. `inside`: a directory that the path must lead through.
     """
     way = _Way(rule, uids or frozenset((0, os.geteuid())))
     try:
@@ -330,6 +329,6 @@ def private_groups(uids: frozenset[int]) -> frozenset[int]:
 def is_private_group(name: str, members: list[str], owner: str, others: int) -> bool:
     """True if nobody else is in an account's primary group. `others`: accounts with the same primary group. Pure.
 
-    The group must have the account's name: a directory service may not list its accounts, and `users` would look empty.
+    The group must have the account's name, because a directory service may not list its accounts.
     """
     return name == owner and set(members) <= {owner} and not others
