@@ -569,12 +569,12 @@ def small_files_with_one_importer() -> list[str]:
     ]
 
 
-# Starters
+# Transports and launchers
 
-_STARTERS = ("ipexctl/starters.py", "ipexctl/node/run/mpirun.py")
-"""The rooms of a starter: that of the control machine, and its part on node0."""
+_TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/mpirun.py")
+"""The rooms of transports and launchers: on the control machine, and on node0."""
 _SLURM = (
-    *_STARTERS,
+    *_TRANSPORTS,
     "ipexctl/extras/slurm/",
     "ipexctl/extras/export/",  # one of the launchers that it writes for
     "ipexctl/extras/lab/",  # makes one
@@ -595,20 +595,20 @@ _SLURM = (
 )
 
 
-@row("* comparisons of a transport outside starters.py", wanted=0, held=0)
+@row("* comparisons of a transport outside transports.py", wanted=0, held=0)
 def transports_compared() -> list[str]:
     return [
         f"{path}:{line}"
         for path, tree in modules().items()
-        if not path.startswith(_STARTERS)
+        if not path.startswith(_TRANSPORTS)
         for line in compared_transports(tree)
     ]
 
 
 def compared_transports(tree: ast.AST) -> Iterator[int]:
-    """The lines where a module asks which starter it is: by a name, by the value itself, or by what a record has."""
+    """The lines where a module asks which transport or launcher it is: by name, by value, or by a record's field."""
     values = {"ssh", "srun", "slurm"}
-    asked_of = {"transport", "flavor", "starter", "name"}
+    asked_of = {"transport", "flavor", "name"}
     for node in nodes(tree):
         if isinstance(node, ast.Compare):
             operands = [node.left, *node.comparators]

@@ -59,10 +59,10 @@ from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.env.envs import EnvsReport
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.stack.resolve.model import Sources, StackRequest
-from ipexctl.starters import Transport, choose_starter
 from ipexctl.sync.node_calls import SyncReport
 from ipexctl.sync.root import find_root
 from ipexctl.text import expanded
+from ipexctl.transports import TransportOption, choose_transport
 from ipexctl.trust.trust_setup import TrustReport
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         ssh_config: str | Path | None
         known_hosts: str | Path | None
         host_keys: HostKeyPolicy | None
-        transport: Transport
+        transport: TransportOption
         connect_timeout: float
         timeout: float | None
         home: str | Path | None
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HostKeyPolicy = Literal["strict", "accept-new", "off"]
-_TYPES_OF_HOSTS = {"host_keys": HostKeyPolicy | None, "transport": Transport, "forks": int}
+_TYPES_OF_HOSTS = {"host_keys": HostKeyPolicy | None, "transport": TransportOption, "forks": int}
 
 
 def _path(given: str | Path | None) -> Path | None:
@@ -127,7 +127,7 @@ class Cluster:
         ssh_config: str | Path | None = None,
         known_hosts: str | Path | None = None,
         host_keys: HostKeyPolicy | None = None,
-        transport: Transport = TRANSPORT,
+        transport: TransportOption = TRANSPORT,
         connect_timeout: float = CONNECT_SECONDS,
         timeout: float | None = None,
         home: str | Path | None = None,
@@ -165,7 +165,7 @@ class Cluster:
         self._home = home_on_nodes(_path(home), os.environ)
         self._iface, self._timeout, self._forks, self._on_line = iface, timeout, forks, on_line
         self._connection = ConnectOptions(
-            starter=choose_starter(transport, self.hosts, os.environ),
+            transport=choose_transport(transport, self.hosts, os.environ),
             connect_timeout=connect_timeout,
             host_keys=host_keys,
             on_warning=self._tell,

@@ -43,7 +43,7 @@ def call_about_runs(output: Output, *, only_waits: bool = False) -> Iterator[tup
 
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
     """Like `followed_runs.begun`, for a record that may belong to a submitted run."""
-    if not record.starter.waits:
+    if not record.transport.waits:
         return record
     from ipexctl.api import followed_runs  # 100 modules, for a submitted run alone
 

@@ -27,8 +27,8 @@ from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.spec import AccelerateConfig
-from ipexctl.starters import OVER_SSH, Starter, choose_starter
 from ipexctl.text import expanded, printable
+from ipexctl.transports import OVER_SSH, Transport, choose_transport
 from ipexctl.ui.messages import print_message
 
 _MOST_SHOWN = 300
@@ -133,9 +133,9 @@ def check_home(home: Home) -> str:
     return home_on_nodes(home.home, os.environ)
 
 
-def connect_options(targets: Targets, output: Output | None = None, starter: Starter = OVER_SSH) -> ConnectOptions:
+def connect_options(targets: Targets, output: Output | None = None, transport: Transport = OVER_SSH) -> ConnectOptions:
     return ConnectOptions(
-        starter=starter,
+        transport=transport,
         connect_timeout=targets.connect_timeout,
         host_keys=targets.host_keys,
         on_step=step_printer(output),
@@ -156,7 +156,7 @@ def session_pool(
     `hosts`: pass them if the command needs no ssh, so that sessions may go over job steps. `node0s`: hosts that may
     become node0 of a run, whose supervisor outlives the call.
     """
-    options = connect_options(targets, output, starter_for(targets, hosts, quiet=quiet))
+    options = connect_options(targets, output, transport_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))
     return open_pool(options, targets.forks)
 
@@ -184,11 +184,11 @@ def open_hosts(
         yield OpenHosts(chosen, pool, home_dir, home.iface, targets.timeout, options), interrupt
 
 
-def starter_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Starter:
-    starter = choose_starter(targets.transport, hosts, os.environ)
-    if targets.transport == TRANSPORT and not quiet and (text := starter.announcement(os.environ)):
+def transport_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Transport:
+    transport = choose_transport(targets.transport, hosts, os.environ)
+    if targets.transport == TRANSPORT and not quiet and (text := transport.announcement(os.environ)):
         print_message(text)
-    return starter
+    return transport
 
 
 @contextmanager

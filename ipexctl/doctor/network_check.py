@@ -264,7 +264,7 @@ class _NetworkCheck:
         if node0.name not in self.sessions:
             raise self.lost[node0.name]
         ssh_names = ssh_names_for(others, self.internal)
-        if not ssh_names or self.pool.connector.options.starter.no_logins:
+        if not ssh_names or self.pool.connector.options.transport.no_logins:
             return {}
         state = self.node0_state
         config = f"{state.ipexctl_home}/ssh/config" if state and state.config else None

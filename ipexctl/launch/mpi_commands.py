@@ -13,10 +13,10 @@ from typing import Final
 
 from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.context import LaunchContext
-from ipexctl.launch.mpi import Launcher
+from ipexctl.launch.mpi import LauncherProgram
 from ipexctl.launch.python_env import for_launcher
 from ipexctl.node.common.plan import HostPlan, LaunchFile, Setting, hostfile_text
-from ipexctl.starters import rank_starter_of
+from ipexctl.transports import launcher_of
 
 STARTUP_TIMEOUT: Final = 120
 _SSH: Final = """\
@@ -27,18 +27,18 @@ exec {command} "$@"
 """
 
 
-def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
+def argv(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
     gathered = context.gathered
     rank = (gathered.env.python, "-IS", f"{context.rundir}/agent.zip", "run.rank", f"{context.rundir}/job.json")
-    starter = rank_starter_of(launcher.flavor)
-    if starter is not None:
+    launcher = launcher_of(program.flavor)
+    if launcher is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)
-        return (*starter.words(context.counts, _hostfile(context), is_crowded=crowded), *rank)
-    line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
-    return (launcher.path, *line(context, launcher), "-n", str(context.world_size), *rank)
+        return (*launcher.words(context.counts, _hostfile(context), is_crowded=crowded), *rank)
+    line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[program.flavor]
+    return (program.path, *line(context, program), "-n", str(context.world_size), *rank)
 
 
-def _intel(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
+def _intel(context: LaunchContext, _: LauncherProgram) -> tuple[str, ...]:
     # Not -f: Intel's hydra ignores the counts in its lines.
     # With -genvnone variables about binding do not reach the other hosts.
     binding = {"I_MPI_PIN": "1" if context.bound_by_mpi else "0"}
@@ -48,7 +48,7 @@ def _intel(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
     return ("-genvnone", *options, *_own_address(context), "-machinefile", _hostfile(context))
 
 
-def _mpich(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
+def _mpich(context: LaunchContext, _: LauncherProgram) -> tuple[str, ...]:
     if context.alone:
         start: tuple[str, ...] = ("-launcher", "fork")
     else:
@@ -66,15 +66,15 @@ def _own_address(context: LaunchContext) -> tuple[str, ...]:
     return ("-localhost", context.nodes[0].address) if context.flavor == "mpich" else ()
 
 
-def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
+def _openmpi(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...]:
     line = ["--allow-run-as-root", "--bind-to", "none", "--map-by", "slot", "--hostfile", _hostfile(context)]
     if context.alone:
         return tuple(line)
-    is_old = (launcher.version or "5").startswith(("1.", "2.", "3.", "4."))
+    is_old = (program.version or "5").startswith(("1.", "2.", "3.", "4."))
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
-    if context.gathered.starter.remote_shell:
+    if context.gathered.transport.remote_shell:
         # The batch system's own plm, and hydra's, number the nodes as the batch system does: ranks would start on the
         # wrong nodes if the plan has another order, or only some nodes of the job.
         parameters |= {f"{plm}_agent": _ssh(context)}
@@ -90,19 +90,19 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     return tuple(line)
 
 
-def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
+def launcher_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Setting]:
     """Variables of mpirun itself, whose environment is otherwise empty."""
-    if rank_starter_of(launcher.flavor) is not None:
+    if launcher_of(program.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))
-    if launcher.flavor == "intel":
+    if program.flavor == "intel":
         overridden = {setting.name for setting in overrides}
-        yield from (setting for setting in _intel_env(context, launcher) if setting.name not in overridden)
+        yield from (setting for setting in _intel_env(context, program) if setting.name not in overridden)
     yield from overrides
 
 
-def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
-    yield Setting("I_MPI_ROOT", launcher.root, "the directory of this Intel MPI")
+def _intel_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Setting]:
+    yield Setting("I_MPI_ROOT", program.root, "the directory of this Intel MPI")
     if not context.bound_by_mpi:
         yield Setting("I_MPI_PIN", "0", "each rank is bound to its cores already")
     yield Setting(
@@ -129,12 +129,12 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
 
 
 def files(context: LaunchContext, hosts: Sequence[HostPlan]) -> tuple[LaunchFile, ...]:
-    starter, shell = rank_starter_of(context.flavor), context.gathered.starter.remote_shell
+    launcher, shell = launcher_of(context.flavor), context.gathered.transport.remote_shell
     reaches_others = context.gathered.spec.has_pool and not context.alone
     text = hostfile_text(context.flavor, hosts)
     result = [LaunchFile("hostfile", 0o600, text)] if text else []
-    if starter is not None:
-        if starter.has_starters and context.gathered.ssh_config and not context.gathered.node0.no_logins:
+    if launcher is not None:
+        if launcher.has_starters and context.gathered.ssh_config and not context.gathered.node0.no_logins:
             shell, reaches_others = _ssh_script(context), not context.alone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
     if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):

@@ -13,18 +13,18 @@ from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import allreduce, comm_env, fp32_math, hub_settings, memory, threads
 from ipexctl.launch.context import LaunchContext, NodeLayout
-from ipexctl.launch.mpi import Launcher, lone_ranks_note, started_by
+from ipexctl.launch.mpi import LauncherProgram, lone_ranks_note, started_by
 from ipexctl.launch.overrides import has_no_workers
 from ipexctl.launch.rank_distribution import RankDistribution
 from ipexctl.launch.stated_backend import stated_note
 from ipexctl.text import counted
 
 
-def plan_choices(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
+def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
     """Reasons for what ipexctl chose by itself."""
     choices = [f"ranks on each host: {distribution.why}"]
-    if launcher.of_env:
-        choices.append(f"{started_by(launcher.flavor)}: {launcher.why}")
+    if program.of_env:
+        choices.append(f"{started_by(program.flavor)}: {program.why}")
     if context.backend_reason:
         choices.append(f"backend {context.backend}: {context.backend_reason}")
     if (text := allreduce.choice_text(context)) is not None:
@@ -46,14 +46,14 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
     return tuple(choices)
 
 
-def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
+def plan_notes(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
     gathered = context.gathered
     no_workers = has_no_workers(gathered)
     stated = stated_note(gathered, context.backend, world_size=context.world_size, no_workers=no_workers)
-    lone = lone_ranks_note(gathered, launcher, context.world_size)
+    lone = lone_ranks_note(gathered, program, context.world_size)
     notes = [*filter(None, (stated, lone)), *distribution.notes]
-    if not launcher.of_env:
-        notes.append(f"{started_by(launcher.flavor)} ({launcher.path}): {launcher.why}")
+    if not program.of_env:
+        notes.append(f"{started_by(program.flavor)} ({program.path}): {program.why}")
     if context.backend == "mpi" and not context.backend_reason and context.gathered.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:

@@ -18,7 +18,7 @@ from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, Backend, Setting
 from ipexctl.option_declaration import declared
 from ipexctl.spec import CCL_WORKERS, Export, RunSpec
-from ipexctl.starters import LaunchFlavor
+from ipexctl.transports import LaunchFlavor
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 _OF_PLANS: Final = {

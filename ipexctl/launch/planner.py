@@ -34,7 +34,7 @@ from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import cores_of, dtype
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
 from ipexctl.spec import asked_of
-from ipexctl.starters import rank_starter_of
+from ipexctl.transports import launcher_of
 
 
 def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
@@ -51,12 +51,12 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
-    launcher = find_launcher(gathered, counts, backend)
-    if isinstance(launcher, Refusal):
-        return launcher
+    program = find_launcher(gathered, counts, backend)
+    if isinstance(program, Refusal):
+        return program
     wanted = requested_variables(gathered)
     workers = worker_count(gathered, wanted, backend, world_size)
-    by_mpi = is_bound_by_mpi(spec, wanted, launcher.flavor)
+    by_mpi = is_bound_by_mpi(spec, wanted, program.flavor)
     nodes = _nodes(gathered, counts, workers, wanted, bound_by_mpi=by_mpi)
     adding = allreduce.choose_allreduce(gathered, nodes, backend)
     wire = allreduce.choose_wire(gathered, nodes, backend, adding)
@@ -66,7 +66,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         nodes,
         backend,
         backend_reason,
-        launcher.flavor,
+        program.flavor,
         workers,
         wanted,
         by_mpi,
@@ -78,16 +78,16 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
-    starter = rank_starter_of(launcher.flavor)
+    launcher = launcher_of(program.flavor)
     return Plan(
         id=run,
         home=gathered.home,
         node0=gathered.hosts[0].name,
         asked=asked_of(spec),
-        flavor=launcher.flavor,
-        launcher=LauncherChoice(launcher.mode, launcher.why, launcher.path),
-        argv=mpi_commands.argv(context, launcher),
-        launcher_env=tuple(mpi_commands.launcher_env(context, launcher)),
+        flavor=program.flavor,
+        launcher=LauncherChoice(program.mode, program.why, program.path),
+        argv=mpi_commands.argv(context, program),
+        launcher_env=tuple(mpi_commands.launcher_env(context, program)),
         hosts=hosts,
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
@@ -102,7 +102,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         command=_command(gathered),
         cwd=gathered.home,
         files=mpi_commands.files(context, hosts),
-        has_starters=starter is not None and starter.has_starters,
+        has_starters=launcher is not None and launcher.has_starters,
         stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
         setup=gathered.setup,
         job=gathered.job,
@@ -112,8 +112,8 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         ends_at_logout=tuple(
             name for name, facts in gathered.facts.items() if facts.logind and facts.logind.kill_user_processes
         ),
-        notes=plan_notes(context, distribution, launcher),
-        choices=plan_choices(context, distribution, launcher),
+        notes=plan_notes(context, distribution, program),
+        choices=plan_choices(context, distribution, program),
         allreduce=context.allreduce,
         wire=context.wire,
         fp32_math=context.fp32_math,
@@ -172,7 +172,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
     """Refuse names that break mpirun: hydra reads a rank count after a colon, Open MPI splits paths on spaces."""
     if context.flavor == "openmpi":
         gathered = context.gathered
-        config = context.rundir if gathered.starter.remote_shell else gathered.ssh_config or ""
+        config = context.rundir if gathered.transport.remote_shell else gathered.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return Refusal(
@@ -180,7 +180,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.ssh_name]
-    if not ipv6 or rank_starter_of(context.flavor) is not None:
+    if not ipv6 or launcher_of(context.flavor) is not None:
         return None
     return Refusal(
         f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",

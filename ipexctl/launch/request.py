@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.hub_settings import NO_HUB, Hub
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.spec import RunSpec
-from ipexctl.starters import OVER_SSH, Starter
+from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
     from ipexctl.launch.memory import EarlierMemory
@@ -90,7 +90,7 @@ class Gathered:
     """Host → its name for node0's ssh; without an entry its own name."""
     notes: tuple[str, ...] = ()
     node0: Node0Files = field(default_factory=Node0Files)
-    starter: Starter = OVER_SSH
+    transport: Transport = OVER_SSH
     """The way to the hosts, and from node0 to the others."""
     hub: Hub = NO_HUB
     job: str = ""

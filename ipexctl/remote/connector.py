@@ -32,7 +32,7 @@ from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.session import Session
 from ipexctl.remote.ssh_config import PARAMIKO_LOCK, Resolver
 from ipexctl.remote.tcp import connect_tcp
-from ipexctl.starters import OVER_SSH, Starter
+from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
     from ipexctl.remote.auth import KeyRing
@@ -100,7 +100,7 @@ class ConnectOptions(NamedTuple):
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
     """Called once per unsupported option in the ssh config."""
-    starter: Starter = OVER_SSH
+    transport: Transport = OVER_SSH
     job: str = ""
     """Slurm job whose nodes srun reaches; empty for the job that this call is in."""
     stays_on: frozenset[str] = frozenset()
@@ -148,7 +148,7 @@ class Connector:
 
     def load(self, hosts: Sequence[Host]) -> None:
         """Import what these hosts' sessions need, before the caller imports other modules in parallel."""
-        if self.options.starter.uses_ssh and not all(is_this_machine(host) for host in hosts):
+        if self.options.transport.uses_ssh and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
@@ -158,7 +158,7 @@ class Connector:
             _check_own_kernel()
 
             session = LocalSession(host)
-        elif self.options.starter.uses_ssh:
+        elif self.options.transport.uses_ssh:
             session = self._over_ssh(host, cancel)
         else:
             session = self._over_srun(host, cancel)

@@ -1,8 +1,8 @@
 """Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
 
 Only the deadline limits the handshake: paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so they
-expire later. `Transport` makes paramiko fast enough for many hosts. paramiko has no hooks for that, so private methods
-are overridden; a new version can break them without notice (`tests/unit/remote/test_handshake.py`).
+expire later. `FastTransport` makes paramiko fast enough for many hosts. paramiko has no hooks for that, so it
+overrides private methods; a new version can break them without notice (`tests/unit/remote/test_handshake.py`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) ->
         wake.set()
 
 
-class Transport(paramiko.Transport):
+class FastTransport(paramiko.Transport):
     """Records exit signals, sends nothing to closed channels, does not poll and writes no log."""
 
     _channel_handler_table: ClassVar[dict[int, Any]] = {
@@ -189,7 +189,7 @@ def connect(handshake: Handshake) -> fabric.Connection:
 
 def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-        made = Transport(sock, **options)
+        made = FastTransport(sock, **options)
         endpoint = handshake.endpoint
         apply_algorithms(made, endpoint.algorithms, handshake.host_keys.preferred_types(endpoint))
         return made

@@ -28,7 +28,7 @@ def options_of(
     record: RunRecord, *, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
 ) -> ConnectOptions:
     policy: Any = record.host_keys
-    options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.starter)
+    options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.transport)
     return options._replace(job=record.plan.job, shared=record.rundir) if record.plan.job else options
 
 

@@ -1,7 +1,7 @@
-"""What commands ask about a submitted run: a `Queue` is a starter whose runs wait for a scheduler.
+"""What commands ask about a submitted run: a `Queue` is a transport whose runs wait for a scheduler.
 
 A queue says, with what to type, why a run waits, where it runs, and how its job ended. Callers ask `queue_of` and know
-no scheduler, so another scheduler is just another starter.
+no scheduler, so another scheduler is just another transport.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.reply import Reply
 from ipexctl.run.registry import RunRecord
-from ipexctl.starters import Starter
+from ipexctl.transports import Transport
 
 if TYPE_CHECKING:  # ps asks a queue and explains nothing: 25 ms
     from ipexctl.run.why.diagnosis import Diagnosis
@@ -24,7 +24,7 @@ class Explained:
     fix: str = ""
 
 
-class Queue(Starter, Protocol):
+class Queue(Transport, Protocol):
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
         """The run by its login node's answer: with hosts and ranks, or with the reason why it waits."""
 
@@ -41,5 +41,5 @@ class Queue(Starter, Protocol):
 
 def queue_of(record: RunRecord) -> Queue | None:
     """None if the run was not submitted."""
-    starter = record.starter
-    return cast("Queue", starter) if starter.waits else None
+    transport = record.transport
+    return cast("Queue", transport) if transport.waits else None

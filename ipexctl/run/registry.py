@@ -33,8 +33,8 @@ from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_declaration import CONNECT_SECONDS
 from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
-from ipexctl.starters import Starter, starter_of
 from ipexctl.text import expanded, format_clock, printable
+from ipexctl.transports import Transport, transport_named
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ class RunRecord:
     """How to reach each host."""
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
-    transport: str = "ssh"
-    """Name of its starter."""
+    transport_name: str = "ssh"
     project: str = ""
     options: CallOptions = NO_OPTIONS
     """Options that chose the hosts and the environment, for commands to type next."""
@@ -87,16 +86,16 @@ class RunRecord:
     @property
     def leaders(self) -> tuple[str, ...]:
         """One host for each home with files of the run."""
-        return (self.node0.name,) if self.starter.waits or not self.plan.hosts else self.plan.leaders
+        return (self.node0.name,) if self.transport.waits or not self.plan.hosts else self.plan.leaders
 
     @property
     def call_options(self) -> CallOptions:
         # The options of a submitted run are for the login node, on which no rank may start.
-        return CallOptions("" if self.starter.waits else self.options.hosts, self.options.run)
+        return CallOptions("" if self.transport.waits else self.options.hosts, self.options.run)
 
     @property
-    def starter(self) -> Starter:
-        return starter_of(self.transport)
+    def transport(self) -> Transport:
+        return transport_named(self.transport_name)
 
     @property
     def rundir(self) -> str:
@@ -121,7 +120,7 @@ def new_record(context: Gathered, plan: Plan, connect: ConnectOptions) -> RunRec
         nodes=context.nodes_of(plan),
         host_keys=connect.host_keys,
         connect_timeout=connect.connect_timeout,
-        transport=connect.starter.name,
+        transport_name=connect.transport.name,
         project=str(spec.project.root),
         options=spec.options,
         typed=spec.typed,
@@ -276,6 +275,7 @@ def _to_json(record: RunRecord) -> Json:
     values = {each.name: getattr(record, each.name) for each in fields(record) if each.name != "source"}
     nodes = [_host_to_json(host) for host in record.nodes]
     values |= {"node0": _host_to_json(record.node0), "nodes": nodes, "options": asdict(record.options)}
+    values["transport"] = values.pop("transport_name")
     return {"schema": SCHEMA, **for_0_4(record), **values, "typed": record.typed._asdict()}
 
 
@@ -314,6 +314,7 @@ def _read_record(path: Path) -> RunRecord:
             raise ValueError(f"its schema is {data.get('schema')!r}, not {SCHEMA!r}")
         plan = path.with_suffix("") / PLAN_FILE
         is_ours = "options" in data and plan.exists()
+        data["transport_name"] = data.get("transport")
         return decode(RunRecord, data, "the record", {"source": plan, **({} if is_ours else from_0_4(data))})
     except (OSError, ValueError) as error:
         raise UnreadableRecord(path, getattr(error, "strerror", None) or str(error)) from None

@@ -359,7 +359,7 @@ class InstallContext:
         run = "ipexctl run train.py" if name == DEFAULT_ENV else f"ipexctl run --env {name} train.py"
         if stack is None or stack.backend == "gloo" or len(self.hosts) < 2:
             return run
-        if self.pool.connector.options.starter.no_logins:
+        if self.pool.connector.options.transport.no_logins:
             return run
         return f"ipexctl trust; it lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
 

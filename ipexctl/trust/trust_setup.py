@@ -186,8 +186,8 @@ class _TrustContext:
 
 
 def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> TrustReport:
-    """Enable ssh from node0, the first host, to every node. Changes nothing if the starter needs no logins."""
-    if note := pool.connector.options.starter.no_logins:
+    """Enable ssh from node0, the first host, to every node. Changes nothing if the transport needs no logins."""
+    if note := pool.connector.options.transport.no_logins:
         return TrustReport(tuple(TrustResult(host, "ok") for host in hosts), 0.0, notes=(note,))
     context = _TrustContext(hosts, pool, options, revoke=False)
     states, node0 = context.states, context.node0

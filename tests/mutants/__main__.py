@@ -58,7 +58,7 @@ _ALSO: Final = {
     "node": ("unit/run", "unit/sync", "process/test_sync_tree.py"),
     "node/run": (),
     "stack": ("unit/golden/test_golden_install.py", "unit/golden/test_golden_versions.py", "process/test_make_lock.py"),
-    "starters": ("unit/golden/test_golden_hosts.py",),
+    "transports": ("unit/golden/test_golden_hosts.py",),
     "sync": (_REFUSALS, "process/test_sync_tree.py", "process/test_sync_leases.py"),
     "trust": ("unit/golden/test_golden_trust.py", _REFUSALS, "process/test_trust_scripts.py"),
     "ui": ("unit/golden", "process/test_run_live.py"),

@@ -70,11 +70,11 @@ def test_the_table_has_a_line_for_each_row() -> None:
     [
         ('if record.transport != "slurm": pass', 1),
         ('launcher.flavor in ("none", "srun")', 1),
-        ("options.starter is OVER_SRUN", 1),
+        ("options.transport is OVER_SRUN", 1),
         ("if start.by_slurm: pass", 1),
         ('match plan.flavor:\n    case "srun": pass', 1),
         ('transport == "mpi"', 0),
-        ("if starter.waits: pass", 0),
+        ("if transport.waits: pass", 0),
         ("Request(by_slurm=True)", 0),
     ],
 )

@@ -1,4 +1,4 @@
-"""Registers `ipexctl submit`, and the queue as the starter of its runs, with the core."""
+"""Registers `ipexctl submit`, and the queue as the transport of its runs, with the core."""
 
 from ipexctl.extensions import CommandEntry, Extra
 
@@ -12,5 +12,5 @@ EXTRA = Extra(
             before="config",
         ),
     ),
-    adds={"starter:slurm": "ipexctl.extras.slurm.queued:QUEUE"},
+    adds={"transport:slurm": "ipexctl.extras.slurm.queued:QUEUE"},
 )

@@ -1,6 +1,6 @@
-"""Slurm's queue as a starter: explains submitted runs that have no record of their own yet. Pure.
+"""Slurm's queue as a transport: explains submitted runs that have no record of their own yet. Pure.
 
-Slurm's texts are untrusted: they are shown and decide nothing. `starters.py` finds `QUEUE` by the name in a run's
+Slurm's texts are untrusted: they are shown and decide nothing. `transports.py` finds `QUEUE` by the name in a run's
 record; ssh reaches the login node.
 """
 
@@ -19,8 +19,8 @@ from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import Explained
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis, Line
-from ipexctl.starters import MpirunOverSsh
 from ipexctl.text import printable
+from ipexctl.transports import SshTransport
 
 _REASONS: Final = {
     "PartitionConfig": "it asks for more than its partition has, so it never begins",
@@ -156,7 +156,7 @@ def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
     return replace(record, source=plan._replace(job=job or plan.job), nodes=nodes)
 
 
-class SlurmQueue(MpirunOverSsh):
+class SlurmQueue(SshTransport):
     name: str = "slurm"
     waits: bool = True
     explain = staticmethod(explain)

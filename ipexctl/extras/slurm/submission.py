@@ -156,7 +156,7 @@ class Submission:
                     self._send_package(context.home)
                 script = self._script(run, context, tree, secrets.token_hex(16))
                 record = new_record(context, self._plan(script, context), self.pool.connector.options)
-                record = replace(record, transport=QUEUE.name)
+                record = replace(record, transport_name=QUEUE.name)
                 registry.save(record)
                 undo.callback(registry.remove, run)
                 undo.callback(lambda: unreached.update(self._clean(f"rm -rf {shlex.quote(script.rundir)}")))
@@ -244,7 +244,7 @@ class Submission:
     def _is_home_shared(self, home: str) -> bool:
         """True if an earlier job found this home on its nodes."""
         return any(
-            record.starter.waits and (record.node0, record.home) == (self.login, home) and record.plan.world_size
+            record.transport.waits and (record.node0, record.home) == (self.login, home) and record.plan.world_size
             for record in RunRegistry().all()
         )
 

@@ -53,9 +53,9 @@ def gather(
     """
     hosts = spec.hosts
     node0, *others = hosts
-    starter = pool.connector.options.starter
-    job = starter.job(os.environ)
-    time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
+    transport = pool.connector.options.transport
+    job = transport.job(os.environ)
+    time_left = run_in_background(lambda: transport.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(spec, pool), "paths")
     of_hub = run_in_background(lambda: ask_hosts(spec, hub, pool), "hub")
     node0_files = run_in_background(
@@ -85,7 +85,7 @@ def gather(
         files = node0_files.result()
     except HostError as error:
         raise StartError(StartFailure.of_host(node0.name, error)) from None
-    logs_in = others and not starter.no_logins
+    logs_in = others and not transport.no_logins
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
     # An installed environment has the variables of its own setvars.sh.
     setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
@@ -98,10 +98,10 @@ def gather(
         checked.mpi,
         setup,
         ssh_config,
-        {} if starter.no_logins else ssh_names_for(hosts, addresses),
+        {} if transport.no_logins else ssh_names_for(hosts, addresses),
         (*checked.notes, *notes),
         files,
-        starter,
+        transport,
         replace(of_hub.result(), home=hf_home(home)),
         job,
         time_left.result(),

@@ -58,10 +58,10 @@ from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
 from ipexctl.spec import RunSpec
-from ipexctl.starters import rank_starter_of
 from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync
+from ipexctl.transports import launcher_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +279,12 @@ def may_start_directly(context: Gathered, plan: Plan) -> bool:
         return False
     counts = {host.name: len(host.ranks) for host in plan.hosts}
     node0 = context.hosts[0].name
-    return len(counts) > 1 and context.starter.ranks.may_start(counts, node0, plan.backend)
+    return len(counts) > 1 and context.transport.launcher.can_start(counts, node0, plan.backend)
 
 
 def logs_in(context: Gathered, plan: Plan) -> bool:
-    starter = rank_starter_of(plan.flavor)
-    return not context.starter.no_logins and (starter is None or not starter.no_logins)
+    launcher = launcher_of(plan.flavor)
+    return not context.transport.no_logins and (launcher is None or not launcher.no_logins)
 
 
 def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool) -> Gathered:

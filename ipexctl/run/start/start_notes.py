@@ -27,7 +27,7 @@ _NEAR_END: Final = 3600
 
 def job_notes(context: Gathered, *, is_followed: bool = True) -> tuple[str, ...]:
     """In a job: that it ends soon, or with the call. Outside: that a scheduler manages the hosts."""
-    seconds, job = context.job_seconds, context.starter.job_title(context.job)
+    seconds, job = context.job_seconds, context.transport.job_title(context.job)
     if seconds is not None and seconds < _NEAR_END:
         time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
         return (f"{job} ends in {time_left}, and the run with it",)

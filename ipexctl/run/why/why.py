@@ -181,7 +181,7 @@ def _read_snapshot(
         session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     node0 = record.node0.name
-    if record.starter.waits and record.hosts:
+    if record.transport.waits and record.hosts:
         node0 = record.hosts[0]  # the record's is the login node
     snapshot = read_snapshot(reply, output, node0, newest_dump)
     return replace(snapshot, context=replace(snapshot.context, line_that_sends=partial(line_that_sends, record)))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from golden_file import Case, golden_diff, refusal
-from test_starter_choice import IN_JOB, NODES, OUTSIDE
-from test_starter_choice import found as program_found
+from test_transport_choice import IN_JOB, NODES, OUTSIDE
+from test_transport_choice import found as program_found
 
 from hosts_helpers import BOMB, TEXT_BOMB
 from ipexctl.file_reader import HOSTS as FILE_OF_HOSTS
@@ -22,7 +22,7 @@ from ipexctl.hosts.hostfile import read_host_list, read_hostfile
 from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges
 from ipexctl.hosts.select import HostRequest, limit_hosts, select_hosts
-from ipexctl.starters import choose_starter
+from ipexctl.transports import choose_transport
 from test_hosts_select import HOSTS, SLURM
 
 FILES = (
@@ -330,7 +330,7 @@ def sources(tmp_path: Path) -> list[Case]:
         *(
             refusal(
                 f"--transport srun {short((hosts, environ))}",
-                partial(choose_starter, find_program=program_found(has_srun)),
+                partial(choose_transport, find_program=program_found(has_srun)),
                 "srun",
                 hosts,
                 environ,

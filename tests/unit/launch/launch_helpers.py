@@ -22,7 +22,7 @@ from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.run.start.preflight.imports import ScriptFile
 from ipexctl.spec import ProjectLocation, RunSpec
-from ipexctl.starters import starter_of
+from ipexctl.transports import transport_named
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
@@ -151,7 +151,7 @@ def request(
         ssh_config=ssh_config,
         ssh_names=ssh_names or {},
         node0=Node0Files(no_logins=no_logins),
-        starter=starter_of(transport),
+        transport=transport_named(transport),
         hub=hub,
         earlier_memory=earlier_memory,
     )

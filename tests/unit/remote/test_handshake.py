@@ -17,7 +17,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.algorithms import Algorithms, allowed, apply_algorithms
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.handshake import ClosedChannels, Handshake, Transport, _connection
+from ipexctl.remote.handshake import ClosedChannels, FastTransport, Handshake, _connection
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
@@ -119,7 +119,7 @@ def test_closed_channel_gets_no_messages_until_its_number_is_reused() -> None:
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        transport: Any = Transport(ours)
+        transport: Any = FastTransport(ours)
         sent: list[tuple[int, int]] = []
         transport.packetizer.send_message = lambda said: sent.append((said.asbytes()[0], said.asbytes()[4]))
         for kind, number in [(94, 1), (97, 1), (96, 1), (94, 2), (98, 1), (90, 1), (96, 2)]:
@@ -150,7 +150,7 @@ def test_signal_that_ended_a_command_is_recorded_and_wakes_the_reader(request_na
     channel: Any = paramiko.Channel(1)
     channel.wake = threading.Event()
     channel.transport = SimpleNamespace(server_object=None)
-    Transport._channel_handler_table[98](channel, paramiko.Message(message.asbytes()))
+    FastTransport._channel_handler_table[98](channel, paramiko.Message(message.asbytes()))
     assert getattr(channel, "ended_by", None) == ended_by
     assert channel.exit_status == (-1 if ended_by else 3)
     assert channel.wake.is_set()

@@ -19,18 +19,18 @@ from paramiko.buffered_pipe import BufferedPipe
 from paramiko.common import MSG_CHANNEL_REQUEST
 from paramiko.packet import Packetizer
 
-from ipexctl.remote.handshake import Transport, _Packetizer
+from ipexctl.remote.handshake import FastTransport, _Packetizer
 from ipexctl.remote.ssh import _Pipe
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 METHODS: tuple[tuple[type, str, str], ...] = (
-    (paramiko.Transport, "start_client", "event timeout"),  # transport.Transport: waits without polling
-    (paramiko.Transport, "_send_message", "data"),  # transport.Transport: nothing for a closed channel
-    (paramiko.Transport, "_parse_channel_open_success", "m"),  # transport.Transport: the number counts again
-    (paramiko.Transport, "_log", "level msg args"),  # transport.Transport: no log
-    (paramiko.Transport, "_parse_debug", "m"),  # transport.Transport: no debug messages
-    (paramiko.Channel, "_handle_request", "m"),  # transport._record_exit_signal calls it
-    (Packetizer, "start_handshake", "timeout"),  # transport._Packetizer: no timer
+    (paramiko.Transport, "start_client", "event timeout"),  # handshake.FastTransport: waits without polling
+    (paramiko.Transport, "_send_message", "data"),  # handshake.FastTransport: nothing for a closed channel
+    (paramiko.Transport, "_parse_channel_open_success", "m"),  # handshake.FastTransport: the number counts again
+    (paramiko.Transport, "_log", "level msg args"),  # handshake.FastTransport: no log
+    (paramiko.Transport, "_parse_debug", "m"),  # handshake.FastTransport: no debug messages
+    (paramiko.Channel, "_handle_request", "m"),  # handshake._record_exit_signal calls it
+    (Packetizer, "start_handshake", "timeout"),  # handshake._Packetizer: no timer
     (AgentSSH, "_connect", "conn"),  # auth._Agent calls it
     (AuthHandler, "wait_for_response", "event"),  # auth._offer calls it
     (paramiko.Transport, "auth_publickey", "username key event"),  # auth._offer: returns at once with an event
@@ -47,7 +47,7 @@ def test_method_exists_with_the_expected_parameters(owner: type, name: str, para
 
 @pytest.mark.parametrize("name", [name for owner, name, _ in METHODS if owner is paramiko.Transport])
 def test_transport_of_its_own_takes_the_same_number_of_arguments(name: str) -> None:
-    theirs, ours = (inspect.signature(getattr(owner, name)) for owner in (paramiko.Transport, Transport))
+    theirs, ours = (inspect.signature(getattr(owner, name)) for owner in (paramiko.Transport, FastTransport))
     assert [one.kind for one in ours.parameters.values()] == [one.kind for one in theirs.parameters.values()]
 
 
@@ -59,11 +59,11 @@ def test_transport_accepts_a_class_for_its_packets() -> None:
 def test_transport_dispatches_requests_of_a_channel_by_a_table() -> None:
     table = paramiko.Transport._channel_handler_table  # type: ignore[attr-defined]
     assert table[MSG_CHANNEL_REQUEST] is paramiko.Channel._handle_request  # type: ignore[attr-defined]
-    assert set(Transport._channel_handler_table) == set(table)
+    assert set(FastTransport._channel_handler_table) == set(table)
 
 
 def test_transport_has_attributes_that_are_set_on_it() -> None:
-    """transport.Transport sets the interval, algorithms.apply_algorithms the algorithms of login keys."""
+    """handshake.FastTransport sets the interval, algorithms.apply_algorithms the algorithms of login keys."""
     assert paramiko.Transport._active_check_timeout == 0.1  # type: ignore[attr-defined]
     assert "_active_check_timeout" in inspect.getsource(paramiko.Transport.__init__)
     assert "ssh-ed25519" in paramiko.Transport._preferred_pubkeys  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.run.start.start_notes import job_notes
 from ipexctl.spec import RunSpec
-from ipexctl.starters import OVER_SRUN
+from ipexctl.transports import OVER_SRUN
 from message_data import missing
 
 
@@ -21,7 +21,7 @@ def notes(
     facts = {name: Facts(batch=batch) for name, batch in zip(names, batches, strict=True)}
     hosts = tuple(Host(name, address) for name in names)
     spec = RunSpec("script", ("train.py",), hosts=hosts)
-    context = Gathered(spec, facts, {}, "/h", RankEnv("python3"), starter=OVER_SRUN, job=job, job_seconds=seconds)
+    context = Gathered(spec, facts, {}, "/h", RankEnv("python3"), transport=OVER_SRUN, job=job, job_seconds=seconds)
     return " / ".join(job_notes(context, is_followed=is_followed))
 
 

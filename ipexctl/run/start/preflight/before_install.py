@@ -56,7 +56,7 @@ def check_before_install(
         if context.env.python:
             request = wanted.with_torch().env.stack
             chosen = choose_stack(request, context.facts, wanted.rows, env=spec.env)
-            logs_in = needs_logins(spec, chosen) and not context.starter.no_logins
+            logs_in = needs_logins(spec, chosen) and not context.transport.no_logins
             check_connectivity(nodes, context, pool, logs_in=logs_in)
         if script is None or not spec.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install

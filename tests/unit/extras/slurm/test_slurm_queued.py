@@ -29,7 +29,7 @@ RECORD = run_record(
     LOGIN,
     "/home/me/.ipexctl",
     "python3",
-    transport="slurm",
+    transport_name="slurm",
     options=CallOptions(" --hosts login"),
     is_queued=True,
 )

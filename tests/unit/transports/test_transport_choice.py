@@ -1,4 +1,4 @@
-"""The starter that a call gets, the one a record names, and what each answers."""
+"""The transport that a call gets, the one a record names, and what each answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ipexctl.call_options import CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.run.queue import queue_of
-from ipexctl.starters import DIRECT, OVER_SRUN, OVER_SSH, STEP, choose_starter, rank_starter_of, starter_of
+from ipexctl.transports import DIRECT, OVER_SRUN, OVER_SSH, STEP, choose_transport, launcher_of, transport_named
 from message_data import missing
 from record_helpers import run_record
 
@@ -42,26 +42,26 @@ def found(is_there: bool) -> Callable[[str], str | None]:
 def test_auto_takes_srun_for_nodes_of_the_job_without_words_on_logins(
     hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, transport: str
 ) -> None:
-    assert choose_starter("auto", hosts, environ, find_program=found(has_srun)).name == transport
-    assert choose_starter("ssh", hosts, environ, find_program=found(has_srun)) is OVER_SSH
+    assert choose_transport("auto", hosts, environ, find_program=found(has_srun)).name == transport
+    assert choose_transport("ssh", hosts, environ, find_program=found(has_srun)) is OVER_SSH
 
 
 def test_a_command_that_needs_ssh_takes_it_in_a_job_too() -> None:
-    assert choose_starter("auto", None, IN_JOB, find_program=found(True)) is OVER_SSH
-    assert choose_starter("srun", NODES, IN_JOB, find_program=found(True)) is OVER_SRUN
+    assert choose_transport("auto", None, IN_JOB, find_program=found(True)) is OVER_SSH
+    assert choose_transport("srun", NODES, IN_JOB, find_program=found(True)) is OVER_SRUN
 
 
 def test_names_of_records_are_decoded_and_an_unknown_one_is_ssh() -> None:
     names = ("ssh", "srun", "slurm")
-    assert tuple(starter_of(name).name for name in names) == names
-    assert starter_of("of-a-later-version") is OVER_SSH
+    assert tuple(transport_named(name).name for name in names) == names
+    assert transport_named("of-a-later-version") is OVER_SSH
 
 
 def test_only_a_submitted_run_has_a_queue() -> None:
     record = run_record("r-1", NODES[0], "/h", "python3", options=CallOptions(" --hosts node1"))
-    queues = [queue_of(replace(record, transport=name)) for name in ("ssh", "srun", "slurm")]
+    queues = [queue_of(replace(record, transport_name=name)) for name in ("ssh", "srun", "slurm")]
     assert [queue is not None for queue in queues] == [False, False, True]
-    assert replace(record, transport="slurm").call_options.hosts == ""
+    assert replace(record, transport_name="slurm").call_options.hosts == ""
     assert record.call_options.hosts == record.options.hosts
 
 
@@ -88,8 +88,8 @@ def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
     ],
 )
 def test_ranks_that_need_no_mpi(counts: dict[str, int], backend: str, *, direct: bool, step: bool) -> None:
-    assert (DIRECT.may_start(counts, "node1", backend), STEP.may_start(counts, "node1", backend)) == (direct, step)
+    assert (DIRECT.can_start(counts, "node1", backend), STEP.can_start(counts, "node1", backend)) == (direct, step)
 
 
 def test_flavors_of_plans_are_decoded() -> None:
-    assert (rank_starter_of("none"), rank_starter_of("srun"), rank_starter_of("intel")) == (DIRECT, STEP, None)
+    assert (launcher_of("none"), launcher_of("srun"), launcher_of("intel")) == (DIRECT, STEP, None)

@@ -1,8 +1,8 @@
-"""How a call reaches the nodes and how ranks are started there. Values and text only.
+"""Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI. Values and text only.
 
-A `Starter` is how one call reaches the nodes: over ssh, by Slurm's srun, or through a queue that an extra adds, in
-which a run may begin hours later (`run/queue.py`). A `RankStarter` starts the ranks of a plan without an MPI: ipexctl
-itself, or a step of srun. Only the functions at the end compare names; all other code asks the starter what it needs.
+A `Transport` is how one call reaches the nodes: over ssh, by Slurm's srun, or through a queue that an extra adds, in
+which a run may begin hours later (`run/queue.py`). A `Launcher` starts the ranks of a plan without an MPI: ipexctl
+itself, or a step of srun. Only the functions at the end compare names; other code asks the transport or launcher.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ipexctl.hosts.allocation import job_name, job_number, node_names
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.text import printable
 
-Transport = Literal["auto", "ssh", "srun"]
-RankFlavor = Literal["srun", "none"]
+TransportOption = Literal["auto", "ssh", "srun"]
+NoMpiFlavor = Literal["srun", "none"]
 """What starts ranks without an MPI. `srun`: Slurm. `none`: ipexctl itself."""
-LaunchFlavor = Literal["intel", "openmpi", "mpich", RankFlavor]
+LaunchFlavor = Literal["intel", "openmpi", "mpich", NoMpiFlavor]
 
 
-class RankStarter(Protocol):
+class Launcher(Protocol):
     """Starts all ranks of a plan without an MPI."""
 
     @property
-    def flavor(self) -> RankFlavor:
+    def flavor(self) -> NoMpiFlavor:
         """Name in plans, where others name an MPI."""
 
     @property
@@ -53,16 +53,16 @@ class RankStarter(Protocol):
 
     @property
     def has_starters(self) -> bool:
-        """True if the control machine begins a starter on each host but node0."""
+        """True if the control machine begins a host starter on each host but node0."""
 
-    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+    def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
         """True if it can start these ranks. `counts`: host → number of ranks."""
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
         """Words that come before the rank wrapper's. Empty if supervisor and host starters start each rank."""
 
 
-class Starter(Protocol):
+class Transport(Protocol):
     """How the call reaches the nodes, and how node0 reaches the others."""
 
     @property
@@ -82,8 +82,8 @@ class Starter(Protocol):
         """Script that mpirun on node0 calls instead of ssh; empty for ssh."""
 
     @property
-    def ranks(self) -> RankStarter:
-        """Starter of ranks for plans over several hosts that need no MPI."""
+    def launcher(self) -> Launcher:
+        """Launcher for plans over several hosts that need no MPI."""
 
     @property
     def waits(self) -> bool:
@@ -102,14 +102,14 @@ class Starter(Protocol):
         """Line that tells the user how hosts are reached, if ipexctl chose it; or empty."""
 
 
-class DirectStart:
+class DirectLauncher:
     """Starts ranks without an mpirun: the supervisor those of node0, and a host starter those of each other host.
 
     The control machine starts the host starters over its own sessions, so no node logs in to another. This works for
     gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun.
     """
 
-    flavor: Final[RankFlavor] = "none"
+    flavor: Final[NoMpiFlavor] = "none"
     title: Final = "ipexctl itself"
     started: Final = "started directly"
     why: Final = "a single rank needs no mpirun; --mpi takes one"
@@ -117,7 +117,7 @@ class DirectStart:
     no_logins: Final = "ranks that are started directly need no logins between nodes"
     has_starters: Final = True
 
-    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+    def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
         return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")
 
     def is_single(self, counts: Mapping[str, int], node0: str) -> bool:
@@ -129,17 +129,17 @@ class DirectStart:
         return ()
 
 
-DIRECT: Final = DirectStart()
+DIRECT: Final = DirectLauncher()
 
 
-class MpirunOverSsh:
+class SshTransport:
     """The default: the control machine logs in to all nodes, and node0 to the others."""
 
     name: str = "ssh"
     uses_ssh: Final = True
     no_logins: Final = ""
     remote_shell: Final = ""
-    ranks: Final[RankStarter] = DIRECT
+    launcher: Final[Launcher] = DIRECT
     waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:
@@ -158,7 +158,7 @@ class MpirunOverSsh:
         return ""
 
 
-OVER_SSH: Final = MpirunOverSsh()
+OVER_SSH: Final = SshTransport()
 
 
 _IN_PLACE_OF_SSH: Final = """\
@@ -173,10 +173,10 @@ exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mem=0 --cpu-bind=n
 
 
 @dataclass(frozen=True, slots=True)
-class SrunStep:
+class SrunLauncher:
     """Starts all ranks of a plan over several hosts as one step of the job."""
 
-    flavor: RankFlavor = "srun"
+    flavor: NoMpiFlavor = "srun"
     title: str = "Slurm's srun"
     started: str = "started by Slurm's srun"
     why: str = "ranks over gloo need no MPI, and within Slurm's job it starts them"
@@ -184,7 +184,7 @@ class SrunStep:
     no_logins: str = "Slurm starts all on the nodes"
     has_starters: bool = False
 
-    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+    def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
         del node0
         return len(counts) > 1 and backend not in ("ccl", "mpi")
 
@@ -209,11 +209,11 @@ class SrunStep:
         return (*options, "--overcommit") if is_crowded else options
 
 
-STEP: Final = SrunStep()
+STEP: Final = SrunLauncher()
 
 
 @dataclass(frozen=True, slots=True)
-class WithinJob:
+class SrunTransport:
     """Inside a Slurm job: srun starts all ranks, or mpirun's daemon on each node. Nothing logs in to a node."""
 
     name: str = "srun"
@@ -223,7 +223,7 @@ class WithinJob:
         "ipexctl trust --transport ssh"
     )
     remote_shell: str = field(default=_IN_PLACE_OF_SSH, repr=False)
-    ranks: RankStarter = STEP
+    launcher: Launcher = STEP
     waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:
@@ -241,31 +241,31 @@ class WithinJob:
         return f"over srun, in {self.job_title(job_name(environ))} (--transport ssh logs in instead)"
 
 
-OVER_SRUN: Final = WithinJob()
+OVER_SRUN: Final = SrunTransport()
 
 
-def starter_of(name: str) -> Starter:
-    """The starter that a record names. Extras add names as `starter:NAME`; an unknown name counts as ssh."""
+def transport_named(name: str) -> Transport:
+    """The transport that a record names. Extras add names as `transport:NAME`; an unknown name counts as ssh."""
     if name == OVER_SRUN.name:
         return OVER_SRUN
-    added: Starter | None = None if name == OVER_SSH.name else addition(f"starter:{name}")
+    added: Transport | None = None if name == OVER_SSH.name else addition(f"transport:{name}")
     return added or OVER_SSH
 
 
-def rank_starter_of(flavor: str) -> RankStarter | None:
-    """The starter of a plan; None if an MPI starts its ranks."""
+def launcher_of(flavor: str) -> Launcher | None:
+    """The launcher of a plan; None if an MPI starts its ranks."""
     if flavor == STEP.flavor:
         return STEP
     return DIRECT if flavor == DIRECT.flavor else None
 
 
-def choose_starter(
-    wanted: Transport,
+def choose_transport(
+    wanted: TransportOption,
     hosts: Sequence[Host] | None,
     environ: Mapping[str, str],
     *,
     find_program: Callable[[str], str | None] = which,
-) -> Starter:
+) -> Transport:
     """Choose how the call reaches its hosts: srun inside a Slurm allocation, unless there are login options; else ssh.
     `wanted`: None for a command that needs ssh."""
     if wanted == "ssh":
