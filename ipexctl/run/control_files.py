@@ -1,7 +1,5 @@
-"""Finds and removes the files of ipexctl on the control machine.
-
-Only files that ipexctl writes are removed, and a directory only if it is empty. Records of runs on other hosts stay,
-because without them those runs could not be reached; copies of output stay unless the user asks to remove them.
+"""Finds and removes the files of ipexctl on the control machine: only files that ipexctl writes, and only empty
+directories. Records of runs on other hosts stay, because without them those runs could not be reached.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ COMPLETIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one kind. `path`: where they are. `fix`: how to remove them if they stay."""
+    """Files of one kind. `fix`: how to remove them if they stay."""
 
     kind: str
     count: int
@@ -70,8 +68,7 @@ def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
 
 
 def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
-    """Kind, directory and files to remove: no records of runs on other hosts and, unless `with_results`, no copies of
-    output."""
+    """Kind, directory and files to remove; copies of output only with `with_results`."""
     kept = set() if with_results else set(_outputs())
     for record in _records_of_others(hosts):
         directory = RunRegistry().directory

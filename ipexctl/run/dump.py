@@ -1,8 +1,6 @@
 """Requests the stacks of all ranks from node0, parses output of py-spy and faulthandler, and groups the ranks.
-
-Each rank has a stack or a reason why not. Ranks with the same stack form a group, and the smallest group comes first,
-because a rank that differs from the others is usually the cause of a hang. Frames are compared without the parts of a
-path that differ between nodes. The text comes from untrusted processes and is bounded.
+The smallest group comes first, because a rank that differs from the others usually causes the hang. Frames are compared
+without the parts of a path that differ between nodes. The text comes from untrusted processes and is bounded.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ _PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One call. `file`: the path in the process."""
-
     function: str
     file: str
     line: int | None
@@ -57,7 +53,6 @@ class StackFrame:
 
     @property
     def is_standard(self) -> bool:
-        """True in Python's own library, where most threads wait, and in the agent's part of a rank."""
         if _HOOKS.match(self.file):
             return True
         return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
@@ -81,7 +76,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A Python process of a rank. `why`: why no threads are known; or empty."""
+    """`why`: why no threads are known; or empty."""
 
     pid: int
     name: str
@@ -136,12 +131,10 @@ class StackGroup:
 
     @property
     def inner(self) -> StackFrame:
-        """The innermost call outside Python's own library."""
         return next((frame for frame in self.frames if not frame.is_standard), self.frames[0])
 
     @property
     def own(self) -> StackFrame | None:
-        """The innermost frame of the project."""
         return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
 
     @property
@@ -159,7 +152,6 @@ class Dump:
 
     @property
     def groups(self) -> tuple[StackGroup, ...]:
-        """Groups of ranks, the smallest first."""
         found: dict[object, list[RankStacks]] = {}
         for rank in self.ranks:
             if rank.frames:
@@ -175,13 +167,10 @@ class Dump:
 
     @property
     def is_whole(self) -> bool:
-        """True if every running rank has a stack."""
         return all(rank.state != "running" for rank in self.mute)
 
 
 class DumpReceiver:
-    """Collects a dump that node0 sends in frames, one per rank."""
-
     def __init__(self, world_size: int) -> None:
         """`world_size`: 0 if unknown."""
         self._world_size = world_size

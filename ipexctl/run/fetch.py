@@ -1,8 +1,5 @@
-"""Fetches files of a run or a host, and resumes where an earlier transfer ended.
-
-A lost connection is reopened as long as each connection transfers some bytes. Because the host names the files, each
-name is checked against the request (`file_stream.py`), and `destination.py` writes only inside the destination and
-through no link.
+"""Fetches files of a run or a host, and resumes where an earlier transfer ended. A lost connection is reopened as long
+as each connection transfers some bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ class FetchRequest:
     """ipexctl's home on the host, whose environments may have a Python."""
     python: str = ""
     other_hosts: tuple[str, ...] = ()
-    """Other hosts of the run, each with its own home, which may have such files too. Empty if the user names a host."""
+    """Other hosts of the run with a home of their own. Empty if the user names a host."""
     is_followed: bool = False
     """True for --follow (`mirror.py`): a file that grows on the host grows here."""
 
@@ -85,7 +82,6 @@ def order_of_run(
 
 
 def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
-    """Request a path of a run, or its results, from each host with its own home, into DEST/HOST. Pure."""
     requests = []
     for name in record.leaders:
         target = os.path.join(dest, name, "")
@@ -99,7 +95,6 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
 
 
 def found_nothing(results: Sequence[FetchResult]) -> bool:
-    """True if every host answered, and none has a file. Pure."""
     return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
 
 
@@ -168,10 +163,7 @@ def fetch(
     cancel: Cancel,
     timeout: float | None = None,
 ) -> FetchResult:
-    """Fetch the files. Raises a HostError.
-
-    `timeout`: for the complete transfer; None gives up on a host without a sign of life for FETCH_SILENCE.
-    """
+    """`timeout`: for all of it; None gives up on a host that is silent for FETCH_SILENCE. Raises a HostError."""
 
     def on_bytes(done: int, total: int) -> None:
         watch(BytesMoved(fetch_request.host.name, "receiving", done, total))

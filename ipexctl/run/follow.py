@@ -1,9 +1,6 @@
 """Follows a run on node0: reports its output and status, and recovers if the connection or node0's program is lost.
-
-Updates come once and in order: chunks of output, notes in it, the status, notices for the user, and finally `RunEnded`.
-The local copy gets the output before the view does. The run does not know its followers, so leaving changes nothing.
-Every wait is bounded: for a frame, for a node0 that does not answer (`reconnect.py`), and for a program on node0 that
-keeps exiting (`MOST_EARLY_ENDS`). The call ends if output arrives for a rank that the run does not have.
+Updates come once and in order, last `RunEnded`; the local copy gets the output before the view does. The run does not
+know its followers. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -48,8 +45,9 @@ from ipexctl.run.stall_report import dump_lines, silence_lines
 from ipexctl.run.windows import check_windows
 
 MOST_EARLY_ENDS: Final = 5
-"""The call gives up if node0's program exits this often in a row, each time within NODE0_STEADY of its start. The
-kernel may kill one for lack of memory; a broken Python fails every time."""
+"""The call gives up if node0's program exits this often in a row within NODE0_STEADY of its start. The kernel may kill
+one for lack of memory; a broken Python fails every time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,6 @@ class RunEnded:
 
 
 class NotReachedAgain(Unreachable):
-    """Node0 was reached, then lost, and was away for longer than the call allows."""
-
     def __init__(self, reason: str, advice: str, last: Unreachable) -> None:
         super().__init__(reason, advice)
         self.last = last
@@ -87,7 +83,7 @@ class LineChoice:
     ranks: Sequence[int] | None = None
     streams: Sequence[StreamName] = ("stdout", "stderr")
     tail: int | None = None
-    """Number of last lines by time, among those that exist when the call starts; None for all."""
+    """Number of last lines by time; None for all."""
     pattern: str = ""
     exact: bool = False
     """True to get the time of each line, however many lines there are."""
@@ -97,16 +93,13 @@ ALL_LINES: Final = LineChoice()
 RunUpdate = Chunk | Note | RunStatus | Notice | RunEnded
 OnRunUpdate = Callable[[RunUpdate], None]
 FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
-"""Sends the request to node0 and returns its last event; frames go to the callback."""
 
 
 class Follower:
-    """Follows one run. `offsets`: bytes reported so far, by rank and stream (`0.out`).
-
-    `copy`: gets each chunk and status before `watch` does. `is_copy`: the run is itself a local copy. `figures`:
-    seconds between two statuses that differ only in figures. `first_call`: used once, over the session that started the
-    run, whose process can also follow it; the start counts as a sign of node0. `reconnect`: seconds without an answer
-    from node0, after which the call ends.
+    """Follows one run. `offsets`: bytes reported so far, by rank and stream (`0.out`). `copy` gets each chunk and
+    status before `watch` does. `is_copy`: the run is itself a local copy. `figures`: seconds between two statuses that
+    differ only in figures. `first_call`: the process that started the run. `reconnect`: seconds without node0 after
+    which it gives up.
     """
 
     def __init__(
@@ -133,7 +126,6 @@ class Follower:
         self._lines = lines
         self._is_copy = is_copy
         self._received_at: float | None = None
-        """When node0 received the output that is arriving."""
         self._copy = copy
         self._figures = figures
         self._first_call = first_call
@@ -145,17 +137,13 @@ class Follower:
             self._absence.on_frame(time.monotonic())
         self._is_away = False
         self._early_ends = 0
-        """How often in a row the program on node0 exited early."""
         self._silence_limit = silence_limit(reconnect)
         self._is_queued = False
         self._silent_since: float | None = None
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Report events until the run has ended, or all output so far; return the last event, which was also reported.
-
-        Reopens a lost connection, and restarts a program that was killed on node0. Raises a HostError if node0 has no
-        such run or ends that program repeatedly, Cancelled if `cancel` was set, Unreachable if node0 was never reached
-        or was away for too long.
+        Raises a HostError if node0 has no such run or its program keeps exiting, Cancelled, or Unreachable.
         """
         attempts = 0
         while True:
@@ -181,7 +169,6 @@ class Follower:
                 return ended
 
     def _on_agent_end(self, error: AgentEnded, lived: float) -> None:
-        """Report that the program on node0 has ended; raises a HostError to give up."""
         name, run = self._record.node0.name, self._record.id
         self._early_ends = self._early_ends + 1 if lived < NODE0_STEADY else 0
         if self._early_ends >= MOST_EARLY_ENDS:
@@ -322,7 +309,6 @@ class Follower:
         return status
 
     def _check_copy(self) -> None:
-        """Report once that the copy can't be written, and continue without it."""
         if self._copy is not None and self._copy.error is not None:
             why = self._copy.error.strerror or str(self._copy.error)
             directory, self._copy = self._copy.directory, None
@@ -336,7 +322,6 @@ def follow_copy(
     cancel: Cancel,
     lines: LineChoice = ALL_LINES,
 ) -> RunEnded:
-    """Report the local copy of a run; `runs` is the registry's directory."""
     local, session = open_copy(record, runs)
     follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
     return follower.follow(to_the_end=False)

@@ -1,13 +1,7 @@
 """Explains a hang from the ranks' stacks: which ranks wait for others, and which do not arrive. Pure.
-
 A rank waits if its innermost call is a collective, a rendezvous or a backward pass, in which DDP and FSDP exchange
-gradients. The cause is a rank that is elsewhere or has exited, never a rank that waits. The kinds:
-
-ended       ranks wait, and another rank has exited
-elsewhere   ranks wait, and another rank is at another place
-no-stack    ranks wait, and another rank gave no stack
-mismatch    all ranks wait, in different calls: each waits for the others
-same        all ranks wait in the same call
+gradients. The cause is never a rank that waits; kinds: `ended`, `elsewhere`, `no-stack` (of another rank), `mismatch`
+(all wait in different calls), `same` (all wait in the same call).
 """
 
 from __future__ import annotations
@@ -52,7 +46,7 @@ _MOST: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class HangPlace:
-    """Ranks at one place. If `function` is empty, they have exited or gave no stack; `why` says which."""
+    """Ranks at one place. If `function` is empty, `why` says whether they have exited or gave no stack."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -66,7 +60,6 @@ class HangPlace:
 
     @property
     def names(self) -> str:
-        """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
         return f"{describe_ranks(self.ranks)} on {fold(self.hosts)}"
 
     @property
@@ -82,7 +75,6 @@ class Hang:
     causes: tuple[HangPlace, ...]
     """Ranks that do not arrive, the smallest groups first; empty for `mismatch` and `same`."""
     waiting: tuple[HangPlace, ...]
-    """Ranks that wait, the largest groups first."""
     is_sure: bool = True
     """False if ranks only seem to wait: they sleep, and Python shows no function of torch."""
 

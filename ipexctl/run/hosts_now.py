@@ -1,7 +1,4 @@
-"""What runs on hosts now: runs of all accounts, calls that wait, and other programs that use cores. Pure.
-
-Each host's answer is a `Look` (`facts/live_runs.py`). A run that is alive on several hosts is one `RunOnHosts`.
-"""
+"""What runs on hosts now: runs of all accounts, calls that wait, and other programs that use cores. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +15,11 @@ from ipexctl.text import printable
 class RunOnHosts:
     run: OtherRun
     ranks: int
-    """Number of ranks on these hosts."""
     script: str
 
 
 @dataclass(frozen=True, slots=True)
 class BusyPrograms:
-    """Programs with the same name and account."""
-
     name: str
     account: str
     hosts: tuple[str, ...]
@@ -41,7 +35,6 @@ class HostsNow:
     """In the order of the queue."""
     programs: tuple[BusyPrograms, ...]
     free: tuple[str, ...]
-    """Hosts on which nothing of the above runs."""
     hiding: tuple[str, ...]
     """Hosts that do not show the processes of other accounts."""
 

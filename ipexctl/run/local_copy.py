@@ -1,16 +1,7 @@
 """Copies a run to the control machine while it is followed, because node0 may later be gone or prune the run.
-
-RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
-RUNS/ID/ranks/NNNN.meter, NNNN.host the windows of ranks and hosts, at the end of the run (`run/windows.py`)
-RUNS/ID/output.times                when node0 received which output
-RUNS/ID/output.notes                which lines of it are ipexctl's
-RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
-RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
-RUNS/ID/plan.json                   the plan, which the registry writes and removes with the record
-RUNS/ID/ended.json                  the final status as `stop` received it, without the output
-
-The files are as on node0, so `logs`, `why` and `ps` can read them instead. Every byte is written at its own offset, so
-two followers write the same content. If a copy can't be written, the follower continues without it.
+The files are as on node0 (`ranks/NNNN.out`, `output.times`, `status.json` …), so `logs`, `why` and `ps` can read them
+instead. A copy is complete once it has a final status. Every byte is written at its own offset, so two followers write
+the same content. If a copy can't be written, the follower continues without it.
 """
 
 from __future__ import annotations
@@ -56,7 +47,7 @@ class LocalCopy:
         self._status_at = 0.0
 
     def write(self, chunk: OutputPart) -> None:
-        """Write a piece of a rank's output. Each stream's pieces come in order, from its beginning."""
+        """Each stream's pieces come in order, from its beginning."""
         if self.error is not None:
             return
         name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
@@ -89,7 +80,6 @@ class LocalCopy:
         self._times.write_all(at)
 
     def write_status(self, document: Mapping[str, Any]) -> None:
-        """Write the status, at most every few seconds. `finish` writes the final one."""
         now = time.monotonic()
         state = str(document.get("state"))
         if state in FINAL or (state == self._state and now - self._status_at < _STATUS_INTERVAL):
@@ -116,7 +106,6 @@ class LocalCopy:
             self._give_up(error)
 
     def finish(self, document: Mapping[str, Any]) -> None:
-        """Write the final status, after all output."""
         self.close()
         if document.get("state") in FINAL:
             self._save(document)
@@ -164,7 +153,7 @@ class LocalCopy:
 class ReadCopy:
     status: RunStatus
     seen: float
-    """When the status was written, in seconds since the epoch."""
+    """Seconds since the epoch."""
 
     @property
     def is_complete(self) -> bool:

@@ -1,9 +1,7 @@
-"""Mirrors the files of a run: fetches again and again until the run is over, and once more after that.
-
-Of a file that only grew, the new bytes are sent and appended, so that a program such as TensorBoard, which holds the
-file open, keeps reading. Any other changed file is replaced, and a file that the run removes stays here. A file that
-changes while it is read is a failure only in the last pass. ipexctl waits for a node0 that does not answer as `attach`
-does (`reconnect.py`) and retries other hosts in each pass. Any other error, such as a full local disk, ends the call.
+"""Mirrors the files of a run: fetches until the run is over, and once more after that. The new bytes of a file that
+grew are appended, so that a program that holds it open, such as TensorBoard, keeps reading. Any other changed file is
+replaced, and a removed file stays here. A file that changes while it is read is a failure only in the last pass. An
+error other than a lost host, such as a full local disk, ends the call.
 """
 
 from __future__ import annotations
@@ -74,7 +72,6 @@ class _Mirrored:
     noted: set[str] = field(default_factory=set)
 
     def is_new(self, text: str) -> bool:
-        """True the first time for each text."""
         is_new = text not in self.noted and len(self.noted) < _MOST_NOTED
         self.noted.add(text)
         return is_new
@@ -102,7 +99,6 @@ class RunMirror:
         self._timeout = timeout
         self._absence = Absence(reconnect)
         self._has_begun = False
-        """True once node0 has answered. A loss then does not end the call at once."""
         self._losses = 0
         self._is_first_pass = True
 
@@ -120,9 +116,7 @@ class RunMirror:
 
     def follow(self, *, is_over: bool) -> None:
         """Fetch until the run is over or an error other than a lost connection occurs, which goes into the results.
-
-        `is_over`: the control machine knows that the run is over. Raises the error if node0 does not answer, and
-        Cancelled.
+        Raises the error if node0 does not answer, and Cancelled.
         """
         while True:
             try:
@@ -145,7 +139,6 @@ class RunMirror:
         return known.status is not None and known.status.is_over
 
     def _on_loss(self, error: HostError) -> None:
-        """Wait for the next attempt to reach node0; raises an error to give up."""
         if not self._has_begun:
             raise error
         now, name, run = time.monotonic(), self._record.node0.name, self._record.id

@@ -1,7 +1,5 @@
-"""`run --notify CMD` on the control machine: checks the command before the run, and runs it if the call sees the end.
-
-`node/run/notify.py` makes sure that it runs at most once, even if this call has exited. A problem is only a warning, so
-that the exit code is the run's.
+"""`run --notify CMD`: checks the command before the run, and runs it if the call sees the end. `node/run/notify.py`
+makes sure that it runs at most once. A problem is only a warning, so that the exit code is the run's.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ def check_notify(command: str) -> None:
 def notify_of_run(
     command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
 ) -> None:
-    """Run the command if this call saw the end of the run and node0 has not run it."""
     status = read_final_status(RunRegistry().directory / record.id)
     if status is None:  # node0 does it at the end
         return
@@ -67,7 +64,6 @@ def _claim(session: Session, record: RunRecord) -> bool:
 
 
 def describe_end(end: NotifyEnd) -> str:
-    """How the command failed; empty if it succeeded. Pure."""
     if end.error:
         return f"could not be started: {end.error}"
     if end.exit_code is None:

@@ -1,7 +1,4 @@
-"""Lists the runs of the registry with their states, by one call to each node0.
-
-Once a submitted run has begun in its job, the answer has its hosts and ranks.
-"""
+"""Lists the runs of the registry with their states, by one call to each node0."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ class KnownRun:
     reason: str = ""
     fix: str = ""
     is_unreachable: bool = False
-    """True if node0 did not answer until the end of a wait."""
     pruned: float | None = None
     """When node0 pruned its output; its last status is kept."""
     is_gone: bool = False
@@ -96,7 +92,6 @@ def query_runs(
 def query_session(
     session: Session, records: Sequence[RunRecord], cancel: Cancel, timeout: float = PS_ANSWER
 ) -> dict[str, KnownRun]:
-    """State of the runs of one node0, by id. Raises a HostError."""
     newest = records[-1]
     request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
     reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)

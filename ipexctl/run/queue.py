@@ -1,8 +1,4 @@
-"""What commands ask about a submitted run: a `Queue` is a transport whose runs wait for a scheduler.
-
-A queue says, with what to type, why a run waits, where it runs, and how its job ended. Callers ask `queue_of` and know
-no scheduler, so another scheduler is just another transport.
-"""
+"""What commands ask about a submitted run. Callers use `queue_of` and know no scheduler."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ class Queue(Transport, Protocol):
         """Diagnosis for `why`, of a run that has no record of its own yet."""
 
     def with_end_of_job(self, diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool) -> Diagnosis:
-        """Add what the scheduler did to a run that had begun. `had_notice`: its ranks were told that the job is about
-        to end."""
+        """Add what the scheduler did to a run that had begun. `had_notice`: its ranks knew that the job ends."""
 
 
 def queue_of(record: RunRecord) -> Queue | None:

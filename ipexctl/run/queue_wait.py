@@ -1,7 +1,5 @@
-"""Finds the state of a submitted run, and waits until it begins, in any queue.
-
-Each question is a short call to the login node, which asks the scheduler; only the session stays open in between. Once
-the run has begun, its record with hosts and ranks is saved in the registry, so later calls need not ask.
+"""Finds the state of a submitted run, and waits until it begins, in any queue. Once it has begun, its record with hosts
+and ranks is saved in the registry, so later calls need not ask.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ def wait_for_start(
     on_reason: Callable[[str], None],
     on_known: Callable[[KnownRun], None] = lambda _: None,
 ) -> KnownRun:
-    """Wait until the run has begun, or its job is over. Raises a HostError."""
     latest, count = "", 0
     with closing(open_session()) as session:
         while True:

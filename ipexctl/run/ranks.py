@@ -16,8 +16,6 @@ _ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", r
 
 @dataclass(frozen=True, slots=True)
 class RankSet:
-    """Ranges of ranks; empty for every rank."""
-
     ranges: tuple[range, ...] = ()
 
     def __contains__(self, rank: int) -> bool:
@@ -36,7 +34,7 @@ class RankSet:
         return not self.ranges
 
     def within(self, world_size: int) -> RankSet:
-        """Return the set; raise a UserError if the run has none of these ranks, as after a typo."""
+        """Return the set; raise a UserError if the run has none of these ranks."""
         if self.ranges and not any(part[0] < world_size for part in self.ranges):
             last = f"0-{world_size - 1}" if world_size > 1 else "0"
             raise UserError(f"--ranks {self}: the run has no such rank", fix=f"its ranks are {last}")
@@ -70,5 +68,4 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 
 
 def describe_ranks(ranks: Collection[int]) -> str:
-    """`rank 3`, `ranks 0-2,4`."""
     return f"rank{'s' * (len(ranks) > 1)} {fold_ranks(ranks)}"

@@ -1,9 +1,7 @@
 """Decides how long a call that follows a run waits for a node0 that does not answer.
-
-Seconds without a frame add up, whatever the kind of loss. Once they exceed `--reconnect`, the call ends, but only after
-at least one attempt to reconnect; `silence_limit` leaves time for it. The sum is reset once frames have arrived for 30
-seconds, so that a host that sends one frame and falls silent again can't hold a call forever. Meanwhile nothing is
-printed about the run, because its state is unknown.
+Seconds without a frame add up; once they exceed `--reconnect`, the call ends, after at least one attempt to reconnect.
+The sum is reset once frames have arrived for 30 seconds, so that a host that sends one frame and falls silent again
+can't hold a call forever.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def silence_limit(reconnect: float) -> float:
 
 
 class Absence:
-    """Measures the time without a frame from node0. All times are monotonic."""
+    """All times are monotonic."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit

@@ -1,7 +1,5 @@
-"""Reads registry records of 0.4, which have only the hosts of ranks in place of a plan, and writes what 0.4 reads.
-
-A login node also reports hosts and ranks of a submitted run in these fields (`node/common/batch_job.py:
-placed_record`). To be removed with 0.6.
+"""Reads registry records of 0.4, which have only the hosts of ranks in place of a plan, and writes what 0.4 reads. A
+login node also reports hosts and ranks of a submitted run in these fields. To be removed with 0.6.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class _RecordOf04(NamedTuple):
-    """Fields of a 0.4 record that ours lacks."""
-
     script: str = ""
     env: str = ""
     world_size: int = 0

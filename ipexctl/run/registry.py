@@ -1,9 +1,7 @@
 """Keeps a record of each run on the control machine, so that `logs` or `stop` know how to reach its node0.
-
-A run has two files in the user's state directory, mode 0600, written before the first rank starts: ID.json, and the
-plan in ID/plan.json. Node0 keeps the status, so a record never says whether a run is alive. A damaged file affects only
-its own run. A run that a call is starting also has a marker, so that a killed call does not keep its lease on a synced
-tree.
+Two files, mode 0600, written before the first rank starts: ID.json, and the plan in ID/plan.json. Node0 keeps the
+status, so a record never says whether a run is alive. A damaged file affects only its own run. A run that a call is
+starting also has a marker, so that a killed call does not keep its lease on a synced tree.
 """
 
 from __future__ import annotations
@@ -47,8 +45,6 @@ _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What the control machine knows of a run: its id, how to reach node0, and the plan."""
-
     id: str
     node0: Host
     """For a submitted run the login node, whose home has the files of the run."""
@@ -59,7 +55,6 @@ class RunRecord:
     started: float = 0.0
     """Seconds since the epoch, by the control machine's clock."""
     nodes: tuple[Host, ...] = ()
-    """How to reach each host."""
     host_keys: str | None = None
     connect_timeout: float = CONNECT_SECONDS
     transport_name: str = "ssh"
@@ -133,7 +128,7 @@ def stem_of(script: str) -> str:
 
 
 def new_id(script: str, now: float) -> str:
-    """Make an id such as `train_digits-1120-132512-9f3a`: the script's name, the time and a random part."""
+    """Make an id such as `train_digits-1120-132512-9f3a`: script, time and a random part."""
     return f"{stem_of(script)}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
 
 
@@ -149,7 +144,7 @@ def given_id(environ: Mapping[str, str]) -> str:
 
 
 class UnreadableRecord(UserError):
-    """A file of the registry that can't be read. Only the id of its run is known."""
+    """Only the id of its run is known."""
 
     def __init__(self, file: Path, reason: str) -> None:
         self.id, self.path, self.reason, self.written = file.stem, file, reason, 0.0
@@ -193,7 +188,6 @@ class RunRegistry:
         return self.read_records()[0]
 
     def read_records(self, names: str = "*") -> tuple[list[RunRecord], list[UnreadableRecord]]:
-        """All readable records whose ids match, and the files that can't be read."""
         found, damaged = list[RunRecord](), list[UnreadableRecord]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob(f"{names}.json")):
@@ -307,7 +301,7 @@ FIELD_DECODERS: Final = {"Host": _decode_host}
 
 
 def _read_record(path: Path) -> RunRecord:
-    """Fields that older versions lack get their defaults. Raises an UnreadableRecord."""
+    """Raises an UnreadableRecord."""
     try:
         data = as_object(read_json_file(path))
         if data.get("schema") != SCHEMA:
@@ -332,7 +326,7 @@ class FailedCall:
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
-    """Save the failed call. If the directory can't be written, nothing is raised: only `why` reads the file."""
+    """If the directory can't be written, nothing is raised: only `why` reads the file."""
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)
@@ -354,9 +348,7 @@ _KEEP_SECONDS: Final = 3600.0
 @contextlib.contextmanager
 def mark_pending(directory: Path, run: str, unreached: Collection[str] = ()) -> Iterator[None]:
     """Mark the run as being started by this process.
-
-    `unreached`: hosts that could not be cleaned up after a failed start. If there are any at the end, the run stays
-    marked as abandoned, and the next sync cleans up.
+    `unreached`: hosts that could not be cleaned up. If there are any at the end, the next sync cleans up.
     """
     with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
         make_private_directory(directory)

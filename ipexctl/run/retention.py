@@ -1,8 +1,5 @@
-"""Prunes old runs on the nodes and in the registry.
-
-Runs that are alive or in an unknown state stay. On the nodes, `node/run/retention.py` prunes in the background when a
-run starts; `ipexctl ps --prune` prunes at once. A record in the registry is small and is kept three times as long as
-the run, so that `ps` can still list it.
+"""Prunes ended runs on the nodes and in the registry. On the nodes, `node/run/retention.py` prunes in the background
+when a run starts; `ipexctl ps --prune` prunes at once.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from ipexctl.run.registry import RunRecord, RunRegistry
 DAYS: Final = "IPEXCTL_KEEP_DAYS"
 GB: Final = "IPEXCTL_KEEP_GB"
 _RECORDS: Final = 3
-"""A registry record is kept this many times as long as the run."""
+"""A registry record is small and is kept this many times as long as the run, so that `ps` can still list it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,6 @@ class RetentionLimits:
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
-    """Limits from the environment variables; raises a UserError for an invalid number."""
     default = RetentionLimits()
     return RetentionLimits(_read_number(environ, DAYS, default.days), _read_number(environ, GB, default.gb))
 
@@ -90,7 +86,6 @@ def prune_nodes(
     *,
     dry_run: bool = False,
 ) -> list[PruneResult]:
-    """Prune on each run's node0, and on one host of each other home that a run used."""
     nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
         for host in (record.node0, *(node for node in record.nodes if node.name in record.leaders)):

@@ -56,7 +56,6 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
 
 
 def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
-    """Lines about the dump of a silent run: who waits for whom, if known, and where the ranks are."""
     hang = explain_hang(dump)
     who = [] if hang is None else [printable(shortened(hang.sentence, _MAX_SENTENCE))]
     head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"

@@ -32,10 +32,7 @@ def stop(
     cancel: Cancel | None = None,
     on_signalled: Callable[[], object] = lambda: None,
 ) -> StopResult:
-    """Signal the supervisor, and wait until the run has ended. Raises a HostError.
-
-    `on_signalled` runs right after the signal: the run will end even if nobody waits.
-    """
+    """Signal the supervisor; wait until the run has ended. `on_signalled` runs in between. Raises a HostError."""
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
 
     def on_event(event: Reply) -> None:

@@ -1,8 +1,6 @@
-"""`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine.
-
-Files on the control machine go last, and only if homes and lines of authorized_keys were removed on all hosts, because
-the records are needed to reach the hosts again. Nothing is removed while a run, an install or any process uses a home.
-Only what carries ipexctl's marks is removed; the rest is listed with the command that removes it.
+"""`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine. Files on the
+control machine go last, because the records are needed to reach the hosts again. Nothing is removed while a run, an
+install or any process uses a home, and only what carries ipexctl's marks is removed.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ class UninstallOptions:
 
 @dataclass(frozen=True, slots=True)
 class UninstallResult(HostResult):
-    """What was found on a host or on the control machine, and what stays there."""
-
     home: str | None = None
-    """None if the host has no home."""
     store: str | None = None
     found: tuple[FileGroup, ...] = ()
     left: tuple[FileGroup, ...] = ()
@@ -83,8 +78,6 @@ class UninstallReport(Report[UninstallResult]):
 
 
 class _Uninstall:
-    """State of one call: the result of each host."""
-
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> None:
         self.hosts = tuple(hosts)
         self.results: dict[str, UninstallResult] = {}
@@ -99,7 +92,6 @@ class _Uninstall:
         )
 
     def working(self) -> list[UninstallResult]:
-        """Results of hosts without an error, in the order of the call."""
         return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
 
     def leaders(self) -> dict[Host, Host]:
@@ -159,7 +151,6 @@ class _Uninstall:
                     self.update(revoked.host, HostError(revoked.reason, revoked.fix))
 
     def follow_leaders(self) -> None:
-        """Make results for hosts that share the home of another, where the files are counted."""
         for host, leader in self.leaders().items():
             if leader != host:
                 reason = f"shares the home of {leader.name}"
@@ -196,7 +187,7 @@ class _Uninstall:
 def survey(
     hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions, *, dry_run: bool = False
 ) -> UninstallReport:
-    """List what `uninstall` would remove; change nothing. Fail if a run is alive, unless it is a dry run."""
+    """Change nothing. Fail if a run is alive, unless it is a dry run."""
     state = _Uninstall(hosts, pool, options)
     state.find_homes()
     state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only

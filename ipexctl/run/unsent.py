@@ -1,7 +1,5 @@
-"""Finds project files that a script names, or that a rank missed, and that sync skips because of an ignore file.
-
-The note proposes `--include` for these files and for files of the same kind in the same directory. Files that the
-control machine lacks, or whose names suggest results rather than data, get no note.
+"""Finds project files that a script names, or that a rank missed, and that sync skips because of an ignore file. Files
+whose names suggest results rather than data get no note.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ def named_files(tree: ast.Module) -> tuple[str, ...]:
 
 
 def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
-    """A note on files that the script names and that sync skips; empty if there are none."""
     script, typed = spec.project.script, spec.typed
     names = script.files if script is not None else ()
     sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
@@ -52,7 +49,6 @@ def unsent_note(spec: RunSpec, project: Project) -> tuple[str, ...]:
 
 
 def _ends(path: str) -> Iterator[str]:
-    """`a/b/c.bin`, `b/c.bin`, `c.bin`."""
     yield path
     while "/" in path:
         path = path.partition("/")[2]

@@ -1,10 +1,6 @@
-"""Starts a planned run: the supervisor on node0, a job file for every host, then mpirun.
-
-The steps of a `Launch`: `start_supervisor`, `upload_jobs`, `start_mpirun`, then `follow` or `leave`; before mpirun
-starts, `abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared. Each
-store gets RUNDIR/agent.zip, the run's own copy of the agent, or a copy with bytecode from an earlier run. The package
-`inrank/` is added to the hooks only if ranks add gradients up with it. Token and secrets travel by stdin into files of
-mode 0600, never on a command line.
+"""Starts a planned run: the supervisor on node0, a job file for every host, then mpirun. The supervisor starts while
+the project is compared. Each store gets RUNDIR/agent.zip, the run's own copy of the agent, or a copy with bytecode from
+an earlier run. Token and secrets travel by stdin into files of mode 0600.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class File:
 
 
 class Launch:
-    """One start of a run. The first host is node0; hosts that share a store get its files once."""
+    """One start of a run. Hosts that share a store get its files once."""
 
     def __init__(self, record: RunRecord, pool: SessionPool, retention: RetentionLimits | None = None) -> None:
         """The plan may have no directory yet. `retention`: limits by which older runs are pruned; None keeps them."""
@@ -84,8 +80,9 @@ class Launch:
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
     def upload_jobs(self, plan: Plan, secrets: Mapping[str, str]) -> None:
-        """One round trip to each other store; the supervisor listens at the end. It writes the files of node0's store,
-        and starters wait for its word. Raises a StartError. `plan`: the final one."""
+        """One round trip to each other store; the supervisor, which listens at the end, writes the files of node0's
+        store. Raises a StartError. `plan`: the final one.
+        """
         self._plan, self._job = plan, self._job._replace(secrets=secrets, bytecode=bytecode_path(plan))
         jobs = jobs_of(plan, self._job)
         command = Command(unpack_script(plan, self._retention), f"make {plan.rundir}")
@@ -130,7 +127,7 @@ class Launch:
             _raise_first(self._pool.each(others, start))
 
     def start_mpirun(self, connectivity: ConnectivityRecord | None, notify: str = "") -> None:
-        """Let the supervisor start mpirun; from then on the run continues on its own. Raises a StartError."""
+        """From then on the run continues on its own. Raises a StartError."""
         self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
         checked = None if connectivity is None else connectivity._asdict()
         job = self._job._asdict()
@@ -138,7 +135,7 @@ class Launch:
         self._wait_for(self._started)
 
     def follow(self, request: FollowRequest, on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
-        """Follow the started run to its end, by the process that started it. Its connection must stay open."""
+        """Follow the started run to its end over the connection that started it."""
         self._on_frame = on_frame
         self._send(request)
         with cancel.waking(self._cancel.throw):
@@ -166,7 +163,6 @@ class Launch:
         return clean_up((self._node0, *self._others), walk_to(self._plan.rundir) + line, self._pool)
 
     def _call_supervisor(self) -> Reply:
-        """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""
         plan = self._plan
         files = packed([*self._agent, *_files(plan, is_everywhere=False)])
         request = Listen(plan.rundir, plan.hosts[0].address, self._token)
@@ -191,7 +187,6 @@ class Launch:
                 future.set_result(event)
 
     def _wait_for(self, future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Wait for this event, or for the end of the supervisor's call, which is then the failure."""
         with self._pool.cancel.waking(self._cancel.throw):
             futures: tuple[Future[Any], ...] = (future, self._supervisor)
             wait(futures, RUN_START, FIRST_COMPLETED)
@@ -277,7 +272,7 @@ def _ignore(frame: Frame) -> None:
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset[str]:
-    """Run a line of sh on every host that answers, even after the command was cancelled; return the other hosts."""
+    """Run a line of sh on every host that answers, even after a cancel; return the other hosts."""
 
     def run(host: Host) -> None:
         capture(pool.session(host), Command(script, "clean up"), timeout=CANCEL_CLEANUP)
@@ -295,7 +290,6 @@ def _agent_files(plan: Plan) -> list[File]:
 
 
 def _files(plan: Plan, *, is_everywhere: bool) -> list[File]:
-    """Those for every host, or for node0 alone, such as the hostfile."""
     return [File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == is_everywhere]
 
 

@@ -15,7 +15,6 @@ _MAX_BYTES: Final = 4 << 20
 
 
 def find_commit(project: Path) -> Commit | None:
-    """The commit of the repository that contains this directory, or None."""
     return next((read_commit(place) for place in (project, *project.parents) if _is_there(place / ".git")), None)
 
 
@@ -27,7 +26,6 @@ def _is_there(path: Path) -> bool:
 
 
 def read_commit(root: Path) -> Commit | None:
-    """The commit checked out in the directory with `.git`, or None."""
     directory = _git_directory(root / ".git")
     if directory is None:
         return None

@@ -1,8 +1,6 @@
 """Gathers what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
-
 All hosts must have the same environment, from the same lock, or none; a dry run plans a missing one from the stack that
-install would choose (`planned_environment`). Failures are raised as a `StartError` that names the host. Nothing is
-changed here, so plan and dry run see the same.
+install would choose. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -45,11 +43,9 @@ def gather(
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
 ) -> Gathered:
-    """Ask all hosts at once. Raises a StartError.
-
-    `hub`: what the script needs of a hub. `probed`: the hosts' facts, if gathered before and nothing was installed
-    since. With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
-    `before_install`, the environment is only a Python that all hosts have, or none.
+    """Ask all hosts at once. Raises a StartError. `hub`: what the script needs of a hub. `probed`: facts gathered
+    before. With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it; with
+    `before_install`, it is only a Python that all hosts have, or none.
     """
     hosts = spec.hosts
     node0, *others = hosts
@@ -109,7 +105,7 @@ def gather(
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
-    """The facts of all hosts, in order; raises a StartError if one is missing or has another home. Pure."""
+    """In order; raises a StartError if one is missing or has another home. Pure."""
     facts: dict[str, Facts] = {}
     homes: dict[str, str] = {}
     for answer in answers:
@@ -129,7 +125,7 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
 
 
 def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str) -> RankEnv:
-    """The installed environment of that name; raises a StartError if it is not the same on every host. Pure."""
+    """Raises a StartError if the environment is not the same on every host. Pure."""
     found: dict[str, EnvRecord] = {}
     broken: set[str] = set()
     for host in hosts:

@@ -1,10 +1,7 @@
 """Holds the hosts of a run for one call: `run --exclusive` refuses other runs, `--wait S` waits for their end.
-
-If no other run is there, a call takes each host's lock in turn, and looks again. All calls take the locks in the order
-of the machines, by whatever names they know them, and stop at the first that another call holds. So of two calls with
-common hosts, one gets the first of these and the other none: exactly one starts. A lock (`facts/probe/host_lock.sh`) is
-a process that every account sees and that ends with its call's connection, so a killed call holds nothing. A call that
-waits has a place in the queue of each host (`host_queue.py`), and tries the locks once nobody is before it.
+All calls take the hosts' locks in the order of the machines, and stop at the first that another call holds. So of two
+calls with common hosts exactly one starts. A lock (`facts/probe/host_lock.sh`) is a process that every account sees and
+that ends with its call's connection. A waiting call tries the locks once nobody is before it (`host_queue.py`).
 """
 
 from __future__ import annotations
@@ -42,8 +39,6 @@ _BLIND: Final = HostError(
 
 
 class Obstacles(NamedTuple):
-    """Why the hosts are not free; empty if they are."""
-
     others: tuple[OtherRun, ...] = ()
     away: Mapping[str, HostError] = {}
     """Hosts that gave no usable answer."""
@@ -133,8 +128,7 @@ def _look_at(session: Session, command: Command, timeout: float, cancel: Cancel)
 def lock_hosts(
     hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
 ) -> HostLocks:
-    """Take the locks of the hosts, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a
-    StartError."""
+    """Take the locks, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a StartError."""
     began, reported = time.monotonic(), None
     queue = HostQueue(hosts, run, pool)
     try:
@@ -171,7 +165,6 @@ def lock_hosts(
 
 
 def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:
-    """Why an exclusive run does not start, after waiting `seconds`."""
     if not found.others and not found.locked:
         return StartFailure.of_host(*next(iter(found.away.items())))
     names = tuple(dict.fromkeys(host for other in found.others for host in other.hosts)) or (found.locked,)

@@ -1,9 +1,7 @@
-"""The places of a waiting call in the queues of its hosts: first come, first served, over all accounts.
-
-A place is a process on the host (`facts/probe/host_wait.sh`); its start, as the kernel knows it, is the order. It ends
-with its call's connection, so a killed call waits for nothing, and there is no file that another account could spoil.
-A call enters the queues of all its hosts at once: it takes their entry locks in the order of the machines before its
-places begin. So no two calls wait for each other, whichever hosts each wants. A call that lost a place enters anew.
+"""The places of a waiting call in the queues of its hosts: first come, first served, over all accounts. A place is a
+process on the host (`facts/probe/host_wait.sh`) that ends with its call's connection; its start, as the kernel knows
+it, is the order. There is no file that another account could spoil. A call takes the entry locks of all its hosts in
+the order of the machines before its places begin, so no two calls wait for each other.
 """
 
 from __future__ import annotations

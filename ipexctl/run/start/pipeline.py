@@ -1,13 +1,8 @@
 """Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
-
-A `StartedRun` continues without this program; a `StartFailure` says why nothing runs. `start_run` has the steps in
-order; slow ones begin early in the background, and the step that needs them waits:
-
+Slow steps begin early in the background, and the step that needs them waits:
 project is read ──► hosts are asked for their copies of it ───────────┐
 facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
-
-No file of the project is uploaded before preflight has passed. A run that does not start leaves nothing: each step that
-leaves something behind adds its removal to `_Undo`.
+Each step that leaves something behind adds its removal to `_Undo`, so a run that does not start leaves nothing.
 """
 
 from __future__ import annotations
@@ -79,8 +74,6 @@ class PlannedRun:
 
 
 class _Start:
-    """What the steps share: the spec, the sessions, and whom they tell."""
-
     def __init__(self, spec: RunSpec, pool: SessionPool, watcher: StartWatcher) -> None:
         self.spec, self.pool, self.watcher = spec, pool, watcher
         self._noted = set[str]()
@@ -108,9 +101,8 @@ class _Undo(ExitStack):
 def plan_run(
     spec: RunSpec, pool: SessionPool, watcher: StartWatcher, run: str = "RUN", *, checks_logins: bool = True
 ) -> PlannedRun | StartFailure:
-    """The steps of `start_run` up to the first that changes something, for --dry-run and export.
-
-    Without `checks_logins`, ranks are planned for an mpirun even if node0 cannot log in to the other hosts.
+    """The steps of `start_run` up to the first that changes something, for --dry-run and export. Without
+    `checks_logins`, ranks are planned for an mpirun even if node0 cannot log in to the other hosts.
     """
     try:
         with ExitStack() as at_end:
@@ -135,10 +127,8 @@ def start_run(
     reading: Future[Project] | None = None,
     probed: Sequence[HostFacts] = (),
 ) -> StartedRun | StartFailure:
-    """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
-
-    `reading`: the project, if `start_reading` was called before. `probed`: the facts, if they were just gathered. If
-    the logins that trust set up fail, and the ranks need none, it starts once more, without them.
+    """Start a run. It is in the registry before its first rank lives. `probed`: facts that were just gathered.
+    If the logins that trust set up fail, and the ranks need none, it starts once more, without them.
     """
     start = _Start(spec, pool, watcher)
     try:
@@ -237,8 +227,7 @@ def _plan(
     dry_run: bool = False,
     checks_logins: bool = True,
 ) -> tuple[Gathered, Plan]:
-    """Gather what the plan needs, and make it; report notes. Raises a StartError, and a UserError for ranks to show
-    that do not exist."""
+    """Raises a StartError, and a UserError for ranks to show that do not exist."""
     spec = start.spec
     context = gather(spec, start.pool, hub=find_use(spec), dry_run=dry_run, probed=probed)
     notes = list(context.notes)
@@ -289,9 +278,7 @@ def logs_in(context: Gathered, plan: Plan) -> bool:
 
 def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool) -> Gathered:
     """Check the connections before the plan is final. Return the context with the check, or with the reason why node0
-    cannot log in; a known failure is not tried again.
-
-    Raises a StartError for what no other way to start the ranks avoids.
+    cannot log in. Raises a StartError for what no other way to start the ranks avoids.
     """
     nodes = context.nodes_of(plan)
     node0 = remember_failure(nodes, context)
@@ -308,7 +295,6 @@ def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool
 
 
 def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
-    """Locks of the hosts, for a run that wants them for itself. Raises a StartError."""
     spec = start.spec
     if not spec.is_exclusive:
         return None
@@ -408,7 +394,6 @@ def _begin_preflight(start: _Start, context: Gathered, plan: Plan, undo: _Undo) 
 
 
 def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityRecord | None:
-    """Check the imports of the script, and the connections between the hosts with ranks."""
     nodes, spec, script = context.nodes_of(plan), start.spec, start.spec.project.script
     is_by_ssh = logs_in(context, plan)
     connectivity = run_in_background(
@@ -443,18 +428,16 @@ def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, notif
 
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
-    """Remove token and secrets from the nodes of a run that failed or was stopped before all ranks had read them."""
+    """For a run that failed or was stopped before all ranks had read their token and secrets."""
     names = hosts_with_job_files(record, read_final_status(RunRegistry().directory / record.id))
     rundir = shlex.quote(record.rundir)
     clean_up([host for host in hosts if host.name in names], f"rm -f {rundir}/job.json {rundir}/job.*.json", pool)
 
 
 def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:
-    """The hosts that may still have the job file. Pure.
-
-    A rank wrapper that has reached the supervisor removes the file, even when it is cut off later: such a host is not
-    contacted again, because connecting to it may take the whole timeout. A killed wrapper leaves the file for a
-    restart, and so do all wrappers of an attempt that was over when the run was stopped.
+    """The hosts that may still have the job file. Pure. A rank wrapper that has reached the supervisor removes it, so
+    such a host is not contacted again: connecting to one that was cut off takes the whole timeout. A killed wrapper
+    leaves the file for a restart, as do all of a stopped attempt.
     """
     if ended is None:
         return frozenset(record.hosts)

@@ -1,8 +1,5 @@
-"""The hosts that a run may use besides those of its first attempt. Pure.
-
-Node0 has ranks, because the supervisor is there. If hosts wait as spares, all have the same number of ranks, so that
+"""The hosts that a run may use besides those of its first attempt. Pure. Spares need equal numbers of ranks, so that
 each can replace each. Hosts without a shared home need --checkpoint: a lost one may have the only copy.
-`node/common/plan.py: for_hosts` plans an attempt on the hosts that answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The project on the control machine: its root, and the command of the ranks in it. No host is contacted.
-
-The script must be Python and below the root (`sync/root.py`), because hosts get the project only. The ranks run in the
-subdirectory that corresponds to the current one. A script with a leading dash gets `./`, because Python would take it
-for an option.
+"""The project on the control machine: its root, and the command of the ranks in it. No host is contacted. The ranks run
+in the subdirectory that corresponds to the current one. A script with a leading dash gets `./`, because Python would
+take it for an option.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
 def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
-    """Refuses a script that does not exist or is not Python.
-
-    `before`: the call up to the script, for the line to type instead; empty if no line can be typed.
-    """
+    """`before`: the call up to the script, for the line to type instead; empty if no line can be typed."""
     script = Path(spec.script) if spec.kind == "script" else None
     if script is not None and (problem := path_problem(cwd / script, "file")):
         fix = _script_fix(spec, script, cwd, before)
@@ -80,7 +75,6 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
 
 
 def _with_own_requirements(script: ScriptFile, root: Path, cwd: Path) -> ScriptFile:
-    """Add the project's file that names its packages, for the fix if a host lacks one."""
     file = find_own_requirements(root)
     typed = file and file._replace(path=Path(os.path.relpath(file.path, cwd)))
     return replace(script, requirements=typed)
@@ -111,8 +105,7 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
 
 
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
-    """The call with the same name in a directory of the project above, a similar name in the script's directory, or the
-    same name below; or empty."""
+    """The call with a script of the same or a similar name above, beside or below; or empty."""
     found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return ""

@@ -1,9 +1,5 @@
-"""The request of one call of run, its checks, and the reason why a run was not started.
-
-The command line and a playbook's `run` task share the names of the options. Secrets (`-x NAME`, lines of --env-file)
-get their value from the caller's environment or a file; a bad line of such a file is never shown. The steps of a start
-raise a `StartFailure` in a `StartError`; `plan_run`, `start_run` and `check_before_install` return it. Nothing of the
-run is then alive, unless it `is_unsure`.
+"""The request of one call of run, its checks, and the reason why a run was not started. Secrets (`-x NAME`, lines of
+--env-file) get their value from the caller's environment or a file; a bad line of such a file is never shown.
 """
 
 from __future__ import annotations
@@ -67,8 +63,7 @@ class StartError(Exception):
 def run_spec(
     kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
 ) -> RunSpec:
-    """The spec of a call; `given` has the options shared with the playbook task `run`, by name. Others keep
-    defaults."""
+    """`given`: the options shared with the playbook task `run`, by name."""
     values = {name: given[name] for name in declared(RunSpec) if name in given}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     if values.get("checkpoint") is not None:
@@ -88,7 +83,6 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
 
 
 def check_request(spec: RunSpec) -> None:
-    """Refuse impossible options, before any host is contacted."""
     if (refusal := check_options(spec)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     if spec.kind == "command":
@@ -122,7 +116,6 @@ def check_packages(spec: RunSpec) -> None:
 
 
 def metric_problem(pattern: str) -> str:
-    """Why a pattern can't find a number in the output; empty if it can."""
     try:
         groups = re.compile(pattern).groups
     except (re.error, RecursionError, OverflowError) as error:
@@ -141,7 +134,7 @@ def _is_path_of_checkpoint(path: str) -> bool:
 
 
 def check_ranks(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
-    """Refuse numbers of ranks that do not fit the hosts, as far as that is known before they are contacted."""
+    """Refuse numbers of ranks that do not fit the hosts, as far as known before they are contacted."""
     if (refusal := check_pool(spec, hosts)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     hosts = first_hosts(hosts, spec)

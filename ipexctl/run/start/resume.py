@@ -1,8 +1,6 @@
-"""`run --resume`: plans a run anew on the hosts that are left. Pure.
-
-A run is alive, and not begun a second time, if any host shows a process of it. An unreachable host is left out; any
-other error is left to the checks of the start, which name it. Each host keeps its number of ranks, a spare replaces a
-lost host, and scripts get the world size of the very first run, whose global batch they keep.
+"""`run --resume`: plans a run anew on the hosts that are left. Pure. A run is alive if any host shows a process of it.
+An unreachable host is left out. Each host keeps its number of ranks, a spare replaces a lost host, and scripts get the
+world size of the very first run, whose global batch they keep.
 """
 
 from __future__ import annotations

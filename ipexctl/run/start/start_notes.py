@@ -1,6 +1,5 @@
-"""Notes for the user before a run begins: about the job it is in or beside, restarts, and the script.
-
-A note is for what the user can act on now. Only a script that is certain to need a GPU is refused.
+"""Notes for the user before a run begins: about the job it is in or beside, restarts, and the script. Only a script
+that is certain to need a GPU is refused.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def logind_notes(context: Gathered) -> tuple[str, ...]:
 
 
 def restart_note(plan: Plan) -> str:
-    """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
     first = plan.hosts[0].name
     others = [host.name for host in plan.hosts if plan.stores[host.name] != plan.stores[first]]
     if not others:
@@ -69,8 +67,7 @@ def restart_note(plan: Plan) -> str:
 
 
 def check_gpu_code(spec: RunSpec, packages: Mapping[str, str]) -> None:
-    """Raise a StartError for a script that fails on CPUs in any case. A GPU torch, as a user's Python may have, may
-    find a GPU. Pure."""
+    """Raise a StartError for a script that fails on CPUs in any case. A user's torch may find a GPU. Pure."""
     script = spec.project.script
     if script is None or spec.python is not None or any(name.startswith("nvidia-") for name in packages):
         return

@@ -1,7 +1,5 @@
-"""The project on its way to the hosts of a run: read, compared with the copies there, uploaded, and released.
-
-`pipeline.py` uses it for the hosts of a run, a submission for a login node. Reading and asking run in the background
-while facts are gathered. A run that does not start leaves no lease, so that the next sync may change the tree in place.
+"""The project on its way to the hosts of a run: read, compared with the copies there, uploaded, and released. Reading
+and asking run in the background while facts are gathered.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ _SHOWN: Final = PathNotes("said")
 
 
 def start_reading(spec: RunSpec, on_step: Callable[[str], None]) -> Future[Project] | None:
-    """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
     if not spec.sync:
         check_unsynced_path(spec)
         on_step(describe_project(spec))
@@ -63,8 +60,7 @@ def begin_query(
     reading: Future[Project] | None, spec: RunSpec, pool: SessionPool, *, lease: str | None
 ) -> Future[ProjectSync] | None:
     """Ask the hosts in the background which files of the project they have; None if it is not synced.
-
-    A complete tree gets the run's lease at once. Without one, nothing is changed anywhere.
+    A complete tree gets the run's lease at once. Without a lease, nothing is changed anywhere.
     """
     if reading is None:
         return None

@@ -1,4 +1,4 @@
-"""What a start tells its caller: the command, a playbook's task, or a Python program."""
+"""What a start tells its caller."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class StartWatcher:
-    """What a plan and a start tell; by default, nobody hears it."""
-
     def on_step(self, text: str) -> None:
         """Called with each step to show."""
 

@@ -82,7 +82,6 @@ def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal) -> bool
 
 
 def likely_nodes(spec: RunSpec) -> Sequence[Host]:
-    """The hosts that get ranks, and node0, as far as that is known before they are contacted."""
     hosts = spec.hosts
     share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
     if isinstance(share, Refusal):

@@ -1,8 +1,6 @@
 """Refuses a `--checkpoint` that leads through a link of the project, and a resumed run that has lost its checkpoint.
-
-Both before any host gets a file of the run. `node/files/checkpoint_path.py` has the rule, and each host applies it
-again: a project decides nothing about files outside of it. For `--resume`, the local copy of the record says whether
-the run had a checkpoint; if no host that answers has it, the script would silently begin at its first step.
+`node/files/checkpoint_path.py` has the rule, which each host applies again. If no host that answers has the checkpoint
+of a resumed run, the script would silently begin at its first step.
 """
 
 from __future__ import annotations
@@ -68,10 +66,7 @@ def first_link(spec: RunSpec) -> str:
 
 
 def _parts_of(spec: RunSpec) -> Iterator[str]:
-    """The path and those above it, relative to the project's root; only within the root.
-
-    Nothing for an absolute path: a host knows whether it leads through its copy of the project.
-    """
+    """The path and those above it within the project's root; none for an absolute path, which only a host knows."""
     parts = posixpath.normpath(posixpath.join(spec.project.subdirectory, spec.checkpoint or "")).split("/")
     if spec.checkpoint and parts[0] not in ("", ".."):
         yield from ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
@@ -80,10 +75,7 @@ def _parts_of(spec: RunSpec) -> Iterator[str]:
 def refuse_lost_checkpoint(
     spec: RunSpec, nodes: Sequence[Host], plan: Plan, pool: SessionPool, registry: RunRegistry
 ) -> None:
-    """Raise a StartError if the resumed run had a checkpoint, and no host that answers has a complete one.
-
-    A host that cannot say what it has may have one.
-    """
+    """Raise a StartError if the resumed run had a checkpoint, and every host says that it has no complete one."""
     path, cwd, home = spec.checkpoint, plan.cwd, plan.home
     records = [read_copy(registry.directory / run) for run in spec.resumed]
     if not path or not any(record is not None and record.status.has_checkpoint for record in records):

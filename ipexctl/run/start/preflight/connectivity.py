@@ -1,14 +1,8 @@
 """Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions.
-
-One round trip to node0, which runs `node/network/connectivity.py`: mpirun's own error for a blocked port comes after
-minutes and names neither host nor port. The `ConnectivityRecord` is None for a single host, and if a host can't be
-identified.
-
-Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest of everything a
-check depends on: a reboot or another firewall changes it. The record is a file in node0's home (`CONNECTIVITY_FILE`):
-`read_node0` reads it, a check and the start of mpirun remove it, and the supervisor writes it after a successful run.
-So there is none after a failed run. For two hours it also says why a login failed where the ranks needed none
-(`remember_failure`); `trust` changes the digest.
+mpirun's own error for a blocked port comes after minutes and names neither host nor port.
+Connections that worked in the last 10 minutes are not tried again, by a digest of everything a check depends on. The
+record is a file in node0's home (`CONNECTIVITY_FILE`): a check and the start of mpirun remove it, and the supervisor
+writes it after a successful run. For two hours it also says why a login failed where the ranks needed none.
 """
 
 from __future__ import annotations
@@ -81,11 +75,8 @@ def parse_node0(text: str) -> Node0Files:
 def check_connectivity(
     hosts: Sequence[Host], context: Gathered, pool: SessionPool, *, logs_in: bool = True, keeps_record: bool = False
 ) -> ConnectivityRecord | None:
-    """One round trip to node0, the first host; none for a single host. Raises a StartError, a `NoLogin` if node0 cannot
-    log in to a node.
-
-    Removes the record of an earlier check, unless it `keeps_record`. If node0 logs in nowhere, only the ports are
-    tried, over the open sessions.
+    """One round trip to node0, the first host; None for a single host. Removes the record of an earlier check, unless
+    it `keeps_record`. If node0 logs in nowhere, only the ports are tried. Raises a StartError, a `NoLogin` for a login.
     """
     node0, *others = hosts
     if not others:
@@ -128,10 +119,7 @@ def check_connectivity(
 
 
 def remember_failure(hosts: Sequence[Host], context: Gathered) -> Node0Files:
-    """What node0 has, with why it could not log in to one of these hosts in the last hours, if known. Pure.
-
-    An outdated failure costs nothing: the ranks are started without logins.
-    """
+    """Why node0 could not log in to one of these hosts in the last hours, if known. Pure."""
     files, record = context.node0, context.node0.connectivity
     if record is None or not record.no_logins or files.uptime - record.logins_tried > LOGINS_REMEMBERED:
         return files
@@ -160,7 +148,7 @@ def _connections(hosts: Sequence[Host], context: Gathered, *, logs_in: bool) -> 
 
 
 def connectivity_key(hosts: Sequence[Host], connections: Connections, context: Gathered) -> str:
-    """A digest of everything that a check depends on, as far as known; empty if a host is not identified. Pure."""
+    """A digest of everything that a check depends on; empty if a host is not identified. Pure."""
     machines = []
     for host in hosts:
         facts = context.facts[host.name]

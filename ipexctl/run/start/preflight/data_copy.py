@@ -1,7 +1,5 @@
-"""The shell line that copies a `--data` directory to the hosts that lack it from one that has it. Pure.
-
-One line for the user's shell. It needs only tar and ssh, with the ssh settings of the call, creates the directory, and
-removes nothing. Data of the control machine is for `ipexctl push`.
+"""The shell line that copies a `--data` directory to the hosts that lack it from one that has it. Pure. It needs only
+tar and ssh, and removes nothing. Data of the control machine is for `ipexctl push`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Asks the hosts what they have of the hub's repositories that a script names, and whether they reach the hub.
-
-One round trip beside the others of a gather. A run that uses no hub asks nothing, and if the user has decided about the
-hub, it is not tried. A host that cannot answer is no reason against the run.
+"""Asks the hosts what they have of the hub's repositories that a script names, and whether they reach the hub. A host
+that cannot answer is no reason against the run.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ def _is_directory(work: Path, name: str) -> bool:
 
 
 def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
-    """One round trip, or none for a script that uses no hub."""
     if not use.is_any:
         return Hub(use)
     given = {export.name: export.value for export in spec.exports}

@@ -1,9 +1,7 @@
-"""Checks that a script is Python and that every host has the modules it imports.
-
-The script is read here without running it; the environment's own Python on the hosts checks its syntax and looks for
-the modules, in one round trip. A run is refused only if it would fail: an import in an `if` or a `try` is optional, a
-module of the project counts as present, and a script that changes where Python looks, or installs something itself,
-gets a note.
+"""Checks that a script is Python and that every host has the modules it imports. The script is read here without
+running it; the environment's own Python on the hosts checks its syntax and looks for the modules. A run is refused only
+if it would fail: an import in an `if` or a `try` is optional, and a script that changes where Python looks, or installs
+something itself, gets a note.
 """
 
 from __future__ import annotations
@@ -46,7 +44,6 @@ _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
     rb"((?:ba|da|z|k|c|tc|fi)?sh|perl|ruby|node|Rscript|lua|awk|tclsh|php|make)(?:\s|$)"
 )
-"""First lines of scripts that are not Python."""
 _FILE_OPTION: Final = {"awk": "-f ", "make": "-f "}
 _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` that change where imports are found."""
@@ -71,7 +68,6 @@ class Import:
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
     name: str
-    """As the user named it."""
     text: str | None = None
     """None if it is not text: a zip archive, compiled code."""
     imports: tuple[Import, ...] = ()
@@ -81,7 +77,7 @@ class ScriptFile:
     misplaced: tuple[str, ...] = ()
     """Imported modules in the project's working directory, where Python does not look for them."""
     own: bool = True
-    """True if ipexctl made the environment: a login's variables do not apply to it."""
+    """False for the user's own Python, to which a login's variables apply."""
     install: str = ""
     """The command that rebuilds a damaged environment; packages are appended to it."""
     install_by_run: str = ""
@@ -89,7 +85,6 @@ class ScriptFile:
     packages: frozenset[str] = frozenset()
     has_trainer: bool = False
     uses_trainer: bool = False
-    """Uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
     hub: HubUse = NO_USE
     mpi_import: MpiImport | None = None
@@ -97,7 +92,6 @@ class ScriptFile:
     gpu_lines: tuple[GpuLine, ...] = ()
     files: tuple[str, ...] = ()
     requirements: OwnRequirements | None = None
-    """The project's file that names its packages; its path can be typed."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
 
@@ -137,10 +131,8 @@ def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -
 
 
 def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
-    """Raise a UserError if a package of the project lacks the module and has one of a similar name.
-
-    Without a similar one, the module may be made on the nodes, or be in a package of the environment with the same
-    name.
+    """Raise a UserError if a package of the project lacks the module and has one of a similar name. Without a similar
+    one, the module may be made on the nodes, or be in a package of the environment with the same name.
     """
     package, _, last = argv[0].rpartition(".")
     directory = cwd.joinpath(*package.split("."))
@@ -309,8 +301,7 @@ def package_of(module: str) -> str:
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
-    """One round trip to every host. Returns a note or an empty text; raises a StartError, or a FileError for bad
-    syntax."""
+    """One round trip to every host. Returns a note or an empty text; raises a StartError or a FileError."""
     arguments = ("own" if script.own else "other", *(entry.module for entry in script.imports))
     command = Command.argv(python, "-I", "-c", script_text("network.imports"), *arguments)
     command = command._replace(label="check the script")
@@ -333,7 +324,6 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
 
 
 def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
-    """Raise a FileError, with the line and a caret, for a syntax error that a host found."""
     number = error.integer("line")
     line = script.line(number)
     column = min(error.integer("column"), len(line) + 1)

@@ -1,7 +1,4 @@
-"""The check of ports before a run whose nodes log in nowhere: node0 and each other node connect to each other.
-
-Each session already has a step. A host that does not take part raises a StartError. The program is doctor's `ports.py`.
-"""
+"""The check of ports before a run whose nodes log in nowhere: node0 and each other node connect to each other."""
 
 from __future__ import annotations
 
@@ -73,7 +70,6 @@ def _port(name: str, address: str, event: Reply) -> int:
 def _results(
     dialog: ScriptDialog, node0: str, ready: Sequence[str], listening: Mapping[str, int], until: float
 ) -> dict[str, NodeResult]:
-    """For each node, the first direction that fails."""
     back, there = dict[str, NodeResult](), dict[str, NodeResult]()
     for name, event in _events(dialog, until):
         if event.get("event") != "result":
@@ -95,7 +91,6 @@ def _results(
 
 
 def _events(dialog: ScriptDialog, until: float) -> Iterator[tuple[str, Reply]]:
-    """Raises a StartError when a host's program exits, because none should."""
     while (received := dialog.receive(until)) is not None:
         name, event = received
         if event is None or isinstance(event, HostError):

@@ -1,9 +1,7 @@
 """Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
-
-mpirun starts all ranks by one path, so a missing or different one would fail late. Versions are compared, too: ranks
-with different torch or MPI cannot communicate. A path whose directories another account can change is only a note: a
-team may share its tree. So is a path among the script's arguments that the control machine has and no host: it may be
-data to push, or a directory to be created. A relative one is checked after the sync, if the sync leaves it out.
+mpirun starts all ranks by one path, and ranks with different torch or MPI cannot communicate. A path whose directories
+another account can change is only a note: a team may share its tree. So is a path among the script's arguments that no
+host has: it may be data to push, or a directory to be created.
 """
 
 from __future__ import annotations
@@ -82,7 +80,6 @@ class FoundPython:
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
     missing: tuple[str, ...] = ()
-    """Options with paths that do not exist."""
     mpi: Mpi | None = None
     setvars: bool = False
     python: FoundPython | None = None
@@ -102,8 +99,6 @@ class LocalData:
 
 
 class LocalArgument(NamedTuple):
-    """A path among the script's arguments that the control machine has."""
-
     path: str
     """Where the ranks look for it."""
     source: str
@@ -125,11 +120,7 @@ def check_paths(
     local_data: Mapping[str, LocalData] | None = None,
     local_arguments: Mapping[str, LocalArgument] | None = None,
 ) -> CheckedPaths:
-    """One round trip, or none if the user named no path; raises a StartError.
-
-    `local_data`, `local_arguments`: the data directories and the paths among the script's arguments that the control
-    machine has (default: those at the same paths).
-    """
+    """One round trip, or none without such a path; raises a StartError. `local_*`: the control machine's."""
     hosts, unsynced = spec.hosts, spec.executed_path
     data = [path for path in spec.data if path.startswith("/")]
     mpi = spec.mpi if "/" in spec.mpi else ""
@@ -224,9 +215,7 @@ def check_data(
     pool: SessionPool,
     arguments: Mapping[str, LocalArgument],
 ) -> tuple[str, ...]:
-    """Check relative --data directories, which are below the project's tree on the hosts; return notes on the
-    arguments. Raises a StartError.
-    """
+    """Check relative --data directories; return notes on the arguments. Raises a StartError."""
     root = spec.project.root
     sources = {
         posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
@@ -243,7 +232,7 @@ def check_data(
 
 
 def parse_paths(output: str) -> FoundPaths:
-    """Parse the script's output on one host; raises MalformedReply. Pure."""
+    """Raises MalformedReply. Pure."""
     found = FoundPaths()
     for line in output.splitlines():
         word, _, rest = line.partition(" ")

@@ -1,10 +1,8 @@
 """Notes about a script that is to resume: hosts with different newest checkpoints, and a Trainer that cannot load one.
-
-Without `--checkpoint`, each rank resumes from what is on its own host. If only rank 0 writes or deletes there, the
-ranks resume from different steps, and fail or wait for each other. The Trainer loads the optimizer to `args.device` if
-there are several ranks; newer accelerates add an index for CPUs, `cpu:0`, which torch.load refuses, and older
-transformers do not leave it out (`ipexctl/hugging_face.py`). A note says what a host has, not what a script will do,
-and refuses no run; a host that does not answer is left out. All but `check_resumed` is pure.
+Without `--checkpoint`, each rank resumes from its own host. If only rank 0 writes or deletes there, the ranks resume
+from different steps, and fail or wait for each other. The Trainer loads the optimizer to `args.device` if there are
+several ranks; newer accelerates add an index for CPUs, `cpu:0`, which torch.load refuses, and older transformers do not
+leave it out (`ipexctl/hugging_face.py`). All but `check_resumed` is pure.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ class HostCheckpoints(NamedTuple):
 
 
 def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
-    """The first flag in the script's arguments that makes it resume."""
     for at, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if _FLAG.fullmatch(name):
@@ -69,7 +66,6 @@ def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
 
 
 def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages: Mapping[str, str], ranks: int) -> str:
-    """A note if the Trainer of this version cannot resume with several ranks; else empty."""
     if flag is None or not has_trainer or ranks < 2:
         return ""
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts resume
@@ -84,8 +80,7 @@ def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages:
 
 
 def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool) -> str:
-    """One round trip if the script is to resume without `--checkpoint` on several hosts. Returns a note, or an empty
-    text."""
+    """One round trip for a script that resumes without `--checkpoint` on several hosts. Returns a note, or ''."""
     argv = spec.argv[1:]
     flag = find_resume_flag(argv)
     if flag is None or spec.checkpoint or len(nodes) < 2:

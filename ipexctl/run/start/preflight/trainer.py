@@ -1,9 +1,7 @@
 """Notes about the Trainer of the installed transformers: its loss over several ranks, and `--use_ipex`. Pure.
-
-Since 4.54, TrainingArguments have average_tokens_across_devices=True: `Trainer.compute_loss` multiplies each rank's
-loss by the number of ranks, because the model is expected to divide it by num_items_in_batch of all ranks. A model that
-takes it, as one of its **kwargs, and ignores it gets a loss and gradients that are too large. 4.46 to 4.53 have the
-same lines with False as the default. A script that names the setting gets no note.
+Since 4.54, TrainingArguments have average_tokens_across_devices=True (4.46 to 4.53: False): `Trainer.compute_loss`
+multiplies each rank's loss by the number of ranks, because the model is expected to divide it by num_items_in_batch of
+all ranks. A model that takes it, as one of its **kwargs, and ignores it gets too large a loss and gradients.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ def _imports_accelerate(node: ast.AST) -> bool:
 
 
 def _names(node: ast.AST) -> set[object]:
-    """Names that the node sets or has as a text, such as those of a dictionary of arguments."""
     if isinstance(node, ast.keyword):
         return {node.arg}
     if isinstance(node, ast.Attribute):
@@ -65,7 +62,7 @@ def _names(node: ast.AST) -> set[object]:
 
 
 def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, str], ranks: int) -> str:
-    """The note; empty for one rank, another version, or a call that has the setting."""
+    """Empty for one rank, another version, or a call that has the setting."""
     if not uses_it or ranks < 2 or any(SETTING in word for word in argv):
         return ""
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use a Trainer
@@ -90,8 +87,7 @@ def sets_use_ipex(argv: Sequence[str]) -> bool:
 
 
 def use_ipex_note(packages: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """A note if the script's `--use_ipex` fails or does nothing, with what replaces it; empty where it works.
-
+    """A note if the script's `--use_ipex` fails or does nothing, with what replaces it; else empty.
     `versions`: package → the last version for the environment's stack that still has IPEX.
     """
     from ipexctl.launch.accelerate_env import IPEX, before, no_optimize  # slow to import, and few calls need it
