@@ -1,7 +1,5 @@
-"""The root of the command line: the list of commands, and their common behavior.
-
-A command's module is imported only when it is called, and for Tab none is, so start-up time does not grow with their
-number; extras are searched only for a name that the core lacks. With --json every wrong call prints a JSON document.
+"""The root of the command line: the list of commands, and their common behavior. A command's module is imported only
+when it is called, and for Tab none is; extras are searched only for a name that the core lacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Shell completion from files of the control machine; contacts no host.
-
-Errors are swallowed: a message would garble the line. bash splits `last:out` into three words and replaces the last, so
-`join_words_of_bash` runs before Typer, which then sees `out` alone.
+"""Shell completion from files of the control machine; contacts no host. Errors are swallowed: a message would garble
+the line. bash splits `last:out` into three words, which `join_words_of_bash` joins before Typer sees them.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ def runs() -> list[str]:
 
 
 _before_colon: list[str] = []
-"""The run before the colon, which bash cuts off from the path being completed."""
 
 
 def join_words_of_bash(environ: MutableMapping[str, str]) -> None:
@@ -78,7 +75,6 @@ def environments() -> list[str]:
 
 
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the last name in a list of hosts, from the hostfile or allocation that the command would use."""
     return _in_list(incomplete, [host.name for host in _hosts_in_reach(ctx)])
 
 

@@ -1,8 +1,5 @@
-"""`ipexctl config`: shows the value of every option and its source; `config init` writes a file.
-
-The values come from the functions in `defaults.py` that every command uses, so they can't differ from what a call does.
-Mistakes in the files are reported for all commands at once. `init` writes doctor's recommendations as comments, because
-`run` computes them for the hosts of each call, and values in a file would apply to other hosts too.
+"""`ipexctl config`: shows the value of every option and its source; `config init` writes a file. `init` writes doctor's
+recommendations as comments, because values in a file would apply to other hosts too.
 """
 
 from __future__ import annotations
@@ -203,7 +200,6 @@ class ConfigEntry(NamedTuple):
 
 
 def show(values: Sequence[ConfigEntry], *, quiet: bool, no_color: bool) -> None:
-    """With --quiet only values that are not built-in."""
     rows = [
         (
             value.command,

@@ -1,7 +1,5 @@
-"""Finds and reads the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`.
-
-`--config FILE` replaces the project's file; because it was named, it may set what a found file may not. A found file
-counts only if others can't write it (`found_files`); the user's own is checked the same way, without exceptions.
+"""Finds and reads the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`. `--config FILE`
+replaces the project's file; because it was named, it may set what a found file may not.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ class ConfigFile(NamedTuple):
         return self.source.error(*self._position(table, key), problem, fix=fix)
 
     def _position(self, table: str, key: str) -> tuple[int, int]:
-        """Line and column of a key, by its text; of its table if the key is written in another form."""
         current, best = "", (1, 1)
         for number, line in enumerate(self.source.lines, 1):
             if header := _HEADER.match(line):
@@ -78,7 +75,6 @@ def project_file() -> Path | None:
 
 
 def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
-    """The file of `--config` or else the project's, then the user's, if they exist. Raises a UserError."""
     files, is_there = [], False
     if named is not None:
         files.append(_read_config_file(expanded(named), "call"))

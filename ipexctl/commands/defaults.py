@@ -1,9 +1,7 @@
-"""Takes defaults of options from files and variables, and refuses what a file may not set.
-
-Precedence: command line, chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each file the command's table
-before the top. An option also overrides the defaults of its alternatives: with `--hosts` no file adds a hostfile. A
-project's file was found, not named by the user, so it can't set options that run programs, trust keys, decide where
-packages come from, or send, write or delete files (`REFUSED`).
+"""Takes defaults of options from files and variables, and refuses what a file may not set. Precedence: command line,
+chosen cluster, variables such as $IPEXCTL_HOSTFILE, then in each file the command's table before the top. A project's
+file was found, not named by the user, so it can't set options that run programs, trust keys, decide where packages come
+from, or send, write or delete files (`REFUSED`).
 """
 
 from __future__ import annotations
@@ -41,9 +39,8 @@ class ConfiguredValue(NamedTuple):
     is_found: bool = False
     """True for a project's file, which the user did not name."""
     named_file: str = ""
-    """The file, if `--config` names it."""
     is_chosen: bool = False
-    """True if it comes from the cluster that the command line names."""
+    """True for the cluster that the command line names."""
 
 
 Defaults: TypeAlias = Mapping[str, ConfiguredValue]
@@ -219,7 +216,6 @@ class CommandSpec(NamedTuple):
 
     @classmethod
     def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
-        """`name` is the command, or the group of the command and its siblings."""
         if name in TABLES:
             siblings = (load_command(TABLES[name]),)
         return cls.in_table(TABLES.get(name, name), command, siblings)
@@ -254,7 +250,6 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
 
 
 def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
-    """Each command of these names (`export` has several), with its options."""
     for name in names:
         command = load_command(name)
         below: Mapping[str, Any] = getattr(command, "commands", {})
@@ -273,7 +268,6 @@ def shared_options() -> tuple[Mapping[str, Param], ...]:
 def effective(
     spec: CommandSpec, given: Iterable[str], cluster: str | None, files: Sequence[ConfigFile]
 ) -> dict[str, ConfiguredValue]:
-    """Settings of a command from variables and files; `given` are the parameters of the command line."""
     names = spec.names
     uses_hosts = CLUSTER in names  # `lab up --hosts N` is another option
     of_files, clusters = read_settings(spec, files)
@@ -329,14 +323,11 @@ def read_settings(
 
 
 class _FileReader:
-    """Checks the values of one file; errors are added to a list."""
-
     def __init__(self, file: ConfigFile, errors: list[FileError]) -> None:
         self._file = file
         self._errors = errors
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
-        """Top-level settings that the command knows."""
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
         for key, value in self._file.tables.items():
@@ -360,7 +351,6 @@ class _FileReader:
         return {name: setting for name, setting in settings.items() if name in shared}
 
     def _check_trusted(self, entries: object) -> None:
-        """Report mistakes in `trusted-directories`, which only `found_files` uses."""
         own = tilde_path(user_file())
         if self._file.origin != "user":
             problem = f"{TRUSTED} counts only in your own {own}, because no project may add itself"

@@ -58,7 +58,6 @@ _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": 
 def show_doctor(
     report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
 ) -> None:
-    """`quiet`: print only problems. `verbose`: print level info too. `options`: for commands to type next."""
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
@@ -210,7 +209,6 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
 
 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
-    """The ids of findings that need no action."""
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
     command = f"{options.apply('ipexctl doctor')} -v"
     text = wrapped_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)

@@ -89,7 +89,6 @@ def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
 
 
 def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:
-    """`options`: options that select the same hosts, for commands to type next."""
     is_list = report.verb == "list"
     if is_list:
         _show_list(report, quiet=quiet, no_color=no_color, options=options)

@@ -45,11 +45,9 @@ from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
 
 @dataclass(frozen=True)
 class FetchCall:
-    """Each method fetches in one way, shows the results and returns the exit code.
-
-    The word before the colon is a known run, unless the call names hosts and one of them has this name. A run's host is
-    reached as its record says; options of this call override the record, defaults of files don't. An interrupted call
-    has a result too, because the same command resumes it.
+    """Each method fetches in one way, shows the results and returns the exit code. The word before the colon is a known
+    run, unless the call names hosts and one of them has this name. Options of this call override the run's record,
+    defaults of files don't.
     """
 
     source: FetchSource
@@ -210,14 +208,12 @@ def show_json(result: FetchResult, other_hosts: Sequence[str], also_on: Sequence
 
 
 def show_all_json(results: Sequence[FetchResult]) -> None:
-    """Print the results in `hosts[]`; each entry is like the document of one host."""
     show_failures([result for result in results if result.reason])
     hosts = [{name: value for name, value in as_json(result).items() if name not in _OF_ONE} for result in results]
     print_json({"schema": "ipexctl.fetch/1", "hosts": hosts})
 
 
 def show_other_hosts(request: FetchRequest) -> None:
-    """Say which other hosts may have such files, and print the command that fetches them, each to its directory."""
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
     host, others = printable(request.host.name), fold_names(request.other_hosts)
@@ -228,7 +224,7 @@ def show_other_hosts(request: FetchRequest) -> None:
 
 
 def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
-    """Say which other hosts have the path. Also with `quiet` if the asked host lacks it, because the call failed."""
+    """Also with `quiet` if the asked host lacks it, because the call failed."""
     path, host = request.requested.path or "", printable(request.host.name)
     source = f"{request.requested.run}:{path}"
     every_host = ("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")
@@ -274,7 +270,6 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
 
 
 def show_followed(results: Sequence[FetchResult], *, quiet: bool = False) -> None:
-    """Print what arrived from each host until the run or the call ended, and why it ended."""
     for result in results:
         if result.brought or not result.reason:
             show(replace(result, reason=""), quiet=quiet)

@@ -1,8 +1,4 @@
-"""Signal handling while hosts work: the first signal cancels all steps, the second exits at once.
-
-A signal that the caller ignores stays ignored, except SIGTERM. The terminal's modes are restored however the process
-exits.
-"""
+"""Signal handling while hosts work: the first signal cancels all steps, the second exits at once."""
 
 from __future__ import annotations
 
@@ -43,16 +39,14 @@ class Interrupt:
             raise Interrupted(self.code)
 
     def or_exit(self, code: int) -> typer.Exit:
-        """Exit with the signal's code, else with `code`."""
         return typer.Exit(code if self.code is None else self.code)
 
 
 @contextmanager
 def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrupt]:
-    """Throw `cancel` on the first signal; end the process with the second.
-
-    `only_waits`: nothing runs on the hosts for this call. A cancelled step without host results raises Interrupted with
-    the signal's exit code; a CallError gets that code.
+    """Throw `cancel` on the first signal; end the process with the second. `only_waits`: nothing runs on the hosts for
+    this call. A cancelled step without host results raises Interrupted with the signal's exit code; a CallError gets
+    that code.
     """
     interrupt = Interrupt()
 
@@ -121,7 +115,7 @@ def _terminal_state() -> list[Any] | None:
 
 
 def _restore(terminal: list[Any] | None) -> None:
-    """Restore the terminal's modes, but not in the background, where the kernel would stop this process."""
+    """But not in the background, where the kernel would stop this process."""
     if terminal is not None:
         with contextlib.suppress(termios.error, OSError):
             if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():

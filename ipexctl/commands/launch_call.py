@@ -1,8 +1,6 @@
-"""Makes a `RunSpec` from the line of a command that plans a launch (`run`, `export`). Contacts no host.
-
-The words after the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A
-typed option wins over the pasted line, and that over an accelerate config and files of defaults. Words after the script
-belong to the script; a note says so if one looks like an option of ipexctl.
+"""Makes a `RunSpec` from the line of a command that plans a launch (`run`, `export`). Contacts no host. The words after
+the options are a script, `-m MODULE`, a command, or another launcher's line (`launch/launchers/`). A typed option wins
+over the pasted line, and that over an accelerate config and files of defaults.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ _OUR_CALL: Final = re.compile(r"\bipexctl\b")
 
 
 def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
-    """Make the spec for a script, a module or a command. `others`: fields that no option sets."""
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     return run_spec(
         kind,
@@ -145,7 +142,7 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
 
 
 def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
-    """Note on arguments of the script that are options of ipexctl and that the script does not mention; or empty."""
+    """A note on the script's arguments that are options of ipexctl and that the script does not mention; or empty."""
     kind, argv = spec.kind, spec.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""

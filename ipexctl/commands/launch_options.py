@@ -1,4 +1,4 @@
-"""The options and words of a command that plans a launch: `run`, `export`, `submit`. `launch_call.py` reads them."""
+"""The options and words of a command that plans a launch: `run`, `export`, `submit`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     panel: (*(name for name, declaration in _DECLARED.items() if declaration.panel == panel), *others)
     for panel, others in _OTHER_OPTIONS.items()
 }
-"""Groups of options in the help; declared options name their group."""
 _SHORT: Final = "ipexctl.short_help"
 
 _SAME_MEANING: Final = {

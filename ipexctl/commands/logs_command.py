@@ -1,8 +1,5 @@
-"""`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available.
-
-node0 selects the lines, so that only those travel. The local copy is read only if node0 has sent nothing yet, because
-lines would come twice (`api/followed_runs.py: logs`). If the copy is incomplete, the exit code is not 0. With --follow
-the exit code is the run's.
+"""`ipexctl logs`: the output of a run's ranks, from node0, which selects the lines, or from the local copy if node0 is
+not available. With --follow the exit code is the run's.
 """
 
 from __future__ import annotations
@@ -84,7 +81,7 @@ def _without_output(status: RunStatus | None) -> str:
 
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
-    """Send the lines of --stderr to stdout, and drop the end of the run unless --follow is given."""
+    """Send the lines of --stderr to stdout; drop the end of the run without --follow."""
 
     def watched(event: RunUpdate) -> None:
         if isinstance(event, Chunk) and stderr:

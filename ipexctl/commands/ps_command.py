@@ -120,7 +120,6 @@ _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal",
 
 
 def as_json(runs: Sequence[KnownRun], damaged: Sequence[UnreadableRecord] = ()) -> dict[str, Any]:
-    """`unreadable`: runs whose record on the control machine can't be read."""
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
     return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
 

@@ -34,7 +34,6 @@ _UNKNOWN: Final = {
     "reason": "",
     "fix": "",
 }
-"""Keys of a run in `ps --json` that its record has, which other accounts cannot read."""
 
 
 def as_json(now: HostsNow, report: Report[HostResult]) -> dict[str, Any]:

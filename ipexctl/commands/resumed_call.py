@@ -1,7 +1,5 @@
-"""`ipexctl run --resume RUN`: repeats a run's call, with typed options replacing recorded ones.
-
-A typed option also replaces its alternatives in the record (`--hosts` replaces `-H` and `-l`). Files, variables and the
-hostfile are read again, so the user must be in the directory of the first call.
+"""`ipexctl run --resume RUN`: repeats a run's call. A typed option replaces the recorded one and its alternatives
+(`--hosts` replaces `-H` and `-l`). The user must be in the directory of the first call.
 """
 
 from __future__ import annotations

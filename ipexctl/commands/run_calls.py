@@ -19,7 +19,7 @@ from ipexctl.ui.messages import print_message
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
-    """Find a run by id, prefix or `last`, the newest of all runs. A note names its project if we are in another one."""
+    """Find a run by id, prefix or `last`. A note names its project if we are in another one."""
     from ipexctl.sync.root import find_root, is_marked
 
     record = (registry or RunRegistry()).find(word)

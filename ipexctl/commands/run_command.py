@@ -1,8 +1,6 @@
-"""`ipexctl run`: reads the call, lets `api.run` start and follow the run, and exits with its code.
-
-stdout has only the ranks' output; steps and notes go to stderr. One signal handler is active from the first connection
-until the run is followed, so a Ctrl-C in between stops the run that was just started. Slow imports happen while the
-hosts connect or the ranks start.
+"""`ipexctl run`: reads the call, lets `api.run` start and follow the run, and exits with its code. stdout has only the
+ranks' output. One signal handler is active from the first connection until the run is followed, so a Ctrl-C in between
+stops the run that was just started. Slow imports happen while the hosts connect or the ranks start.
 """
 
 from __future__ import annotations
@@ -141,7 +139,7 @@ def run_command(
 
 
 class RunPage(Protocol):
-    """Writer of the --report page; the extra's `run-page` makes it from a path."""
+    """The extra's `run-page` makes it from a path."""
 
     def check(self, *, detach: bool, dry_run: bool) -> None:
         """Raise a UserError now if the file can't be written at the end of the run."""
@@ -162,8 +160,6 @@ def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage |
 
 
 class RunOfCall(RunWatcher):
-    """Shows this call's run. Handles signals from the first session to the end of the follow."""
-
     MOST_NOTES: Final = 3
     """Notes shown without -v; with more, the first lines of the ranks would scroll out of sight."""
 
@@ -285,8 +281,6 @@ class RunOfCall(RunWatcher):
 
 @dataclass
 class CallOutcome:
-    """Records the outcome of a call that started no run."""
-
     needs_note: bool
     summary: Path | None
     reason: str = ""
@@ -299,7 +293,6 @@ class CallOutcome:
         return time.monotonic() - self._start_time
 
     def begin_events(self, view: ViewOptions, ranks: RankSet, *, quiet: bool) -> None:
-        """With --events, print a failed start as an event."""
         if view.events:
             from ipexctl.remote.cancel import Cancel
             from ipexctl.ui.run.events import EventsView

@@ -1,8 +1,6 @@
-"""Declares options that several commands share, and turns a function into a typer command.
-
-A command takes a group of options (`Targets`, `Home`, `Output` …) as one parameter; `grouped` expands it for typer and
-puts the values together again. `option` declares an option of the command line alone; `declare` is for options that
-playbooks and files also have. Values from files stay marked (`Targets.defaults`), because a found file may set less.
+"""Declares options that several commands share, and turns a function into a typer command. A command takes a group of
+options (`Targets`, `Home` …) as one parameter. `option` declares an option of the command line alone; `declare` is for
+options that playbooks and files also have.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ def flag(declaration: str, help_text: str | None = None, default: bool = False, 
 
 
 def argument(metavar: str, help_text: str | None = None, default: object = dataclasses.MISSING, **settings: Any) -> Any:
-    """Declare a positional argument, required unless it has a default. `{default}` in its help becomes the default."""
+    """Required unless it has a default, which `{default}` in the help becomes."""
     help_text = with_default(help_text, default) if help_text else help_text
     settings = {"metavar": metavar, "help": help_text, "show_default": False} | settings
     typer_default = ... if default is dataclasses.MISSING else default
@@ -152,18 +150,15 @@ class Targets:
 
     @property
     def typed(self) -> frozenset[str]:
-        """Names of the options above with a value from the command line."""
         fields = (field for field in dataclasses.fields(self) if field.name != "defaults")
         changed = (field.name for field in fields if getattr(self, field.name) != field.default)
         return frozenset(name for name in changed if name not in self.defaults)
 
     @property
     def config_file(self) -> str | None:
-        """File of `--config` if it sets an option above; else None."""
         return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)
 
     def is_found(self, name: str) -> bool:
-        """True if a project's file sets this option."""
         return name in self.defaults and self.defaults[name].is_found
 
     def is_shared_default(self, name: str) -> bool:
@@ -171,7 +166,6 @@ class Targets:
         return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
     def without_defaults(self, *names: str) -> Targets:
-        """Drop values that files set for these options (default: for all)."""
         built_in: dict[str, Any] = {
             field.name: field.default for field in dataclasses.fields(self) if field.name in self.defaults
         }

@@ -18,7 +18,7 @@ from ipexctl.ui.messages import print_message
 
 
 def check_summary(path: Path | None) -> None:
-    """Raise a UserError now for a file that can't be written at the end of the run."""
+    """Raise a UserError for a file that can't be written at the end of the run."""
     if path is not None and (problem := _unwritable(path)):
         raise UserError(f"--summary {path}: {problem}", fix="name a file that can be written")
 
@@ -46,9 +46,8 @@ def write_summary(
     seconds: float,
     other_runs: Sequence[OtherRun] | None = None,
 ) -> bool:
-    """Write the outcome; return True if that worked. id and state are null if no run started.
-
-    `other_runs`: runs on the hosts when this call started its run, if it checked.
+    """Write the outcome; return True if that worked. id and state are null if no run started. `other_runs`: runs on the
+    hosts when the call started, if it checked.
     """
     fields = summary_fields(None if record is None else record.plan, status, code, seconds)
     if other_runs is not None:

@@ -1,7 +1,5 @@
-"""Turns the options that all commands share into hosts and a session pool.
-
-Values are checked before any host is contacted. Suggested commands repeat the options that choose hosts, except
-defaults that every command reads from the same file.
+"""Turns the options that all commands share into hosts and a session pool, before any host is contacted. Suggested
+commands repeat the options that choose hosts, except defaults that every command reads from the same file.
 """
 
 from __future__ import annotations
@@ -36,12 +34,11 @@ _MOST_SHOWN = 300
 
 
 def choose_hosts(targets: Targets) -> tuple[Host, ...]:
-    """The chosen hosts, in the order of the hostfile or option."""
     return select(targets).hosts
 
 
 def select(targets: Targets, project: Path | None = None, accelerate: AccelerateConfig | None = None) -> Selection:
-    """Choose the hosts. `project`: root of the project; None for the project of the current directory."""
+    """`project`: root of the project; None for the project of the current directory."""
     request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
@@ -151,10 +148,8 @@ def session_pool(
     quiet: bool = False,
     node0s: Sequence[Host] = (),
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
-    """Open a session pool. The first signal cancels all steps on the hosts.
-
-    `hosts`: pass them if the command needs no ssh, so that sessions may go over job steps. `node0s`: hosts that may
-    become node0 of a run, whose supervisor outlives the call.
+    """Open a session pool. The first signal cancels all steps. `hosts`: pass them if the command needs no ssh, so that
+    sessions may go over job steps. `node0s`: hosts that may become node0 of a run, whose supervisor outlives the call.
     """
     options = connect_options(targets, output, transport_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))
@@ -171,9 +166,8 @@ def open_hosts(
     announces: bool = True,
     steps_from: int = 1,
 ) -> Iterator[tuple[OpenHosts, Interrupt]]:
-    """Open the chosen hosts, or `hosts`, for the functions of `api/host_*.py`.
-
-    `announces`: say how the hosts are reached if `auto` chose it. `steps_from`: how many -v show remote steps.
+    """Open the chosen hosts, or `hosts`. `announces`: say how the hosts are reached if `auto` chose it. `steps_from`:
+    how many -v show remote steps.
     """
     home_dir = check_home(home)
     chosen = choose_hosts(targets) if hosts is None else tuple(hosts)

@@ -1,8 +1,6 @@
 """Follows a run for `run` and `attach`: reacts to signals, keys, a lost node0 and the end of the run.
-
 The first Ctrl-C stops the run, the second exits once node0 has the request, the third exits at once. SIGTERM does the
-same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal. If
-node0 is gone and the run had ended, the local copy is shown.
+same for `run`, and detaches `attach`; SIGHUP and `q` only detach. A slow or closed reader never delays a signal.
 """
 
 from __future__ import annotations
@@ -47,11 +45,9 @@ def watch_run(
     events: EventsView | None = None,
     detaching: Collection[int] = (signal.SIGHUP,),
 ) -> int:
-    """Show the run until it ends or the user detaches; return the call's exit code.
-
-    `started`: the session to node0 that started the run, and its first call; the session is closed here. `interrupt`: a
-    signal that already arrived. `events`: the view of `--events`, which may already have shown the start. `detaching`:
-    signals that only detach; others stop the run.
+    """Show the run until it ends or the user detaches; return the call's exit code. `started`: the session that started
+    the run, which is closed here, and its first call. `interrupt`: a signal that already arrived. `detaching`: signals
+    that detach; others stop the run.
     """
     if events is not None:
         events.record = record
@@ -88,8 +84,6 @@ def open_view(
 
 
 class _Watching:
-    """Follows one run; `code` is the exit code for the signal that arrived."""
-
     def __init__(
         self,
         record: RunRecord,
@@ -182,7 +176,6 @@ class _Watching:
         return status is not None and status.state == "queued"
 
     def _has_left_ended(self) -> bool:
-        """True if the reader of stdout left after the run ended."""
         status = self._follower.status
         return self._ended is None and self._view.broken is not None and status is not None and status.is_over
 
@@ -205,10 +198,7 @@ class _Watching:
         return session or self._connector.open(self._record.node0, cancel)
 
     def _handle_signal(self, number: int, leave: Leave) -> None:
-        """The first signal stops the run or detaches, the second exits. Runs as a signal handler.
-
-        The third arrives while the second's handler waits, and exits at once.
-        """
+        """The first signal stops the run or detaches; the second exits, and so does a third while its handler waits."""
         if self.code is None:
             self.code = 128 + number
             self._is_detached = number in self._detaching

@@ -1,8 +1,6 @@
-"""What a program prints on the hosts: live lines prefixed with the host, folded identical output, or JSON.
-
-`LiveOutput` prints complete lines at once; `CollectedOutput` keeps everything until the end, in memory while it is
-small. Lines of different hosts never mix, and stdout and stderr stay apart. Failures are collected for a second, so
-that a hundred hosts with the same failure are one line.
+"""What a program prints on the hosts: live lines prefixed with the host, folded identical output, or JSON. Lines of
+different hosts never mix, and stdout and stderr stay apart. Failures are collected for a second, so that a hundred
+hosts with the same failure are one line.
 """
 
 from __future__ import annotations
@@ -59,8 +57,6 @@ class _StoredOutput:
 
 
 class CollectedOutput:
-    """Keeps all output in one file, in memory while small, else on disk."""
-
     _IN_MEMORY = 8 << 20
     _PIECE = 1 << 18
 
@@ -101,7 +97,6 @@ class CollectedOutput:
 
 
 def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
-    """Print identical output once, under a heading with its hosts."""
     streams: tuple[tuple[StreamName, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
     for stream, target in streams:
         groups: dict[bytes, list[Host]] = {}

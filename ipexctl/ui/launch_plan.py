@@ -1,7 +1,5 @@
-"""Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line.
-
-It goes to stdout even with --quiet, because it is the answer. Identical hosts share a row; variables that are the same
-everywhere have their own section. Of secrets only names are shown. Commands are printed as for a shell.
+"""Output of `run --dry-run`: ranks and cores, every variable with its reason, the mpirun line. Identical hosts share a
+row; variables that are the same everywhere have their own section. Of secrets only names are shown.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
 
 
 def show_plan(plan: Plan, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print the plan, even with `quiet`."""
     del quiet
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout, no_color=no_color)
@@ -147,12 +144,11 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
 
 
 def _rank_command(plan: Plan) -> Sequence[str]:
-    """The rank's command, with the options that the rank wrapper applies written for a shell."""
+    """With the options that the rank wrapper applies written for a shell."""
     return (*words_in_sh(RankOptions, plan.asked), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:
-    """The words as input for a shell, on several lines that end in backslashes."""
     line = " "
     for word in map(shlex.quote, map(printable, argv)):
         if len(line) > 2 and len(line) + 1 + len(word) + 2 > width:

@@ -1,7 +1,6 @@
-"""Messages on stderr: errors, hints and steps, fitted to the terminal. Results go to stdout elsewhere.
-
-They are written straight to the descriptor, so a closed or blocked stderr costs the message but never stops the
-command. No word is broken, and the command in a fix stays on one line, so that it can be copied.
+"""Messages on stderr: errors, hints and steps. They are written straight to the descriptor, so a closed or blocked
+stderr costs the message but never stops the command. No word is broken, and the command in a fix stays on one line, so
+that it can be copied.
 """
 
 from __future__ import annotations
@@ -102,14 +101,12 @@ def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
 
 
 def paint(text: str, code: str, *, on: bool) -> str:
-    """`code`: such as `31` for red and `1` for bold."""
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
 def print_message(text: str, patience: float | None = None) -> None:
-    """Write a line to stderr. If stderr is closed, only the message is lost.
-
-    `patience`: seconds to wait for a blocked reader. Text stuck in Python's buffer would block the interpreter's exit.
+    """Write a line to stderr. If stderr is closed, only the message is lost. `patience`: seconds to wait for a blocked
+    reader; text stuck in Python's buffer would block the interpreter's exit.
     """
     try:
         descriptor = sys.stderr.fileno()
@@ -147,7 +144,6 @@ def notice_text(notice: Notice) -> str:
 
 
 def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
-    """A text and its fix below it; on a terminal no word is cut, and a command is complete on a line."""
     width = _terminal_width()
     lines = wrapped_lines(text, width, "    ") if width else [text]
     if fix:
@@ -156,7 +152,6 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
 
 
 def fitted(lines: Sequence[str]) -> str:
-    """Join sentences and indented lines for stderr; no word is cut, and a command stays on one line."""
     width = _terminal_width()
     if not width:
         return "\n".join(lines)

@@ -1,8 +1,6 @@
-"""Progress of an install, sync or fetch, on stderr: a bar per host and a total on a terminal, plain lines elsewhere.
-
-In a log or pipe it prints a line per step, and one every 5 seconds while bytes move. Short transfers are not shown,
-because importing rich takes longer. At most 24 hosts get a bar; the total counts all hosts. Warnings are shown even
-with --quiet.
+"""Progress of an install, sync or fetch, on stderr: a bar per host and a total on a terminal, plain lines elsewhere,
+one every 5 seconds while bytes move. Short transfers are not shown, because importing rich takes longer. Warnings are
+shown even with --quiet.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ CONTROL_MACHINE: Final = "control machine"
 
 
 class ProgressView:
-    """Takes events from any thread; prints nothing before the first."""
-
     def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
         self._quiet = quiet
         self._verbose = verbose

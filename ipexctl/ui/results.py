@@ -1,7 +1,5 @@
-"""Prints results of commands that report one per host: a line for hosts with the same result, or JSON.
-
-The JSON has a result's fields under their names, except those in `without`. Texts from hosts are made printable here,
-for JSON too.
+"""Prints results of commands that report one per host: a line for hosts with the same result, or JSON. Texts from hosts
+are made printable here.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print the document. Characters that the locale's encoding lacks are escaped."""
+    """Characters that the locale's encoding lacks are escaped."""
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
     sys.stdout.flush()
@@ -112,7 +110,7 @@ def how_to_continue(results: Iterable[HostResult], command: str) -> str:
 
 
 def show_failures(results: Iterable[HostResult], patience: float | None = None) -> None:
-    """Print failures to stderr, one line for hosts with the same. Wait `patience` seconds for a blocked stderr."""
+    """One line for hosts with the same failure. Wait `patience` seconds for a blocked stderr."""
     failures = [result for result in results if result.status in _FAILED]
     for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
         _print_failure(names, status, reason, fix, patience)

@@ -1,7 +1,6 @@
-"""Output that is safe for a terminal, and writes that a slow or closed reader can't block.
-
-Output of hosts is neutralised for terminals; pipes and files get the raw bytes. Each stream has a writer thread and a
-buffer of 8 MB. If it is full, the hosts' output waits, but signals do not. If a write fails, the call is cancelled.
+"""Output that is safe for a terminal, and writes that a slow or closed reader can't block. Output of hosts is
+neutralised for terminals; pipes and files get the raw bytes. If a writer thread's buffer is full, the hosts' output
+waits, but signals do not. If a write fails, the call is cancelled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
-"""Size of the buffer in bytes. If it is full, `write` blocks, and so does the host's output."""
+"""If it is full, `write` blocks, and so does the host's output."""
 _POLL_SECONDS: Final = 0.1
 _CANCELLED_PATIENCE: Final = 1.0
 """Seconds for a slow reader after cancellation."""
@@ -49,10 +48,8 @@ def guard_stdout() -> None:
 
 
 class Pipe:
-    """A stream with its own writer thread, so that no other thread blocks in a write.
-
-    An unscrolled pager stops the hosts' output, but not Ctrl-C: after cancellation, `write` drops what does not fit. If
-    writing fails, it cancels, and `broken` is the error.
+    """A stream with its own writer thread. An unscrolled pager stops the hosts' output, but not Ctrl-C: after
+    cancellation, `write` drops what does not fit. If writing fails, it cancels, and `broken` is the error.
     """
 
     def __init__(self, stream: TextIO, cancel: Cancel) -> None:

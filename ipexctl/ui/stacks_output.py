@@ -1,7 +1,5 @@
-"""Output of `ipexctl why --stacks`: a block per group of ranks with equal stacks, or JSON.
-
-A sentence says why the run hangs if `run/hang.py` can tell, else which ranks differ from the majority. A rank without a
-stack is shown with the reason. Deep stacks are cut in the middle (not with --all), and lines at the terminal's width.
+"""Output of `ipexctl why --stacks`: a block per group of ranks with equal stacks, or JSON. A sentence says why the run
+hangs if `run/hang.py` can tell, else which ranks differ from the majority. Deep stacks are cut in the middle.
 """
 
 from __future__ import annotations
@@ -184,7 +182,6 @@ def show_over(status: RunStatus, run: str) -> None:
 
 
 def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
-    """Print the dump as JSON; without one, an empty dump with the reason."""
     print_json(as_json(dump or Dump(time.time(), ()), run, reason))
 
 

@@ -1,5 +1,4 @@
-"""Prints tables that fit the terminal. A cell is broken only between names, as long as its column is wide enough. In a
-pipe, cells are complete and there are no colors."""
+"""Prints tables that fit the terminal. A cell is broken only between names, and not at all in a pipe."""
 
 from __future__ import annotations
 
@@ -17,9 +16,7 @@ from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_lines
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
-"""Least width of a column, in characters."""
 _BREAK: Final = re.compile(r"(?<=,)| ")
-"""Where a cell may continue on the next line."""
 _LONGEST_HOSTS: Final = 48
 WIDTH_WITHOUT_TERMINAL: Final = 200
 """Width of a table in a pipe. No cell is broken, so that grep finds complete lines."""
@@ -50,7 +47,7 @@ def show_table(
     notes: Sequence[str] = (),
     no_color: bool = False,
 ) -> None:
-    """Print rows below a bold heading and a rule. `notes`: text below each row, or empty."""
+    """`notes`: text below each row, or empty."""
     width = output_width(WIDTH_WITHOUT_TERMINAL)
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = column_widths(cells, width)

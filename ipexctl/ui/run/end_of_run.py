@@ -1,4 +1,4 @@
-"""Describes the end of a run, or a detach, with the next command to type; and a run's figures in a few words."""
+"""Describes the end of a run, or a detach, with the next command to type."""
 
 from __future__ import annotations
 
@@ -137,7 +137,6 @@ def _rate(value: float) -> str:
 
 
 def left_text(run: str) -> str:
-    """Tell a user who detached how to attach again and how to stop the run."""
     return f"detached; run {run} continues: ipexctl attach {run}\n  to stop it: ipexctl stop {run}"
 
 

@@ -1,11 +1,6 @@
 """Prints a run as events for programs: `--events` writes one JSON object per line to stdout, and text to stderr.
-
-Each object has `schema`, `kind` and `time` (seconds since the epoch); docs/events.md lists the fields of each kind, and
-a test pins them.
-
-- A line is complete, written at once, and ASCII. The last is `end`, unless the reader left or a second signal came.
-- Programs read fields. The sentences in `text`, `reason` and `fix` may change.
-- No event has anything that `run --dry-run` hides: there are no variables.
+docs/events.md lists the fields of each kind. A line is complete, written at once, and ASCII; the last is `end`, unless
+the reader left or a second signal came. No event has anything that `run --dry-run` hides: there are no variables.
 """
 
 from __future__ import annotations
@@ -82,7 +77,7 @@ def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
 
 
 class EventsView:
-    """Events of one call of `run` or `attach`. `cancel` is thrown if the output can't be written."""
+    """`cancel` is thrown if the output can't be written."""
 
     figures_interval: Final = 2.0
     drops_output: Final = True
@@ -129,7 +124,6 @@ class EventsView:
         self._words.finish(1.0 if self.cancel.thrown else None)
 
     def fail(self, failure: str, reason: str, fix: str = "") -> None:
-        """Print a failure: no run was started, or the run can't be followed."""
         self._print("failure", failure_fields(failure, reason, fix=fix))
 
     def watch(self, update: RunUpdate) -> None:
@@ -278,7 +272,6 @@ class _RankLines:
         self.prefixed = PrefixedLines(b"")
         self.at: float | None = None
         self.newest: deque[str] = deque(maxlen=_READ_FOR_FIGURES)
-        """Lines that were not yet read for figures."""
         self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
         self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
 

@@ -1,7 +1,6 @@
-"""Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure.
-
-Only the lowest rank that prints a loss is read, and no validation loss. Steps come from the progress bar that moved
-last before a loss was printed, because evaluations, downloads and saved files have bars too.
+"""Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure. Only the lowest rank
+that prints a loss is read, and no validation loss. Steps come from the progress bar that moved last before a loss was
+printed, because evaluations, downloads and saved files have bars too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState`.
-
-It decides which rows, columns and lines fit, and shows how many are hidden; the log and the keys are dropped last. rich
-takes milliseconds to render the table, so header and table are made at most twice a second, and rendered lines are
-kept.
+"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState`. The log and the keys are dropped
+last. rich takes milliseconds to render the table, so header and table are made at most twice a second.
 """
 
 from __future__ import annotations
@@ -47,8 +44,6 @@ _TOP_SECONDS: Final = 0.5
 
 
 class Frame:
-    """Header and table change at most twice a second, unless a state, a key or the size changed."""
-
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._top: list[Layout] = []
@@ -79,8 +74,6 @@ class Frame:
 
 
 class _Held:
-    """Keeps what rich rendered, because a table takes milliseconds."""
-
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
         self._segments: list[Segment] | None = None
@@ -203,7 +196,6 @@ def _bar(done: float, total: float, *, width: int | None = None, style: str = "g
 
 
 def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, int]:
-    """The table and its height. `height`: number of rows that fit, without the heading."""
     rows = [row for row in state.rows.values() if row.status.rank in state.controls.ranks]
     shown = shown_rows(rows, height if len(rows) <= height else height - 1)
     hidden = [row for row in rows if row not in shown]

@@ -1,6 +1,5 @@
-"""Splits one stream of a rank or a host into lines: all of them for plain output, the newest for the live view.
-
-A progress bar rewrites its line with `\\r`; only its last state counts as the line. The rank's log file has all states.
+"""Splits one stream of a rank or a host into lines. A progress bar rewrites its line with `\\r`; only its last state
+counts as the line. The rank's log file has all states.
 """
 
 from __future__ import annotations
@@ -101,8 +100,6 @@ class PrefixedLines:
 
 
 class NewestLines:
-    """The newest lines of a stream, and an exact count. Older lines not taken are dropped."""
-
     def __init__(self) -> None:
         self.lines = 0
         self.samples: list[tuple[bytes, int]] = []

@@ -1,7 +1,5 @@
-"""The live view of a run: a thread that draws `RunState` five times a second and reads keys; a `RunView`.
-
-The terminal is restored however the view ends, also by Ctrl-Z, an exception or a second Ctrl-C. Output waits in bounded
-memory, then the follower waits, but never the run. Keys are answered at once.
+"""The live view of a run: a thread that draws `RunState` five times a second and reads keys. The terminal is restored
+however the view ends. Output waits in bounded memory, then the follower waits, but never the run.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from ipexctl.ui.run.state import Controls, RunState, read_keys
 
 _TICK: Final = 0.1
 _FRAME: Final = 0.2
-"""Seconds between frames. A key is answered at once."""
 _MOST_WAITING: Final = 32 << 20
 """Bytes of output that may wait for the view; beyond that, the follower waits, but never the run."""
 _LAST_LINES: Final = 8
@@ -44,10 +41,9 @@ _LONGEST_LAST_LINE: Final = 500
 
 
 class LiveRun:
-    """Shows a run until it ends or the user detaches; leaving the context restores the terminal.
-
-    `watch` takes chunks from one thread, notices from any. `on_stop` and `on_detach` are called from the view's thread,
-    once per key; after a detach nothing more is shown. Enter it in the main thread, for Ctrl-Z.
+    """Shows a run until it ends or the user detaches; leaving the context restores the terminal. `watch` takes chunks
+    from one thread, notices from any. `on_stop` and `on_detach` are called from the view's thread, once per key. Enter
+    it in the main thread, for Ctrl-Z.
     """
 
     figures_interval: Final = 0.5
@@ -232,10 +228,8 @@ _OWN_MODES: Final = termios.ECHO | termios.ICANON
 
 
 class Terminal:
-    """On stdout, and on stdin if that is one too. One thread paints; any thread may call `leave`.
-
-    No write waits for the terminal, and a stuck terminal can still be left; a background job neither paints nor reads.
-    Not `rich.live.Live`: it writes with its lock held, so a stuck terminal blocks its `stop`.
+    """On stdout, and on stdin if that is a terminal. One thread paints; any thread may call `leave`. No write waits for
+    the terminal. Not `rich.live.Live`: it writes with its lock held, so a stuck terminal blocks its `stop`.
     """
 
     def __init__(self, *, no_color: bool = False) -> None:
@@ -259,7 +253,6 @@ class Terminal:
 
     @property
     def in_foreground(self) -> bool:
-        """False for a background job, which must neither paint nor change modes."""
         try:
             return os.tcgetpgrp(self._out) == os.getpgrp()
         except OSError:  # not the controlling terminal, so no other job uses it
@@ -286,7 +279,7 @@ class Terminal:
             self._pending = memoryview(_ENTER)
 
     def leave(self, patience: float = 0.5) -> None:
-        """Restore the screen; drops output not taken after `patience` seconds, to make room for what follows."""
+        """Restore the screen; drops output not taken after `patience` seconds."""
         acquired = self._lock.acquire(timeout=0.5)
         try:
             if not self.entered:

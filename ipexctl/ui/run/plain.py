@@ -1,7 +1,5 @@
 """Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, or one JSON document for `logs --json`.
-
-Lines are complete, in each rank's order, and none is lost. Messages and notes of ipexctl go to stderr without prefix;
-no line of a script is taken for one.
+Messages and notes of ipexctl go to stderr without prefix; no line of a script is taken for one.
 """
 
 from __future__ import annotations
@@ -29,11 +27,8 @@ from ipexctl.ui.safe_output import OutputPipes
 
 
 class RunView(Protocol):
-    """Shows a run that `commands/watch.py` follows. Entered while the run is followed; `finish` comes after that.
-
-    Updates come from one thread, notices from any. A view never decides about the run: it asks through its maker's
-    callbacks (stop, detach). It may block `watch`, as a blocked reader does; the follower then waits, but never the
-    run.
+    """Shows a run that `commands/watch.py` follows. Updates come from one thread, notices from any. A view may block
+    `watch`, as a blocked reader does; the follower then waits, but never the run.
     """
 
     @property
@@ -114,10 +109,8 @@ def format_time(at: float | None) -> str:
 
 
 class PlainRun(OutputPipes):
-    """Takes events from one thread.
-
-    A blocked reader of stdout blocks `watch`, and so the follower, but never the run. After `cancel` is thrown, output
-    that does not fit is dropped. If an output can't be written, `cancel` is thrown and `broken` is the error.
+    """A blocked reader of stdout blocks `watch`, and so the follower, but never the run. After `cancel` is thrown,
+    output that does not fit is dropped. If an output can't be written, `cancel` is thrown and `broken` is the error.
     """
 
     figures_interval: Final = 10.0

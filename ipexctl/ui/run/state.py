@@ -1,8 +1,5 @@
-"""State of the live view, with its keys: takes updates of a run, counts and folds its lines. Uses neither terminal nor
-clock.
-
-`feed` is cheap; `tick` does bounded work, however much has come. Lines of a rank keep their order; every line is
-counted, shown or not. Notes and notices of ipexctl have no rank, and no line of a script becomes one.
+"""State of the live view, with its keys. Uses neither terminal nor clock. `feed` is cheap; `tick` does bounded work,
+however much has come. Every line is counted, shown or not. No line of a script becomes a notice of ipexctl.
 """
 
 from __future__ import annotations
@@ -117,7 +114,6 @@ _KEY: Final = re.compile(rb"\x1b\[[^@-~]*[@-~]?|\x1bO.?|.", re.DOTALL)
 
 
 def read_keys(data: bytes) -> list[str]:
-    """An unknown escape sequence becomes one unknown key."""
     return [_KEY_NAMES.get(key) or key.decode("ascii", "replace") for key in _KEY.findall(data)]
 
 
@@ -159,8 +155,6 @@ class LogLine:
 
 
 class FoldedLog:
-    """Newest lines of all ranks, equal ones folded. A rank's lines keep their order."""
-
     def __init__(self) -> None:
         self.entries: deque[LogLine] = deque(maxlen=_KEPT)
         self.added = 0
@@ -250,7 +244,6 @@ class RunState:
         self.figures = Figures()
         self.folded = FoldedLog()
         self.left_out = 0
-        """Lines that came too fast for the view; counted, and in the log files."""
         self.late = 0
         """Lines printed but not arrived: many after a late attach or over a slow link."""
         self.ended: RunEnded | None = None
