@@ -1,8 +1,6 @@
-"""The entry point: runs the CLI and turns every error into a message and an exit code.
-
-Exit codes: 2 for a wrong call, 128+N for a signal, 141 if the reader of stdout has left, 1 with a log file for an
-unexpected error, else the command's. There is never a traceback, and --json prints a document even for a failure.
-Outside the try block only modules that Python has already loaded are imported: Ctrl-C can come during any import.
+"""The entry point: runs the CLI and turns every error into a message and an exit code: 2 for a wrong call, 128+N for a
+signal, 141 if the reader of stdout has left, 1 with a log file for an unexpected error, else the command's. Outside the
+try block only modules that Python has already loaded are imported: Ctrl-C can come during any import.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ def main() -> None:
 
 
 def _end(code: int) -> None:
-    """Exit without finalizing the interpreter, unless a thread is still working or output can't be written.
-
-    Finalizing takes 0.04 s, in which Ctrl-C would turn a finished call into one ended by a signal.
+    """Exit without finalizing the interpreter, unless a thread is still working or output can't be written. Finalizing
+    takes 0.04 s, in which Ctrl-C would turn a finished call into one ended by a signal.
     """
     import atexit
     import signal
@@ -129,10 +126,7 @@ def _open_what_was_closed() -> None:
 
 
 def _cannot_write(error: OSError) -> int:
-    """Exit code when stdout could not be written: SIGPIPE's if its reader closed it.
-
-    stdout becomes /dev/null, so that Python's flush at exit does not fail again.
-    """
+    """Exit code if stdout can't be written; it becomes /dev/null, or Python's flush at exit would fail again."""
     import contextlib
     import errno
 

@@ -1,8 +1,6 @@
-"""Adds the user's options to the commands in a fix, so that they can be pasted.
-
-A fix is written with bare commands, such as `ipexctl install --with tqdm`. Commands about hosts get `-H`, `-l` and the
-login options; `run`, and commands that name an environment, get the environment. An option that the command already
-has stays. A command that is only mentioned ("nothing to do under ipexctl run") is left alone.
+"""Adds the user's options to the commands in a fix, so that they can be pasted. Commands about hosts get `-H`, `-l` and
+the login options; `run`, and commands that name an environment, get the environment. A command that is only mentioned
+("nothing to do under ipexctl run") is left alone.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ _FOR_SUBMIT: Final = (
     (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
     (re.compile(r"--limit '!([\w.-]+)'"), r"--sbatch=--exclude=\1"),
 )
-"""(pattern of a command in a fix, replacement) for submitted runs, whose nodes the scheduler chooses."""
 
 
 def for_submit(fix: str) -> str:
@@ -62,7 +59,6 @@ class CallOptions:
         return _COMMAND.sub(self._command, text) if self else text
 
     def in_report(self, report: AnyReport) -> AnyReport:
-        """Add these options to the next step of the report, and to the fix of each host and finding."""
         if not self:
             return report
         changes: dict[str, Any] = {}
@@ -151,5 +147,4 @@ def _replace(value: AnyReport, changes: dict[str, Any]) -> AnyReport:
 
 
 def option_text(pairs: Iterable[tuple[str, object]]) -> str:
-    """The options that have a value, as text to append to a command."""
     return _text((name, str(value)) for name, value in pairs if value is not None)

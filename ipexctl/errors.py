@@ -1,7 +1,5 @@
-"""Errors that end a call early, such as a wrong option or a broken file of the user.
-
-The failure of a host is a value (`Outcome`), not an exception that crosses packages. Functions that plan, choose or
-start something return a `Refusal` if they can't.
+"""Errors that end a call early. The failure of a host is a value (`Outcome`), not an exception that crosses packages.
+Functions that plan, choose or start something return a `Refusal` if they can't.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Interrupted(Exception):
 
 
 def place_fix(error: OSError, other: str) -> str:
-    """Fix for a local directory that can't be written. Suggests freeing space only if the disk or a quota is full."""
+    """Suggests freeing space only if the disk or a quota is full."""
     return f"make room there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
 
 
@@ -84,7 +82,6 @@ class FileError(UserError):
         self.what = what
         self.text = text
         self.more: tuple[FileError, ...] = ()
-        """Other errors in the same files."""
         super().__init__(f"{path}:{line}: {what}", fix=fix)
 
 

@@ -1,8 +1,6 @@
-"""Finds the extras: parts of ipexctl that the core never imports by name and works without.
-
-An extra is an entry point of ipexctl's own distribution in the group `ipexctl.extras`. It names a value of class
-`Extra` in a module `extension.py`, which imports nothing, so listing commands stays fast. Entry points of other
-packages are ignored, because a package installed alongside must not change ipexctl.
+"""Finds the extras: parts of ipexctl that the core never imports by name. An extra is an entry point of ipexctl's own
+distribution in the group `ipexctl.extras`: a value of class `Extra` in a module that imports nothing. Other packages'
+entry points are ignored, because a package installed alongside must not change ipexctl.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class CommandEntry(NamedTuple):
 class Extra(NamedTuple):
     commands: tuple[CommandEntry, ...]
     adds: Mapping[str, str] = {}
-    """Extension point of the core → `module:name`. The core's modules describe their extension points."""
+    """Extension point of the core → `module:name`."""
 
 
 @cache
@@ -44,10 +42,7 @@ def extras() -> tuple[Extra, ...]:
 
 
 def _entry_points() -> Iterator[str]:
-    """Entry points of the installed ipexctl, as `module:name`.
-
-    Reads pip's file directly: importlib.metadata would take a fifth of the time of `ipexctl --help`.
-    """
+    """`module:name`. Read from pip's file: importlib.metadata would take a fifth of the time of `ipexctl --help`."""
     for directory in sys.path:
         metadata = os.path.join(directory, f"ipexctl-{ipexctl.__version__}.dist-info")
         if os.path.isdir(metadata):
@@ -81,7 +76,6 @@ def commands_of_extras() -> Mapping[str, CommandEntry]:
 
 
 def addition(place: str) -> Any | None:
-    """What an extra adds at this extension point, or None."""
     for extra in extras():
         if place in extra.adds:
             module, _, name = extra.adds[place].partition(":")

@@ -1,8 +1,6 @@
-"""Reads local files without ever hanging or filling memory.
-
-A file that was found, or that another file names, must be a regular file: it is opened without blocking, checked on the
-open descriptor, and read up to a limit for its kind. Pipes are allowed only where the user typed the name
-(`-H <(command)`), also up to the limit. The OSError's `strerror` says what is wrong; callers add file and line.
+"""Reads local files without ever hanging or filling memory. A file that was found, or that another file names, must be
+a regular file; pipes are allowed only where the user typed the name (`-H <(command)`). Both are read up to a limit for
+their kind. The OSError's `strerror` says what is wrong; callers add file and line.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ KNOWN_HOSTS: Final = FileKind("a list of host keys", 256 * _MB)
 """A site's ssh_known_hosts has 1 kB a host."""
 HOSTS: Final = FileKind("a hostfile", 16 * _MB)
 FOUND_HOSTS: Final = FileKind("a hostfile", _MB)
-"""A hostfile that nobody named, as in a repository."""
 DEFAULTS: Final = FileKind("a file of defaults", 64_000)
 IGNORE_FILE: Final = FileKind("a file of patterns", 64_000)
 """Each pattern is tried on each path of the project."""
@@ -52,7 +49,6 @@ PLAYBOOK: Final = FileKind("a playbook", 8_000_000)
 COPIED: Final = FileKind("a file for copy", 256 * _MB)
 """Kept in memory for all hosts; sync sends larger files."""
 SOURCE: Final = FileKind("a source file", 2_000_000)
-"""A source file of a project to migrate; each line is matched."""
 SCRIPT: Final = FileKind("a script", 64 * _MB)
 """Its syntax tree takes 100 times its size."""
 
@@ -70,15 +66,12 @@ class TooLargeError(OSError):
 
 
 def read_regular(path: Path | str, kind: FileKind) -> bytes:
-    """Read a regular file; /dev/null is empty. Raises an OSError."""
+    """/dev/null is empty. Raises an OSError."""
     return _read_limited(open_regular(path), path, kind)
 
 
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
-    """Read a file whose name the user typed. A pipe is read until its writer closes it.
-
-    Raises an OSError if a pipe has no writer, or sends nothing, for `PIPE_SILENCE`.
-    """
+    """A pipe is read until its writer closes it; an OSError if it has none, or sends nothing, for `PIPE_SILENCE`."""
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
         return _read_limited(os.open(path, _FLAGS), path, kind)
     number = _open_pipe(path)
@@ -124,12 +117,11 @@ def _silent(path: Path | str, problem: str) -> OSError:
 
 
 def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """Decode a file, with any system's line ends as newlines. Raises a UnicodeDecodeError."""
     return data.decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def open_regular(path: Path | str | bytes, flags: int = 0) -> int:
-    """Open a regular file or /dev/null; raise an OSError for anything else. Can be the `opener` of `open`."""
+    """Raise an OSError for anything but a regular file and /dev/null. Can be the `opener` of `open`."""
     try:
         number = os.open(path, flags | _FLAGS | os.O_NONBLOCK)
     except OSError as error:

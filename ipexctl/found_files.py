@@ -1,9 +1,7 @@
-"""Decides whether ipexctl uses a file that it found: only if nobody but the user or root can write it.
-
-This is the rule of git's safe.directory. The file, its directory and each link on the way are checked
-(`node/common/walk.py`); under sudo the files of SUDO_UID count as the user's. `file_reader` then reads only the file
-that was checked. Directories in `trusted-directories` of the user's config.toml are exempt. That list is read only here
-and only after a failed check, so that no project file can add to it. TOML is parsed here.
+"""Decides whether ipexctl uses a file that it found: only if nobody but the user or root can write it, as git's
+safe.directory. Under sudo the files of SUDO_UID count as the user's. `file_reader` then reads only the file that was
+checked. Directories in `trusted-directories` of the user's config.toml are exempt; that list is read only after a
+failed check, and no project file can add to it. TOML is parsed here.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def config_directory() -> Path:
-    """Directory of the user's config.toml and rows.json. Without platformdirs: each command looks for a config.toml."""
+    """Without platformdirs: each command looks for a config.toml."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
 
@@ -62,7 +60,6 @@ def user_file() -> Path:
 
 
 def read_trusted_directories() -> tuple[str, ...]:
-    """Entries of `trusted-directories`; empty if the file can't be read."""
     try:
         entries = parse_toml(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
     except (OSError, ValueError):
@@ -117,10 +114,8 @@ def check_found(
     more: str = "",
     role: str = "was found, not named, and does not count",
 ) -> None:
-    """Raise a UserError for a found file that may not be used.
-
-    `naming`: options that name the file. `trust`: entry to propose for `trusted-directories`, instead of the file's
-    directory. `more`: another fix. `role`: what the file would decide.
+    """Raise a UserError for a found file that may not be used. `naming`: options that name the file. `trust`: entry to
+    propose for `trusted-directories`. `more`: another fix. `role`: what the file would decide.
     """
     trusted: tuple[str, ...] | None = None
     for distrust in _distrusts(os.fspath(path)):

@@ -1,7 +1,5 @@
-"""Names of Hugging Face repositories, and the versions of transformers and accelerate that changed something for us.
-
-The versions that dropped IPEX and oneCCL, or fixed a bug, come from the wheels on PyPI of November 2026. All messages
-take versions and commands from here.
+"""Names of Hugging Face repositories, and the versions of transformers and accelerate that changed something for us,
+from the wheels on PyPI of November 2026. All messages take versions and commands from here.
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ OPTIMIZED_TORCH: Final = "2.7"
 
 
 class HubRepo(NamedTuple):
-    """A repository of a hub, such as `hf:org/model@v1`."""
-
     kind: RepoKind
     repo_id: str
     revision: str = DEFAULT_REVISION
@@ -58,7 +54,6 @@ def is_repo_word(text: str) -> bool:
 
 
 def parse_repo(text: str) -> HubRepo:
-    """Parse `hf:ORG/MODEL[@REV]` or `hf-dataset:ORG/NAME[@REV]`. Raises a UserError."""
     prefix, _, name = text.partition(":")
     repo_id, at, revision = name.partition("@")
     if not is_repo_id(repo_id) or (at and not is_revision(revision)):
@@ -72,8 +67,7 @@ def push_line(repos: Iterable[HubRepo]) -> str:
 
 
 def load_call(repo: HubRepo) -> str:
-    """The call that loads a pushed dataset without the hub: `load_dataset("org/name")` asks the hub first (datasets
-    5.2)."""
+    """`load_dataset("org/name")` asks the hub first (datasets 5.2)."""
     revision = f', revision="{repo.revision}"' if repo.revision != DEFAULT_REVISION else ""
     return f'load_dataset(snapshot_download("{repo.repo_id}", repo_type="dataset"{revision}))'
 

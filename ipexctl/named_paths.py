@@ -22,7 +22,7 @@ _STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def open_named_file(path: Path | str) -> int:
-    """Open a file for writing and empty it, as the shell's `>` does. Raises an OSError or a UserError."""
+    """As the shell's `>` does. Raises an OSError or a UserError."""
     if (number := _open_stream(path)) is not None:
         return number
     with _enter(path, is_file=True) as place:

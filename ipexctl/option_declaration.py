@@ -1,15 +1,9 @@
-"""Declares an option once for the command line, ipexctl.toml, playbooks and the hosts.
-
-Such an option is a field, made by `declare`, of a frozen dataclass: `RankOptions` (what a rank gets), `SyncOptions`,
-`RunOptions`. Its `Declaration` decides
-
-- the command-line option, its help and its key in ipexctl.toml: `commands/shared_options.py: grouped`
-- the option of the playbook modules run and sync: `extras/play/modules/__init__.py: declared_options`
-- its limits: `launch/overrides.py: check_limits`
-- the note of `ipexctl export` if a launcher lacks it: `extras/export/export_command.py`
-- the way to the hosts: `spec.py: asked_of`, `AgentOptions` of `node/common/plan.py`
-
-Only defaults that several packages need are here; the others are in their option's declaration.
+"""Declares an option once for the command line, ipexctl.toml, playbooks and the hosts. Such an option is a field, made
+by `declare`, of a frozen dataclass: `RankOptions` (what a rank gets), `SyncOptions`, `RunOptions`. From its
+`Declaration` come the command-line option, its help and its key in ipexctl.toml (`commands/shared_options.py:
+grouped`), the playbook option (`extras/play/modules/__init__.py: declared_options`), its limits (`launch/overrides.py:
+check_limits`), the note of `ipexctl export` if a launcher lacks it, and `AgentOptions` on the hosts
+(`node/common/plan.py`).
 """
 
 from __future__ import annotations
@@ -67,7 +61,6 @@ class Declaration(NamedTuple):
 
 
 def declare(words: str, help_text: str, default: Any = None, **settings: Any) -> Any:
-    """A field for a dataclass of options; `settings` are other fields of its `Declaration`."""
     return dataclasses.field(default=default, metadata={_DECLARATION: Declaration(words, help_text, **settings)})
 
 
@@ -76,7 +69,6 @@ def declaration_of(field: dataclasses.Field[Any]) -> Declaration | None:
 
 
 def declared(options: Any) -> dict[str, Declaration]:
-    """Name → declaration, for a dataclass of options or a value of one, in the order of the fields."""
     found = ((field.name, declaration_of(field)) for field in dataclasses.fields(options))
     return {name: declaration for name, declaration in found if declaration is not None}
 
@@ -101,7 +93,6 @@ def words_in_sh(kind: type, values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_seconds(option: str, seconds: float | None) -> None:
-    """Raise a UserError for an invalid timeout."""
     if seconds is not None and not 0 < seconds <= _LONGEST:
         raise UserError(f"{option} must be a number of seconds up to {_LONGEST:,}, not {seconds}")
 

@@ -1,8 +1,5 @@
-"""The spec of a run: one frozen value, from the words of the call to plan.json.
-
-`run/start/request.py: run_spec` makes it for the command line, a playbook's `run` task or `submit`. The plan keeps it
-as JSON (`asked_of`), from which ranks and supervisor take `AgentOptions` (`node/common/plan.py`). The checks are in
-`launch/overrides.py` and `request.py`; `option_declaration.py` says what follows from a declaration.
+"""The spec of a run: one frozen value, from the words of the call to plan.json. `run/start/request.py: run_spec` makes
+it; the plan keeps it as JSON (`asked_of`), from which ranks and supervisor take `AgentOptions` (`node/common/plan.py`).
 """
 
 from __future__ import annotations
@@ -139,8 +136,6 @@ class RankOptions:
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StartOptions:
-    """Options for the start of the ranks, which exports and submitted runs lack."""
-
     launcher: Literal["auto", "mpirun", "direct"] = declare(
         "--launcher",
         "Start the ranks with mpirun on node0, or direct: without MPI and logins between nodes (default: {default}).",
@@ -152,8 +147,6 @@ class StartOptions:
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(SyncOptions):
-    """All other options of a run: environment, project, restarts, hangs."""
-
     env: str = declare(
         "--env NAME", "Environment of the ranks (default: {default}).", DEFAULT_ENV, panel=_ENVIRONMENT, kind="env"
     )
@@ -349,8 +342,6 @@ class AccelerateConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProjectLocation:
-    """The project on the control machine, and the command of the ranks in it."""
-
     root: Path
     subdirectory: str
     """The ranks' working directory, relative to the root."""
@@ -431,7 +422,6 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     """Source of the hosts, for the message that names the project."""
     project: ProjectLocation = _NO_PROJECT
     options: CallOptions = NO_OPTIONS
-    """The options that choose the same hosts and environment, for suggested commands."""
     typed: TypedCall = NOT_TYPED
     resumed: tuple[str, ...] = ()
     """The chain of resumed runs, that of --resume last. They no longer use a tree."""
@@ -443,7 +433,6 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
 
     @property
     def has_pool(self) -> bool:
-        """True if attempts may have different hosts."""
         return self.min_hosts is not None or self.spares > 0
 
     @property
@@ -462,7 +451,6 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
 
     @property
     def is_exclusive(self) -> bool:
-        """True if it starts only where no other run is."""
         return self.exclusive or self.wait is not None
 
 

@@ -1,7 +1,5 @@
-"""Makes text safe for terminals and names safe for shells; formats sizes, durations, counts and lists of words.
-
-Text from hosts, files and ranks is not trusted. `printable` replaces every character that a terminal would obey, and
-`neutralise` leaves only colors, tabs and newlines of a rank's output.
+"""Makes text safe for terminals and names safe for shells; formats sizes, durations, counts and lists of words. Text
+from hosts, files and ranks is not trusted.
 """
 
 from __future__ import annotations
@@ -55,10 +53,7 @@ def is_variable_name(text: str) -> bool:
 
 
 def variable_in_sh(name: str) -> str:
-    """The name, unquoted, for a line of sh. Raises a UserError for anything that is not a name.
-
-    Names are also checked where they come from: this is the last line of defence.
-    """
+    """Raises a UserError for anything that is not a name: the last line of defence."""
     if not is_variable_name(name):
         raise UserError(f"'{printable(name)[:60]}' can't be the name of a variable", fix="letters, digits and _")
     return name
@@ -98,7 +93,6 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """A message of several lines, each printable; lines after the first are indented."""
     return "\n    ".join(printable(line.strip()) for line in text.splitlines())
 
 

@@ -1,6 +1,5 @@
-"""Name of the user's account, and its ipexctl directories, which are closed to others.
-
-The account may have no passwd entry, as in a container started with a numeric uid, and no HOME.
+"""Name of the user's account, and its ipexctl directories, which are closed to others. The account may have no passwd
+entry, as in a container started with a numeric uid, and no HOME.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def account_name() -> str:
 
 
 def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
-    """Return the directory, closed to others: older versions made it with the umask. Parents are not changed."""
+    """Closed to others: older versions made it with the umask. Parents are not changed."""
     # Imported here: 3 ms, which --help does not need, nor the other modules here, 5 ms. Also for a Mac, where
     # `Application Support` is one place for data, state and configuration.
     from platformdirs.unix import Unix

@@ -33,10 +33,7 @@ from ipexctl.sync.project import Project
 def on_hosts_left(
     spec: RunSpec, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
 ) -> RunSpec:
-    """What restarts the record's run on its hosts that answer.
-
-    `typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive.
-    """
+    """`typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive."""
     outcomes = look_at_runs(hosts_to_look_at(spec, record), pool)
     looks = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
     found = resumed_spec(spec, record, looks, typed)
@@ -58,9 +55,8 @@ def request_of_run(spec: RunSpec, on_step: Callable[[str], None]) -> InstallRequ
 
 
 def _request_of_project(spec: RunSpec, stack: StackRequest, on_step: Callable[[str], None]) -> InstallRequest | None:
-    """Request for the packages of the project's own file, which was found, not named; None without a usable one.
-
-    A file that can't be installed does not end the call: the script may not need what it names.
+    """Request for the packages of the project's own file; None without a usable one. A file that can't be installed
+    does not end the call: the script may not need what it names.
     """
     if not spec.takes_own_requirements or spec.packages or spec.requirements or spec.python is not None:
         return None
@@ -87,10 +83,8 @@ def _request_of_project(spec: RunSpec, stack: StackRequest, on_step: Callable[[s
 def install_first(
     spec: RunSpec, pool: SessionPool, watcher: RunWatcher, reading: Future[Project] | None
 ) -> tuple[HostFacts, ...] | InstallReport | StartFailure:
-    """Install the environment on hosts that lack it, as `ipexctl install` does.
-
-    Return the hosts' facts if nothing had to be installed, so they still hold. Without --stack and --torch the hosts
-    get the environment of the others.
+    """Install the environment on hosts that lack it. Return the hosts' facts if nothing had to be installed. Without
+    --stack and --torch the hosts get the environment of the others.
     """
     hosts = spec.hosts
     if reading is not None:

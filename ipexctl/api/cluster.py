@@ -1,9 +1,6 @@
 """The Python interface to hosts: a `Cluster` has the hosts and how to reach them; its methods are the commands.
-
-Keywords are the command line's long options with `_` for `-` (and `with_`); results are the frozen values that `--json`
-prints. A wrong call raises a `UserError`, a run that can't start a `CallError`. Files of defaults and
-$IPEXCTL_HOSTFILE are not read. Every call opens its own sessions, so threads may share a `Cluster`; it works in a
-thread (`interruptible.py`), so Ctrl-C ends it like a command.
+Keywords are the command line's long options with `_` for `-` (and `with_`). A wrong call raises a `UserError`, a run
+that can't start a `CallError`. Files of defaults and $IPEXCTL_HOSTFILE are not read. Threads may share a `Cluster`.
 """
 
 from __future__ import annotations
@@ -450,8 +447,6 @@ def _call_error(spec: RunSpec, result: object) -> CallError:
 
 
 class _WatchedStart(RunWatcher):
-    """Passes on the lines of a start, and stops a run that started while the call was interrupted."""
-
     def __init__(self, cluster: Cluster, hosts: Sequence[Host], cancel: Cancel) -> None:
         self._cluster, self._hosts, self._cancel = cluster, hosts, cancel
 

@@ -24,7 +24,6 @@ from ipexctl.run.registry import RunRecord, RunRegistry
 
 
 def unwatched() -> AbstractContextManager[Watch]:
-    """For a caller that shows no progress."""
     return nullcontext(ignore_event)
 
 
@@ -38,7 +37,6 @@ def fetch_files(
     timeout: float | None = None,
     watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
 ) -> tuple[FetchResult, PathOnHosts]:
-    """Meanwhile, ask the hosts of `others` whether they have the path."""
     found = PathOnHosts()
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:
         asking = run_in_background(lambda: find_hosts_with_path(others, pool), "others") if others else None
@@ -85,8 +83,9 @@ def mirror_files(
     reconnect: float = RECONNECT_SECONDS,
     watching: Callable[[], AbstractContextManager[Watch]] = unwatched,
 ) -> tuple[list[FetchResult], bool]:
-    """Mirror the files until the run ends or the call is cancelled, which keeps what arrived. Also return whether the
-    run was seen to its end. `reached_by`: host of the run → host to connect to."""
+    """Mirror the files until the run ends or the call is cancelled. Also return whether the run was seen to its end.
+    `reached_by`: host of the run → host to connect to.
+    """
     is_over = read_final_status(RunRegistry().directory / record.id) is not None
     ended: HostError | None = None
     with open_sessions(options, cancel, forks=forks) as pool, watching() as watch:

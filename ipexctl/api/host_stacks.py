@@ -43,7 +43,6 @@ def install(
     options: InstallOptions = InstallOptions(),  # noqa: B008  # frozen
     watch: Watch = ignore_event,
 ) -> InstallReport:
-    """Install and verify one stack on every host, or only download its wheels."""
     opened.pool.warm(opened.hosts)  # connect while the request is read
 
     request = replace(
@@ -113,10 +112,7 @@ def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
 def uninstall(
     opened: OpenHosts, *, with_results: bool = False, only_lists: bool = False, dry_run: bool = False
 ) -> UninstallReport:
-    """Remove ipexctl from the hosts and the control machine, or only list what would be removed.
-
-    While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything.
-    """
+    """While a run is alive nothing is removed, and a listing for a removal fails; a dry run lists everything."""
     options = UninstallOptions(opened.home, with_results, opened.timeout, opened.options.hosts)
     if only_lists or dry_run:
         report = survey(opened.hosts, opened.pool, options, dry_run=dry_run)

@@ -20,10 +20,8 @@ T = TypeVar("T")
 
 
 def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ignore_event) -> T:
-    """Do the work in a thread and return its result.
-
-    The first Ctrl-C cancels it, and is raised after the work on the hosts ended and `after` was called; a second one is
-    raised at once.
+    """Do the work in a thread and return its result. The first Ctrl-C cancels it, and is raised after the work on the
+    hosts ended and `after` was called; a second one is raised at once.
     """
     cancel = Cancel()
     future = run_in_background(lambda: work(cancel), "call")
@@ -68,10 +66,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
-    """Raise a UserError for an unknown option, or a value of a wrong type; each command checks the values itself.
-
-    `known`: option → type. `also`: names that may be meant.
-    """
+    """Raise a UserError for an unknown option, or a value of a wrong type. `also`: names that may be meant."""
     for name, value in given.items():
         if name not in known:
             otherwise = "its long name, with _ for -"

@@ -81,8 +81,7 @@ class RunList:
 def ps(
     caller: CallWatcher, *, running: bool = False, newest: int | None = None, timeout: float | None = None
 ) -> RunList:
-    """List the known runs: all, those that have not ended, or the newest. Removes runs from the registry that node0
-    forgot long ago."""
+    """Removes runs from the registry that node0 forgot long ago."""
     keep, registry = read_limits(os.environ), RunRegistry()
     records, damaged, runs = _query(registry, caller, None if running else newest, timeout)
     known = {record.id: record for record in records}
@@ -101,7 +100,6 @@ def ps(
 
 
 def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
-    """What runs on these hosts now, of every account, and how the look at each went."""
     from ipexctl.run.hosts_now import hosts_now  # with the planner's sentences, for this call alone
     from ipexctl.run.start.exclusive import look_at_runs
 
@@ -142,7 +140,6 @@ def _sessions(caller: CallWatcher) -> Iterator[Callable[..., Session]]:
 def prune(
     caller: CallWatcher, *, dry_run: bool = False, timeout: float | None = None
 ) -> tuple[list[PruneResult], list[PrunedRun]]:
-    """Remove runs beyond the limits from the nodes and from this machine."""
     keep, registry = read_limits(os.environ), RunRegistry()
     _, _, runs = _query(registry, caller, None, timeout)
     with _sessions(caller) as open_session:

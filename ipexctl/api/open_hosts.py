@@ -1,7 +1,4 @@
-"""The hosts of a call and the sessions to them; one command on each host.
-
-Progress goes to a callback; throwing the pool's cancellation ends a call early.
-"""
+"""The hosts of a call and the sessions to them; one command on each host."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ class OpenHosts:
 
 @contextmanager
 def open_sessions(options: ConnectOptions, cancel: Cancel, *, forks: int = 1) -> Iterator[SessionPool]:
-    """Sessions open when first needed, and close at the end of the block."""
     with Connector(options) as connector, SessionPool(connector, cancel, forks=forks) as pool:
         yield pool
 

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 def run(
     spec: RunSpec, watcher: RunWatcher, *, dry_run: bool = False
 ) -> StartedRun | PlannedRun | InstallReport | StartFailure:
-    """Start a run and follow it.
-
-    A `StartedRun` without exit code continues by itself; an `InstallReport` is a failed install, a `StartFailure` says
-    why nothing was started.
-    """
+    """Start a run and follow it. A `StartedRun` without exit code continues; an `InstallReport` failed."""
     began = time.monotonic()
     with watcher.sessions() as pool:
         from ipexctl.run.start import pipeline  # while the hosts connect

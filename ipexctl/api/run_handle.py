@@ -63,8 +63,6 @@ class SlowAnswer(Protocol):
 
 @refuses_wrong_calls
 class Run:
-    """A run started from this machine."""
-
     def __init__(self, record: RunRecord, *, on_line: Callable[[str], object] = ignore_event) -> None:
         self.record = record
         self._on_line = on_line

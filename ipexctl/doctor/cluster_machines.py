@@ -1,7 +1,4 @@
-"""Rules over several hosts: one machine under two names, different hardware or accounts. Pure.
-
-Every training step waits for the slowest host, so a finding says what different hardware costs.
-"""
+"""Rules over several hosts: one machine under two names, different hardware or accounts. Pure."""
 
 from __future__ import annotations
 

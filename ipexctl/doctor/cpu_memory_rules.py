@@ -1,8 +1,6 @@
-"""Rules over a host's processors, memory, shared memory and limits, as they apply to this account. Pure.
-
-Of the processor rules only a wrong architecture is a fail: without AVX2 PyTorch still runs, but several times slower,
-and all other ranks wait. A /dev/shm of 64 MB is Docker's default, too small for the data that a host's ranks exchange
-there. Locked memory matters most with an active RDMA device, which must lock its buffers.
+"""Rules over a host's processors, memory, shared memory and limits, as they apply to this account. Pure. Only a wrong
+architecture is a fail: without AVX2 PyTorch still runs, but several times slower. A /dev/shm of 64 MB is Docker's
+default, too small for the data that a host's ranks exchange there.
 """
 
 from __future__ import annotations

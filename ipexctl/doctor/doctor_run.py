@@ -92,7 +92,6 @@ class DoctorRequest(NamedTuple):
     home: str
     rows: tuple[StackSpec, ...]
     node0_of: Callable[[str], Host | None]
-    """Returns a run's node0 by the run's id, if the run was started from the control machine."""
     iface: str | None = None
     require: str | None = None
     network: bool = True
@@ -167,7 +166,6 @@ def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[s
 def host_report(
     answer: HostFacts, context: HostContext | None, require: str | None, about: Sequence[Finding]
 ) -> HostReport:
-    """`about`: findings about several hosts or the network that name this host; they count for its status."""
     host, facts = answer.host, answer.facts
     findings: tuple[Finding, ...] = ()
     if context is not None:

@@ -1,7 +1,6 @@
 """A finding of doctor, its report with the recommendation, the input of the rules, and wording that they share. Pure.
-
 A rule is a generator of findings; a missing fact is never a finding. Equal findings of many hosts are merged, so a
-message names its host only if it must. `doctor_run.py` has the rules in their order.
+message names its host only if it must.
 """
 
 from __future__ import annotations
@@ -153,7 +152,6 @@ class HostContext(NamedTuple):
     facts: Facts
     internal: str | None = None
     others: int = 0
-    """Other hosts of the call that answered."""
     node0: bool = False
     is_control: bool = False
     """True for the control machine: its variables come from the caller's shell, not from a login."""
@@ -172,9 +170,7 @@ class HostContext(NamedTuple):
 
     @property
     def nic(self) -> Nic | None:
-        """The interface for training: with the internal address, or towards the control machine, or the default
-        route's.
-        """
+        """The interface with the internal address, or towards the control machine, or of the default route."""
         network = self.facts.network
         for wanted in (self.internal, network.reached, self.host.address):
             if wanted and (nic := network.nic_with(wanted)):
@@ -188,7 +184,6 @@ class HostContext(NamedTuple):
 
 
 def size(count: float) -> str:
-    """Format as `64 MB` or `1.5 GB`."""
     for unit, bytes_ in (("TB", 1 << 40), ("GB", GB), ("MB", MB)):
         if count >= bytes_:
             value = count / bytes_
@@ -201,7 +196,6 @@ def link_rate(megabits: int) -> str:
 
 
 def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
-    """Return `a, b, c and 5 more`."""
     if len(words) <= most:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} more"
@@ -297,12 +291,10 @@ def odd_ones(found: Mapping[Key, list[str]]) -> tuple[Key, list[Key], tuple[str,
 
 
 def span(low: float, high: float) -> str:
-    """Return `8`, or `8 to 16`."""
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 Answers = Sequence[tuple[Host, Facts | None]]
-"""Every host of the call; the facts are None for a host that did not answer."""
 
 
 class RunLife(NamedTuple):
@@ -324,10 +316,9 @@ def named_runs(answers: Answers) -> tuple[str, ...]:
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
-    """A run is alive if any host has its supervisor. It has ended if its record says so, or if node0 lost that process.
-
-    Only node0 can tell whether its supervisor is alive, but a shared home shows the record everywhere. Everything else
-    is unknown, which never counts as ended. `node0s`: run → its node0, for runs started from the control machine.
+    """A run is alive if any host has its supervisor, ended if its record says so or node0 lost that process, else
+    unknown, which never counts as ended. Only node0 can tell whether its supervisor is alive. `node0s`: run → its
+    node0, for runs started from the control machine.
     """
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
     ended: dict[str, Host] = {}

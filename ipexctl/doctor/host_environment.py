@@ -1,8 +1,4 @@
-"""Rules over variables set at login, which every rank would inherit. Pure.
-
-`_RULES` has variables that can do harm with any value; the functions check values and paths. Inside a batch job, some
-of the variables are the scheduler's and correct.
-"""
+"""Rules over variables set at login, which every rank would inherit. Pure. In a batch job some are the scheduler's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rules over a host's system, disks, login and batch settings, and what runs there. Pure.
-
-Processes of a run are leftovers only if the run is not alive. If that is unknown (`finding.py`), no fix kills a
-process.
-"""
+"""Rules over a host's system, disks, login and batch settings, and what runs there. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from ipexctl.text import printable
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
-"""Limit on the processes named in a command: the oldest ones, because the others are mostly their children."""
+"""Processes named in a command: the oldest ones, because the others are mostly their children."""
 _MOST_RUNS: Final = 3
 _NO_HOME: Final = "use another directory with --home DIR, an absolute path that all hosts have"
 _ROOM: Final = (
@@ -291,9 +287,7 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
 
 
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
-    """A command that kills these processes. It checks by environment or command line that each still belongs to the
-    run, because a pid may be reused.
-    """
+    """A command that kills these processes, after a check that each still belongs to the run: a pid may be reused."""
     of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(agent[.]zip|(rank|supervise)[.]py)$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"

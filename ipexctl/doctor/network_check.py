@@ -1,8 +1,6 @@
 """Checks the network: logins from node0 to every node, as mpirun makes them, and a high port between every two hosts.
-
-The check ends within a budget of 8 s, more for many hosts. Whatever has no result by then is reported as not tested,
-never as good or bad. A failed login is a fail only if the hosts' backend needs an mpirun, because ranks over gloo start
-without logins. A login that reaches this check's limit is "slow", not failed, because mpirun waits longer.
+The check ends within 8 s, more for many hosts; whatever has no result by then is reported as not tested. A failed login
+is a fail only if the hosts' backend needs an mpirun.
 """
 
 from __future__ import annotations
@@ -54,7 +52,6 @@ def is_slow(login: LoginAttempt) -> bool:
 
 
 def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None) -> HostError | None:
-    """The reason if trust was not set up for this node or was undone; None if trust explains the failure better."""
     if is_slow(login):
         return HostError(
             "a login from node0 took longer than the few seconds of this check",
@@ -79,7 +76,6 @@ def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node
 
 
 def login_level(*, is_needed: bool, is_expected: bool) -> Level:
-    """`is_needed`: mpirun starts the ranks. `is_expected`: the logins are set up, or the network is silent anyway."""
     if is_needed:
         return "fail"
     return "warn" if is_expected else "info"
@@ -105,7 +101,6 @@ def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Findi
 
 
 def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
-    """One finding for all logins that did not finish within this check's limit, which is shorter than mpirun's."""
     if not slow:
         return ()
     message = (
@@ -169,10 +164,7 @@ def check_network(
     needs_logins: bool = True,
     budget: float | None = None,
 ) -> NetworkReport:
-    """Log in and try ports at the same time, within `budget` seconds.
-
-    `needs_logins`: an mpirun starts the ranks, so a failed login is a fail.
-    """
+    """`needs_logins`: an mpirun starts the ranks, so a failed login is a fail."""
     started = time.monotonic()
     if budget is None:
         budget = for_many(NETWORK_CHECK, len(hosts))
@@ -272,10 +264,7 @@ class _NetworkCheck:
         return log_in(self.sessions[node0.name], ssh_names, config, seconds=seconds, cancel=self.cancel)
 
     def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, HostError], frozenset[str]]:
-        """Failed and slow logins with reasons, and the hosts that gave no answer.
-
-        Hosts are probed for the reason only if a login fails or reaches another machine than the session does.
-        """
+        """Failed and slow logins with reasons, and the hosts that gave no answer."""
         if all(login.is_from(self.identities.get(name, "")) for name, login in logins.items()):
             return {}, frozenset()
         node0, *others = self.hosts

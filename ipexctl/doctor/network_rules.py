@@ -1,7 +1,5 @@
-"""Rules over names, addresses, interfaces, ports and clocks, of one host and of several. Pure.
-
-Messages avoid names and addresses, so that 200 hosts with one setup give one finding. Each host resolved the names of
-all others; differences are one finding for all hosts and names.
+"""Rules over names, addresses, interfaces, ports and clocks, of one host and of several. Pure. Messages avoid names and
+addresses, so that 200 hosts with one setup give one finding.
 """
 
 from __future__ import annotations
@@ -335,7 +333,6 @@ def some_have_rdma(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def names(cluster: ClusterContext) -> Iterator[Finding]:
-    """Checks the names of other hosts; a host's own name has its own rule."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes:

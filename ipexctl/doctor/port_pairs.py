@@ -1,8 +1,4 @@
-"""Chooses the pairs of hosts whose ports are tried, and diagnoses the results. Pure.
-
-A firewall on one host should not look like a hundred blocked pairs. A host that answers without the expected token is
-another machine. `network_check.py` probes; `node/network/ports.py` runs on the hosts.
-"""
+"""Chooses the pairs of hosts whose ports are tried, and diagnoses the results. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ from ipexctl.remote.reply import Reply
 from ipexctl.text import printable
 
 Pair = tuple[str, str]
-"""(from, to)."""
 ConnectionKind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
 _KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 _BLOCKED: Final = ("refused", "timeout", "noroute", "denied")
@@ -49,7 +44,6 @@ class PortListener(NamedTuple):
 
 
 def parse_listener(event: Reply) -> PortListener | None:
-    """Read the events `ready` and `failed`; None for any other."""
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
@@ -60,7 +54,6 @@ def parse_listener(event: Reply) -> PortListener | None:
 
 
 def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
-    """Read the event `result`: target number and connection; None for any other event."""
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
@@ -160,9 +153,7 @@ def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
 def overflow_findings(
     facts: Mapping[str, Facts], internal: Mapping[str, str], open_outside: Collection[str]
 ) -> tuple[Finding, ...]:
-    """Environments with a gloo that can be made to write outside a buffer, for hosts that train together. A single host
-    trains over its loopback interface.
-    """
+    """For hosts that train together: a single host trains over its loopback interface."""
     if len(facts) < 2:
         return ()
     return merge_findings(

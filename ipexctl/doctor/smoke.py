@@ -1,8 +1,6 @@
-"""`doctor --smoke`: measures memory, matrix products and the network for seconds, to find slow hosts.
-
-Hosts measure at once; then the links from node0 one after another, because they share its interface. Figures are rough:
-a host is slow below 80 % of the others' median, a link below half, and only if there are at least four hosts. A slow
-link is measured again, because other traffic may have slowed it.
+"""`doctor --smoke`: measures memory, matrix products and the network for seconds, to find slow hosts. Hosts measure at
+once; then the links from node0 one after another, because they share its interface. A host is slow below 80 % of the
+others' median, a link below half, and only if there are at least four hosts.
 """
 
 from __future__ import annotations
@@ -67,7 +65,6 @@ class HostSmoke(NamedTuple):
 class LinkSmoke(NamedTuple):
     name: str
     round_trip: float | None = None
-    """Median round trip, in seconds."""
     bits: float | None = None
     reason: str = ""
 
@@ -264,7 +261,6 @@ class _Smoke:
         return tuple(HostSmoke(name, figures[name], tuple(missing[name])) for name in self._names)
 
     def serve(self, dialog: ScriptDialog, budget: float) -> None:
-        """Start the listeners, and the program on node0 that connects to them on request."""
         for name in self._names:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"

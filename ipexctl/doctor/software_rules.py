@@ -1,8 +1,6 @@
 """Rules over libc, interpreters, environments, MPIs, libraries and homes, of one host and of several. Pure.
-
-The limits of Python and glibc are the newest IPEX's; a test compares them with the version table. All hosts need the
-same path of the home, because MPI starts ranks by one path, and the same versions in an environment. Other differences
-(distribution, libc, Pythons) usually don't matter for the stack, as the findings say.
+The limits of Python and glibc are the newest IPEX's. All hosts need the same path of the home, because MPI starts ranks
+by one path. Other differences (distribution, libc, Pythons) usually don't matter for the stack.
 """
 
 from __future__ import annotations
@@ -155,7 +153,6 @@ def drift(host: HostContext) -> Iterator[Finding]:
 
 
 def _replaced(env: Env) -> Finding | None:
-    """Packages that pip changed after ipexctl had installed and verified them."""
     record = read_record(env.record)
     if record is None:
         return None

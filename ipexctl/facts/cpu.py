@@ -1,7 +1,6 @@
-"""A host's processors: usable cores, NUMA nodes, tier, and the parser for the probe's lines about them. Pure.
-
-Only online CPUs count. `allowed` combines affinity, cpuset and quota, because a container or batch job has less than
-the machine. A tier needs every flag that the kernels of PyTorch and oneDNN require for it.
+"""A host's processors: usable cores, NUMA nodes, tier, and the parser for the probe's lines about them. Pure. `allowed`
+combines affinity, cpuset and quota, because a container or batch job has less than the machine. A tier needs every flag
+that the kernels of PyTorch and oneDNN require for it.
 """
 
 from __future__ import annotations
@@ -116,7 +115,6 @@ class Cpu(NamedTuple):
 
     @property
     def isa(self) -> dict[str, bool | None]:
-        """Values are None if the probe printed no flags."""
         has: dict[str, bool | None] = {name: name in self.flags if self.flags else None for name in _ISA}
         if has["amx_tile"] and self.family == 6 and self.model in _AMX_FP16_MODELS:
             has["amx_fp16"] = True
@@ -206,7 +204,6 @@ _ARM_PARTS: Final = {
 
 
 _KEYS: Final = ("cpu", "numa", "status", "init", "cgroup")
-"""How the keys of all lines about processors begin."""
 
 
 def parse_cpu(answers: Answers, arch: str | None) -> Cpu:
@@ -320,10 +317,8 @@ def _numa(answers: Answers) -> tuple[NumaNode, ...]:
 
 
 def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:
-    """The kernel prints a mask that is as wide as the CPUs it can have.
-
-    A topology with more CPUs than that is not this kernel's (but a CPU profile of the lab), so the numbers in the mask
-    mean something else. Then a mask that covers the first process's mask is no limit.
+    """The kernel prints a mask that is as wide as the CPUs it can have. A topology with more CPUs is not this kernel's
+    (but a CPU profile of the lab); then a mask that covers the first process's mask is no limit.
     """
     status = answers.named("status")
     mask = parse_cpulist(status.get("Cpus_allowed_list", ""))

@@ -1,7 +1,5 @@
-"""Facts: the probe's result for one host, its parser, its JSON, and addresses between hosts. Pure.
-
-The output may be cut off. A value that can't be parsed is missing, and a missing value never counts against a host;
-`has_finished` distinguishes "none" from "unknown". The names in the JSON are documented promises.
+"""Facts: the probe's result for one host, its parser, its JSON, and addresses between hosts. Pure. The output may be
+cut off: a missing value never counts against a host, and `has_finished` distinguishes "none" from "unknown".
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Probes hosts with one command and one round trip each.
-
-The probe is sh, so a host needs no Python. A dead file server or a hanging program must not block a command: the probe
-is stopped 5 s after a host's first output, and the facts that have arrived are used. The times of sending and of the
-first output also give the host's clock skew.
+"""Probes hosts with one command and one round trip each. The probe is sh, so a host needs no Python. It is stopped 5 s
+after a host's first output, because of dead file servers, and the facts that have arrived are used.
 """
 
 from __future__ import annotations
@@ -31,8 +28,6 @@ MOST_NAMES: Final = 100
 
 
 class Skew(NamedTuple):
-    """Seconds by which a host's clock is ahead of the control machine's, with the uncertainty."""
-
     seconds: float
     uncertainty: float
 
@@ -60,8 +55,6 @@ class HostFacts(HostResult):
 
 
 class _ProbeOutput(OutputCollector):
-    """Records the time of the first byte, which starts the time limit for the rest."""
-
     received: float | None = None
 
     def __init__(self, deadline: Deadline) -> None:
@@ -76,7 +69,7 @@ class _ProbeOutput(OutputCollector):
             super().sink(stream, data)
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
-        """Status, reason and fix. A probe that the host itself ended did not run out of PROBE_REST."""
+        """A probe that the host itself ended did not run out of PROBE_REST."""
         if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
         if not error.left_running:
@@ -92,10 +85,8 @@ def gather_facts(
     timeout: float | None = None,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
-    """Probe every host and yield results as they arrive. Every host resolves the names of the first 100 hosts,
-    node0 those of all.
-
-    After a timeout or a lost connection, the result has the facts that arrived before, and the reason.
+    """Probe every host and yield results as they arrive; after a timeout or a lost connection with the facts that
+    arrived, and the reason. Every host resolves the names of the first 100 hosts, node0 those of all.
     """
     names = tuple(dict.fromkeys(name for host in hosts for name in names_of(host)))
     of_node0, command = probe_command(names, home), probe_command(names[:MOST_NAMES], home)

@@ -1,8 +1,7 @@
-"""The runs alive on a host, and the calls that wait for it, of every account with visible processes there. Pure.
-
-The evidence is a process: a supervisor, a rank wrapper, the holder of the host lock while a run starts
-(`run --exclusive`), or a place in the host's queue (`run --wait`). Records of other accounts can't be read. Any account
-may start a process with any arguments, so ids and names are validated.
+"""The runs alive on a host, and the calls that wait for it, of every account with visible processes there. Pure. The
+evidence is a process: a supervisor, a rank wrapper, the holder of the host lock while a run starts (`run --exclusive`),
+or a place in the host's queue (`run --wait`). Any account may start a process with any arguments, so ids and names are
+validated.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from ipexctl.facts.cpu import CpuList, parse_cpulist
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-"""Pattern of valid run ids; an id is printed as part of a command."""
 _LONGEST: Final = 366 * 86400
-"""Seconds; longer time limits are shortened to this, because any account can start a process with any arguments."""
+"""Seconds; longer time limits are shortened to this."""
 _MOST_NAME: Final = 60
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
@@ -35,10 +33,9 @@ class RunOnHost(NamedTuple):
     """Cores of the run's ranks on this host; empty if there are no ranks yet or their cores are unknown."""
     is_starting: bool = False
     until: float | None = None
-    """When the run's time limit ends, like `since`. None without a limit, or if the supervisor is on another host."""
+    """Like `since`. None without a limit, or if the supervisor is on another host."""
     ranks: int = 0
     script: str = ""
-    """Empty if unknown, or if the probe was not asked for it."""
 
     @property
     def owner(self) -> str:
@@ -88,9 +85,7 @@ class Look(NamedTuple):
     machine: str
     """Equal for two names of one machine, in every call."""
     uid: int | None = None
-    """uid of the account that looked."""
     clock: float | None = None
-    """The host's clock, in seconds since 1970."""
     programs: tuple[BusyProgram, ...] = ()
 
 
@@ -160,7 +155,6 @@ def read_look(text: str) -> Look | None:
 
 
 def _busy_programs(answers: Answers) -> Iterator[BusyProgram]:
-    """Parse lines `PID UID START PERCENT NAME`."""
     boot, names = natural(answers.first("run.boot")), _accounts(answers)
     for line in answers.all("run.busy"):
         match line.split(None, 4):

@@ -1,7 +1,5 @@
-"""A host's network, and the parser for the probe's lines about interfaces, addresses and names. Pure.
-
-Addresses come from `ip -o addr` or, without ip, from the kernel's tables. Temporary and deprecated addresses are left
-out, because they change during a run. Each host resolves the names of all others, because /etc/hosts may differ.
+"""A host's network, and the parser for the probe's lines about interfaces, addresses and names. Pure. Temporary and
+deprecated addresses are left out, because they change during a run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Software on a host that matters for a stack, its parser, and the commands that install a program there. Pure.
-
-A Python that can't start has no version. A Python for another libc or processor is also listed;
-`stack/resolve/compatibility.py` decides which ones are usable. An MPI's flavor comes from its --version, because every
-MPI's program is called mpirun. `stack/env/record.py` decides whether to trust an environment's record.
+"""Software on a host that matters for a stack, its parser, and the commands that install a program there. Pure. An
+MPI's flavor comes from its --version, because every MPI's program is called mpirun.
 """
 
 from __future__ import annotations
@@ -83,7 +80,6 @@ def has_gloo_overflow(torch: str) -> bool:
 class Python(NamedTuple):
     path: str
     version: str | None = None
-    """`3.11.2`; None if this Python can't start."""
     arch: str | None = None
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None

@@ -1,7 +1,6 @@
-"""A host's system, memory, disks, limits and policies, and the parser for the probe's lines about them. Pure.
-
-None means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, and the limits of a
-command over ssh. Processes are listed with their start times, because a pid may have been reused.
+"""A host's system, memory, disks, limits and policies, and the parser for the probe's lines about them. Pure. None
+means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, and the limits of a command
+over ssh.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ class System(NamedTuple):
     kernel: str | None = None
     arch: str | None = None
     distro: str | None = None
-    """Name for display: `Ubuntu 20.04.6 LTS`."""
     distro_id: str | None = None
     distro_version: str | None = None
     libc: Literal["glibc", "musl"] | None = None
@@ -116,11 +114,8 @@ class Account(NamedTuple):
 
 
 class Logind(NamedTuple):
-    """systemd's policy for processes and shared memory after an account's last session."""
-
     present: bool = False
     in_session: bool | None = None
-    """True if the login is in a logind session."""
     kill_user_processes: bool | None = None
     remove_ipc: bool | None = None
     linger: bool | None = None
@@ -128,7 +123,6 @@ class Logind(NamedTuple):
 
 class Security(NamedTuple):
     selinux: Literal["enforcing", "permissive"] | None = None
-    """None if SELinux is not installed or disabled."""
     firewall: tuple[str, ...] = ()
     """Firewalls visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
     ptrace_scope: int | None = None
@@ -141,10 +135,7 @@ class Batch(NamedTuple):
 
 
 class RunSupervisor(NamedTuple):
-    """The supervisor of a run that is running according to its record.
-
-    Every host of a shared home reads the record, but only node0 (`machine`) can tell whether the process exists.
-    """
+    """Every host of a shared home reads the record, but only node0 (`machine`) can tell whether the process exists."""
 
     run: str
     host: str | None = None
@@ -180,7 +171,6 @@ class Environment(NamedTuple):
     variables: Mapping[str, str] = {}
     tools: Mapping[str, str] = {}
     modules: str | None = None
-    """`lmod`, or `modules` for the classic environment modules."""
 
 
 def parse_system(answers: Answers) -> System:

@@ -1,5 +1,4 @@
-"""`ipexctl hub ls` and `rm`. Only these and `uninstall` remove repositories: no retention knows when a model is no
-longer needed."""
+"""`ipexctl hub ls` and `rm`. Only these and `uninstall` remove repositories."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ class CacheResult(HostResult):
     path: str | None = None
     repos: tuple[CachedRepo, ...] = ()
     removed: tuple[str, ...] = ()
-    """As typed on a command line."""
     freed_bytes: int = 0
 
 

@@ -1,9 +1,7 @@
-"""Chooses the machine that downloads from a hub, and a Python there that has huggingface_hub.
-
-`auto` takes the first host that reaches the hub, preferably one with huggingface_hub, to spare the control machine's
-uplink; if no host does, the control machine. A hub on a loopback address is reached from the control machine only: on a
-host, another program may listen there and would get the token. If no Python has huggingface_hub, an environment
-`hub-download` is installed in that machine's home, without torch.
+"""Chooses the machine that downloads from a hub, and a Python there that has huggingface_hub. `auto` takes the first
+host that reaches the hub, preferably one with huggingface_hub; if no host does, the control machine. A hub on a
+loopback address is reached from the control machine only: on a host, another program may listen there and would get the
+token.
 """
 
 from __future__ import annotations
@@ -132,7 +130,6 @@ class _Installer(EnvInstaller):
 
 CONTROL, NODE0 = "control", "node0"
 _TOKEN_FILE: Final = 10_000
-"""Maximum bytes of a token file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,6 @@ class HubAccess:
 
     @property
     def is_of_control(self) -> bool:
-        """True if the address only makes sense on the control machine."""
         return is_loopback(urlsplit(self.url).hostname or "")
 
     def __repr__(self) -> str:
@@ -156,7 +152,6 @@ class HubAccess:
 
 
 def hub_access(environ: Mapping[str, str]) -> HubAccess:
-    """Read huggingface_hub's variables and token file. Raises a UserError for a bad one."""
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):

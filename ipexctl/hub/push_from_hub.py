@@ -1,8 +1,6 @@
-"""`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache.
-
-One machine downloads (`node/files/hub_download.py`), and the files then go from host to host as in any push
-(`files/push.py`), so the uplink carries each byte once. Only the downloading machine gets the token, on stdin. A file
-list from a host is checked before use (`node/common/hub_cache.py: misplaced`).
+"""`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache. One machine downloads, and the files
+then go from host to host as in any push. Only the downloading machine gets the token, on stdin. A file list from a host
+is checked before use (`node/common/hub_cache.py: misplaced`).
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ class PushedRepo:
 @dataclass(frozen=True, slots=True)
 class HubPushReport(PushReport):
     on: str = ""
-    """Name of the machine that downloaded."""
     repos: tuple[PushedRepo, ...] = ()
 
 
@@ -259,7 +256,6 @@ class _HubCarrier:
         return StoreLocation(host, self._downloader.python, offered.result(), addresses.get(host.name), is_guarded=True)
 
     def _keep_offer(self, request: OfferRequest, stdin: StdinQueue, offered: Future[str]) -> None:
-        """Keep the offer until stdin ends."""
 
         def on_event(event: Reply) -> None:
             if event.get("event") == "offered" and not offered.done():

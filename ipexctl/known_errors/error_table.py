@@ -1,7 +1,5 @@
-"""Reads `table.yaml`, and has functions for rows whose sentences depend on more than their text.
-
-A row's `explain` names a function in `_FUNCTIONS`. The function inspects the run (hosts, processors, packages, port)
-and returns sentence and fix, or None if the row does not apply.
+"""Reads `table.yaml`, and has functions for rows whose sentences depend on more than their text. A row's `explain`
+names one, which returns sentence and fix, or None if the row does not apply.
 """
 
 from __future__ import annotations

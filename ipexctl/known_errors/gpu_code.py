@@ -1,7 +1,5 @@
-"""Finds lines of a script that need a GPU, and suggests CPU code. Pure.
-
-A line is certain to fail only if the script always reaches it and never mentions the CPU. Lines below an `if` about
-devices are left out, because such a script chooses the device itself.
+"""Finds lines of a script that need a GPU, and suggests CPU code. Pure. A line is certain to fail only if the script
+always reaches it and never mentions the CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +17,8 @@ _CALLS: Final = re.compile(
     r"|torch\.accelerator\.(?:set_device_index|synchronize)|(?!torch\.cuda$)[\w.]*\.cuda"
 )
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
-"""A `.to` argument that is a GPU, as `ast.unparse` writes it."""
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
-"""Matches the condition of an `if` that chooses between CPU and GPU."""
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available|\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
-"""Matches a script that may run on CPUs nevertheless."""
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)

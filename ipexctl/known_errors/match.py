@@ -1,8 +1,6 @@
-"""Matches the output of a rank or a verification against the known error texts of `table.yaml`. Pure.
-
-A row matches by fields that our own programs reported, by a text, or by a signal alone. Its weight says where the text
-counts: most texts count only in the last exception or the last lines, because scripts also print them and continue. An
-exception followed by more than 60 lines was handled. The strongest weight wins, then the first row.
+"""Matches the output of a rank or a verification against the known error texts of `table.yaml`. Pure. A row matches by
+fields that our own programs reported, by a text, or by a signal alone. An exception followed by more than 60 lines was
+handled. The strongest weight wins, then the first row.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?
 _OF_PACKAGES: Final = ("site-packages", "dist-packages")
 _OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
 _OF_IPEXCTL: Final = "/shim/"
-"""Part of the path of ipexctl's hooks in a rank's process."""
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
 """Number of lines that an exception and its consequences may print; if more follow, it was handled."""
@@ -62,7 +59,6 @@ class RankOutput:
     kind: str = ""
     state: str = ""
     details: tuple[Detail, ...] = ()
-    """What ipexctl's own programs reported about the rank."""
     is_short: bool = False
     """True if a cause counts anywhere in the output, as in a verification's."""
 
@@ -203,13 +199,11 @@ class PatternMatch:
 
     @property
     def quiet_hosts(self) -> tuple[str, ...]:
-        """Hosts with ranks that did not print the text; empty if all ranks printed it."""
         if (known := self.hosts) == self.context.hosts:
             return ()
         return tuple(host for host in self.context.hosts if host not in known)
 
     def fields(self) -> _Fields:
-        """Fields of the table's sentences."""
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
         have_no = f"{_folded(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
@@ -245,12 +239,11 @@ class KnownError:
     package: str = ""
     """Packages for `{install}` in the fix, separated by spaces."""
     backend: str = ""
-    """The row applies only to runs with this backend."""
     signals: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
     """Kinds of `Detail` that match; their fields are used like groups of the text."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
-    """Returns sentence and fix if they depend on more than the fields, or None if the row does not apply."""
+    """None if the row does not apply."""
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
         return self.explain(found) if self.explain is not None else self.texts(found)
@@ -286,7 +279,6 @@ class Cause:
 
     @property
     def has_followed(self) -> bool:
-        """True if such a text is printed after another rank exited."""
         return self.order == _ORDER["follows"]
 
     @property
@@ -296,8 +288,6 @@ class Cause:
 
 
 class _Fields(dict[str, Any]):
-    """Uses a general word for a group that the pattern did not match."""
-
     def __missing__(self, key: str) -> str:
         return {"node": "a node", "path": "a file", "what": "it"}.get(key, "something")
 

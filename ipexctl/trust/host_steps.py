@@ -1,8 +1,6 @@
-"""The steps of trust on one host (probe, edit authorized_keys, write files, log in), and its answer to the probe.
-
-Each step is a script in `trust/scripts/` and one round trip; the scripts are for sh, so trust needs no Python. An edit
-holds a lock and happens only if the file still has the expected text. The private key is made on node0 and never leaves
-it. The answer is untrusted: the account's name is checked, and over ssh only the verified host key counts.
+"""The steps of trust on one host (probe, edit authorized_keys, write files, log in), and its answer to the probe. Each
+step is a script in `trust/scripts/` and one round trip; the scripts are for sh, so trust needs no Python. The private
+key is made on node0 and never leaves it. The answer is untrusted: over ssh only the verified host key counts.
 """
 
 from __future__ import annotations
@@ -107,10 +105,8 @@ def is_public_key(text: str) -> bool:
 
 
 def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = True) -> bytes:
-    """authorized_keys with exactly one current line of ipexctl. `content` is None if there is no file yet.
-
-    Other lines never change. The line's comment records what a removal must undo: whether the final newline, the file
-    or the directory was missing before.
+    """authorized_keys with exactly one current line of ipexctl; other lines never change. `content` is None if there is
+    no file yet. The line's comment records whether the final newline, the file or the directory was missing before.
     """
     lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if line.owner.owns(text)]
@@ -217,9 +213,8 @@ class HostState:
 
 
 def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -> HostState:
-    """`port` is the port that the control machine used, for a host that doesn't know its own.
-
-    The keys that the host lists count only without ssh (no `server_key`), because it could list another host's key.
+    """`port` is the port that the control machine used, for a host that doesn't know its own. The keys that the host
+    lists count only without ssh (no `server_key`), because it could list another host's key.
     """
     values: dict[str, bytes] = {}
     host_keys = [] if server_key is None else [server_key]
@@ -310,10 +305,9 @@ def login_command(
     at_once: int,
     last_decides: bool = False,
 ) -> Command:
-    """Log in from node0 to every node, with that config or the account's own ssh; `read_logins` parses the output.
-
-    A login ends with code 124 after `seconds`, of which `connect` are for its connection. With `last_decides`, the
-    other nodes are only tried if the login to the last one succeeds.
+    """Log in from node0 to every node, with that config or the account's own ssh. A login ends with code 124 after
+    `seconds`, of which `connect` are for its connection. With `last_decides`, the other nodes are tried only if the
+    last one's login succeeds.
     """
     limits = [str(connect), str(seconds), str(at_once), "last" if last_decides else ""]
     arguments = [config or "", IDENTITY_COMMAND, *limits, *ssh_names.values()]
@@ -357,10 +351,7 @@ class HostSteps:
         return self._run(("lock", "remove"), args, "remove key and config").strip() == b"done"
 
     def log_in(self, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
-        """Log in from this host to every node.
-
-        Without a config, the question is whether all nodes can be reached already, so the first failure decides.
-        """
+        """Without a config, the question is whether all nodes can be reached already, so the first failure decides."""
         connect = 10 if config else 5
         command = login_command(
             ssh_names, config, connect=connect, seconds=TRUST_LOGIN, at_once=64, last_decides=not config

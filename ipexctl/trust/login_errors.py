@@ -1,8 +1,6 @@
-"""Explains failed logins from node0, with a fix, from ssh's output. Pure.
-
-A login prints which machine it reached; if that is another machine under the same address, the login counts as failed.
-sshd gives no reason for a rejected key, so the likely reason comes from the probe: file modes and owners, another file
-that sshd reads, or a login as root.
+"""Explains failed logins from node0, with a fix, from ssh's output. Pure. A login prints which machine it reached. sshd
+gives no reason for a rejected key, so the likely reason comes from the probe: file modes and owners, another file that
+sshd reads, or a login as root.
 """
 
 from __future__ import annotations

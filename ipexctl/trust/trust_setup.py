@@ -1,8 +1,6 @@
-"""`ipexctl trust` and `trust --revoke`: ssh from node0 to every node, which mpirun needs.
-
-If node0 can already log in everywhere, nothing changes. Otherwise trust makes a key and a config in node0's HOME, and
-one line of authorized_keys per home, limited to node0's addresses. `--revoke` removes exactly these, including files
-that did not exist before.
+"""`ipexctl trust` and `trust --revoke`: ssh from node0 to every node, which mpirun needs. If node0 can already log in
+everywhere, nothing changes. Otherwise trust makes a key and a config in node0's HOME, and one line of authorized_keys
+per home, limited to node0's addresses. `--revoke` removes exactly these.
 """
 
 from __future__ import annotations
@@ -280,7 +278,6 @@ def _can_log_in_everywhere(context: _TrustContext) -> bool:
 
 
 def _make_key(context: _TrustContext) -> str:
-    """Return node0's public key; create the private key there if it is missing."""
     ipexctl_home = context.states[context.node0.name].ipexctl_home
     context.changes[context.node0.name].append(f"a key created in {ipexctl_home}/ssh")
     if context.options.dry_run:

@@ -1,8 +1,5 @@
-"""Renders and parses node0's ssh config and known_hosts for runs. Pure.
-
-node0's ssh gets these files with -F, so the account's own config is neither read nor changed. Nodes of earlier calls
-are kept, because other runs may use them. A path that a config can't hold safely (quotes, control characters, `${`) is
-refused.
+"""Renders and parses node0's ssh config and known_hosts for runs. Pure. node0's ssh gets these files with -F, so the
+account's own config is neither read nor changed. Nodes of earlier calls are kept, because other runs may use them.
 """
 
 from __future__ import annotations
@@ -75,10 +72,7 @@ def path_problem(directory: str) -> str:
 def render(
     nodes: Sequence[SshConfigNode], directory: str, *, before: Files | None = None, quick: bool = False
 ) -> Files:
-    """Keep the nodes of earlier calls, after the current ones.
-
-    `quick` prefers a cheap key exchange and cipher; node0's ssh must support that syntax.
-    """
+    """Nodes of earlier calls come last. `quick` prefers a cheap key exchange and cipher, if node0's ssh supports it."""
     blocks = {node.alias: _block(node) for node in nodes}
     lines = {node.alias: _known_hosts_lines(node) for node in nodes}
     if before is not None:

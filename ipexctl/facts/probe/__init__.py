@@ -1,7 +1,4 @@
-"""The probe: one script of parts in POSIX sh and awk, and the commands that run it or a part of it on a host.
-
-It needs no Python, no root and no program but the shell; facts from missing programs are missing.
-"""
+"""The probe: one script in POSIX sh and awk. It needs no Python, no root and no program but the shell."""
 
 from __future__ import annotations
 
@@ -39,9 +36,8 @@ def _awk(name: str) -> str:
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
-    """`home` is the `--home` directory, or None for the default.
-
-    Addresses need no lookup. Invalid host names are left out, because the script passes names to getent unquoted.
+    """`home` is the `--home` directory, or None for the default. Addresses need no lookup. Invalid host names are left
+    out, because the script passes names to getent unquoted.
     """
     names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
     return Command(script=f"set -- {shlex.join([home or '', names])}\n{probe_script()}", label="the probe")
@@ -65,10 +61,8 @@ def live_runs_command(*, with_programs: bool = False) -> Command:
 
 
 def lock_command(run: str) -> Command:
-    """Print `held` and hold the host's lock until stdin ends; exit code 1 if it is taken.
-
-    The lock is flock(2) on /proc: every account can take it, it is never on a file server, and ends with its process,
-    so it is never stale.
+    """Print `held` and hold the host's lock until stdin ends; exit code 1 if it is taken. The lock is flock(2) on
+    /proc: every account can take it, it is never on a file server, and it ends with its process.
     """
     script = shell_text(_HERE / "host_lock.sh")
     argv = ["flock", "-n", "/proc", "/bin/sh", "-c", script, _LOCK, run, f"{LOCK_VALID:g}"]
