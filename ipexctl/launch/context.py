@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ipexctl.facts.facts import Facts
-from ipexctl.launch.binding import Binding
 from ipexctl.launch.overrides import requested_number
 from ipexctl.launch.request import Gathered
-from ipexctl.launch.topology import Cores
+from ipexctl.launch.topology import Binding, Cores
 from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, Backend, Choice, Setting
 from ipexctl.transports import LaunchFlavor
 

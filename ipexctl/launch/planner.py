@@ -1,39 +1,44 @@
-"""Makes the plan of a run, or the reason why there is none. Pure; the rules are in the modules it calls.
+"""Makes the plan of a run and its notes, or the reason why there is none. Pure; the rules are in the modules it calls.
 
 It decides in this order, and each decision uses the earlier ones: ranks of each host (`rank_distribution`), backend
-(`overrides`), launcher (`mpi`), oneCCL's workers, cores (`binding`), all-reduce and wire format (`allreduce`), host
+(`overrides`), launcher (`mpi`), oneCCL's workers, cores (`topology`), all-reduce and wire format (`allreduce`), host
 names for mpirun, variables (`python_env`, `threads`, `comm_env`), and last the user's variables. The first refusal ends
-it. `notes` tells the user about the plan.
+it. A note says what the user should know or decide before the run; a choice only explains the plan, so `run` prints it
+only with -v.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.host import find_leaders
-from ipexctl.launch import allreduce, comm_env, fp32_math, hub_settings, memory, mpi_commands, python_env, threads
-from ipexctl.launch.binding import bind
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch import allreduce, comm_env, hub_settings, mpi, python_env, rank_distribution, threads
 from ipexctl.launch.context import LaunchContext, NodeLayout
-from ipexctl.launch.mpi import find_launcher
-from ipexctl.launch.notes import plan_choices, plan_notes
+from ipexctl.launch.mpi import LauncherProgram, find_launcher, lone_ranks_note, started_by
 from ipexctl.launch.other_runs import find_other_runs
 from ipexctl.launch.overrides import (
     apply_overrides,
     check_addresses,
     choose_backend,
     given_settings,
+    has_no_workers,
     is_bound_by_mpi,
     requested_number,
     requested_variables,
+    stated_note,
     worker_count,
 )
-from ipexctl.launch.rank_distribution import ranks_on
+from ipexctl.launch.rank_distribution import RankDistribution, ranks_on
 from ipexctl.launch.request import Gathered
-from ipexctl.launch.topology import cores_of, dtype
+from ipexctl.launch.topology import bind, cores_of, dtype
 from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
 from ipexctl.spec import asked_of
+from ipexctl.text import counted
 from ipexctl.transports import launcher_of
 
 
@@ -72,9 +77,11 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         by_mpi,
         adding,
         wire,
-        fp32_math.choose(gathered, nodes),
+        threads.choose_fp32_math(gathered, nodes),
     )
-    if (refusal := _check_names(context) or memory.refusal(context) or hub_settings.refusal(context)) is not None:
+    if (
+        refusal := _check_names(context) or rank_distribution.memory_refusal(context) or hub_settings.refusal(context)
+    ) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
@@ -86,8 +93,8 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         asked=asked_of(spec),
         flavor=program.flavor,
         launcher=LauncherChoice(program.mode, program.why, program.path),
-        argv=mpi_commands.argv(context, program),
-        launcher_env=tuple(mpi_commands.launcher_env(context, program)),
+        argv=mpi.launcher_argv(context, program),
+        launcher_env=tuple(mpi.launcher_env(context, program)),
         hosts=hosts,
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
@@ -101,7 +108,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         candidates=gathered.env.stacks,
         command=_command(gathered),
         cwd=gathered.home,
-        files=mpi_commands.files(context, hosts),
+        files=mpi.launcher_files(context, hosts),
         has_starters=launcher is not None and launcher.has_starters,
         stores=find_leaders(gathered.facts, lambda name: gathered.facts[name].store_of(name)),
         setup=gathered.setup,
@@ -190,8 +197,15 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    modules = (python_env, threads, comm_env, allreduce, fp32_math, hub_settings)
-    planned = [setting for module in modules for setting in module.settings(context)]
+    rules = (
+        python_env.settings,
+        threads.settings,
+        comm_env.settings,
+        allreduce.settings,
+        threads.fp32_settings,
+        hub_settings.settings,
+    )
+    planned = [setting for settings in rules for setting in settings(context)]
     gathered = context.gathered
     settings = apply_overrides(planned, given_settings(gathered), gathered.spec.exports)
     chosen = frozenset(setting.name for setting in settings)
@@ -214,3 +228,147 @@ def _command(gathered: Gathered) -> tuple[str, ...]:
         return gathered.spec.project.command
     module = ("-m",) if gathered.spec.kind == "module" else ()
     return (gathered.env.python, *module, *gathered.spec.project.command)
+
+
+def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
+    """Reasons for what ipexctl chose by itself."""
+    choices = [f"ranks on each host: {distribution.why}"]
+    if program.of_env:
+        choices.append(f"{started_by(program.flavor)}: {program.why}")
+    if context.backend_reason:
+        choices.append(f"backend {context.backend}: {context.backend_reason}")
+    if (text := allreduce.choice_text(context)) is not None:
+        choices.append(text)
+    if (text := allreduce.wire_text(context)) is not None:
+        choices.append(text)
+    torch = context.gathered.env.packages.get("torch")
+    if torch and context.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
+        choices.append(
+            f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until torch "
+            f"{'{}.{}'.format(*GLOO_MENDED)}; ipexctl doctor shows whether the ports are open to other networks"
+        )
+    taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
+    if taking_turns:
+        choices.append(
+            f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), because "
+            "each message of gloo would interrupt the thread that computes"
+        )
+    return tuple(choices)
+
+
+def plan_notes(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
+    gathered = context.gathered
+    no_workers = has_no_workers(gathered)
+    stated = stated_note(gathered, context.backend, world_size=context.world_size, no_workers=no_workers)
+    lone = lone_ranks_note(gathered, program, context.world_size)
+    notes = [*filter(None, (stated, lone)), *distribution.notes]
+    if not program.of_env:
+        notes.append(f"{started_by(program.flavor)} ({program.path}): {program.why}")
+    if context.backend == "mpi" and not context.backend_reason and context.gathered.env.mpi_backend is None:
+        notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
+    if context.bound_by_mpi:
+        notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
+    notes += threads.missing_libraries(context)
+    if distribution.by_default:
+        notes += _more_than_sockets(context)
+    notes += allreduce.notes(context)
+    notes += threads.fp32_notes(context)
+    notes += rank_distribution.memory_notes(context)
+    notes += hub_settings.notes(context)
+    return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
+
+
+def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
+    """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
+    ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
+    least = min(sockets)
+    if not least or ranks <= least:
+        return
+    yield (
+        f"{ranks} ranks on each host, one for each NUMA node: {ranks} copies of model and optimizer in its memory, and "
+        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {least}"
+    )
+
+
+def _sockets(node: NodeLayout) -> int:
+    """0 if unknown."""
+    return len({core.socket for core in node.cores.cores if core.socket is not None})
+
+
+def _straddling(context: LaunchContext) -> Iterator[str]:
+    """Notes on ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    for node in context.nodes:
+        if node.binding.crowded or context.gathered.spec.bind not in ("auto", "cores"):
+            continue
+        place = {core.cpu: (core.socket, core.node) for core in node.cores.cores}
+        areas = [{place[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in place} for slot in node.binding.slots]
+        several = [at for at, area in enumerate(areas) if len(area) > 1]
+        split = [at for at in several if _is_split(areas, at)]
+        if split:
+            numa = len(set(place.values()))
+            ranks = fold(str(node.first + at) for at in split).strip("[]")
+            hosts[
+                f"rank{'s' * (len(split) > 1)} {ranks} on {{}}: cores of several NUMA nodes, and memory of the far "
+                f"ones is slower; --ppn {numa} gives each NUMA node a rank"
+            ].append(node.name)
+    for text, names in hosts.items():
+        yield text.format(fold(names))
+
+
+def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> bool:
+    """True if the rank spans two sockets, or a NUMA node that another rank also uses."""
+    others = (area for other, area in enumerate(areas) if other != at)
+    return len({socket for socket, _ in areas[at]}) > 1 or any(areas[at] & area for area in others)
+
+
+def _crowded(context: LaunchContext) -> Iterator[str]:
+    """One line for all hosts with the same problem."""
+    bind, omp = context.gathered.spec.bind, context.omp
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    for node in context.nodes:
+        cores, binding = node.cores, node.binding
+        have = counted(cores.count, "core")
+        if binding.crowded:
+            hosts[f"more ranks than cores on {{}}: {node.count} ranks share {have} and wait for one another"].append(
+                node.name
+            )
+        elif omp is not None and (omp + binding.workers) * node.count > cores.count:
+            hosts[f"more threads than cores on {{}}: {node.count} x {omp} on {have}"].append(node.name)
+        elif _overlap(node):
+            hosts[f"ranks on {{}} share cores, by --bind {bind}"].append(node.name)
+        if cores.left_out:
+            text = f"{{}}: {cores.left_out} E-cores are not used: a rank that waits for one makes all wait"
+            hosts[text].append(node.name)
+    for text, names in hosts.items():
+        yield text.format(fold(names))
+    limited = [node.name for node in context.nodes if node.cores.limited]
+    if limited:
+        yield (
+            f"the cgroup of {fold(limited)} grants less CPU time than there are cores: each rank may use a whole block "
+            "of cores, because other containers on the machine may use the same cores"
+        )
+
+
+def _overlap(node: NodeLayout) -> bool:
+    used = [core for slot in node.binding.slots for core in slot.cores]
+    return len(used) != len(set(used))
+
+
+def _unequal(context: LaunchContext) -> Iterator[str]:
+    by_threads: dict[int, list[str]] = {}
+    for node in context.nodes:
+        by_threads.setdefault(node.binding.threads, []).append(node.name)
+    if len(by_threads) > 1 and context.omp is None:
+        fewest, most = min(by_threads), max(by_threads)
+        yield (
+            f"ranks on {fold(by_threads[fewest])} have {counted(fewest, 'thread')}, "
+            f"on {fold(by_threads[most])} {most}: the slowest sets the pace"
+        )
+    machines: dict[str, list[str]] = {}
+    for node in context.nodes:
+        if node.facts.machine:
+            machines.setdefault(node.facts.machine, []).append(node.name)
+    for names in machines.values():
+        if len(names) > 1:
+            yield f"{fold(names)} look like one machine under several names: their ranks would share its cores"

@@ -15,7 +15,7 @@ from ipexctl.spec import RunSpec
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
-    from ipexctl.launch.memory import EarlierMemory
+    from ipexctl.launch.rank_distribution import EarlierMemory
     from ipexctl.node.common.plan import Plan
 
 

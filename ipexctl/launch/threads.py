@@ -1,4 +1,4 @@
-"""Chooses the variables for OpenMP, the memory allocator and the instruction sets, each with its reason. Pure.
+"""Chooses the variables for OpenMP, the allocator, the instruction sets and --fp32-math, each with its reason. Pure.
 
 A rank gets one thread for each of its physical cores. A process must have one OpenMP only: Intel's is preloaded before
 torch's libgomp, and its variables are set only where it exists. tcmalloc or malloc's settings keep freed memory for the
@@ -7,13 +7,16 @@ next step. If the CPUs differ, all ranks use the instructions of the weakest, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ipexctl.facts.cpu import TIERS
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.allreduce import SHIM, torch_version
 from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
-from ipexctl.node.common.plan import Setting
+from ipexctl.launch.overrides import requested_variables
+from ipexctl.launch.request import Gathered
+from ipexctl.node.common.plan import AS_THEY_ARE, FP32_MATH, Choice, Setting
 
 IPEX: Final = "intel-extension-for-pytorch"
 
@@ -172,3 +175,39 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
     if lowest == "avx2" or IPEX in context.gathered.env.packages:
         yield Setting("ATEN_CPU_CAPABILITY", aten, reason)
     yield Setting("ONEDNN_MAX_CPU_ISA", onednn, f"{reason} (oneDNN's name for it)")
+
+
+OLDEST_TORCH: Final = (2, 3)
+"""As in `node/run/rank_hooks.py`. Before, only IPEX has it."""
+
+
+def choose_fp32_math(gathered: Gathered, nodes: Sequence[NodeLayout]) -> Choice:
+    if gathered.spec.fp32_math == "fp32":
+        return AS_THEY_ARE
+    if requested_variables(gathered).get(SHIM) == "off":
+        return Choice("fp32", "hooks-off")
+    version = torch_version(gathered)
+    if version is not None and version < OLDEST_TORCH and IPEX not in gathered.env.packages:
+        return Choice("fp32", "torch-too-old")
+    without = tuple(node.name for node in nodes if node.facts.cpu.tier != "amx")
+    return Choice("bf16", "no-amx" if without else "asked", without)
+
+
+def fp32_settings(context: LaunchContext) -> Iterator[Setting]:
+    if context.fp32_math.mode == "bf16":
+        yield Setting(FP32_MATH, "bf16", "fp32 matrices are multiplied with bf16 inputs (--fp32-math)")
+
+
+def fp32_notes(context: LaunchContext) -> Iterator[str]:
+    found, torch = context.fp32_math, context.gathered.env.packages.get("torch")
+    if found.reason == "hooks-off":
+        yield f"--fp32-math bf16 has no effect: {SHIM}=off keeps ipexctl's hooks out of the ranks; leave {SHIM} out"
+    elif found.reason == "torch-too-old":
+        needed = "{}.{}".format(*OLDEST_TORCH)
+        yield (
+            f"--fp32-math bf16 has no effect: torch is {torch}, and needs to be {needed} or newer, or to have IPEX; "
+            "ipexctl install brings a newer one"
+        )
+    elif found.reason == "no-amx":
+        hosts = fold(found.hosts)
+        yield f"--fp32-math bf16 brings little on {hosts}, without AMX; on all hosts it changes the rounding"

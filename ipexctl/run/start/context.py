@@ -17,7 +17,7 @@ from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
-from ipexctl.launch.hub_names import NO_USE, HubUse
+from ipexctl.launch.hub_settings import NO_USE, HubUse
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV

@@ -16,8 +16,8 @@ from ipexctl.facts.software import Software
 from ipexctl.facts.system_facts import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.hub_settings import NO_HUB, Hub
-from ipexctl.launch.memory import EarlierMemory
 from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.rank_distribution import EarlierMemory
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.run.start.preflight.imports import ScriptFile

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, machine, plan
 
 from ipexctl.facts.cpu import Cpu, CpuList
-from ipexctl.launch.binding import Binding, bind
-from ipexctl.launch.topology import cores_of, recommended_layout
+from ipexctl.launch.topology import Binding, bind, cores_of, recommended_layout
 from message_data import missing
 
 

@@ -11,8 +11,7 @@ from launch_helpers import chosen, cpu, machine, plan, value
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import Environment, HomeDirectory
 from ipexctl.hugging_face import HubRepo
-from ipexctl.launch.hub_names import HubUse, NamedRepo, hub_use_of, with_arguments
-from ipexctl.launch.hub_settings import OFFLINE_NAMES, HostHub, Hub
+from ipexctl.launch.hub_settings import OFFLINE_NAMES, HostHub, Hub, HubUse, NamedRepo, hub_use_of, with_arguments
 from ipexctl.spec import Export
 
 TINY, DATA = HubRepo("model", "org/tiny"), HubRepo("dataset", "org/data")

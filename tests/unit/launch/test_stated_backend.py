@@ -9,7 +9,7 @@ import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.launch.accelerate_env import no_optimize
-from ipexctl.launch.stated_backend import stated_backend
+from ipexctl.launch.overrides import stated_backend
 from ipexctl.node.common.plan import Plan
 from ipexctl.spec import AccelerateConfig
 from message_data import missing

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
-from ipexctl.launch.hub_names import HubUse, with_arguments
-from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES, HostHub, Hub
+from ipexctl.launch.hub_settings import CACHES, OFFLINE_NAMES, HostHub, Hub, HubUse, with_arguments
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.network.hub import FoundHub
 from ipexctl.remote.node_call import call

@@ -22,7 +22,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import PACKAGES
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines
-from ipexctl.launch.hub_names import NO_USE, HubUse, hub_use_of, imported_modules
+from ipexctl.launch.hub_settings import NO_USE, HubUse, hub_use_of, imported_modules
 from ipexctl.launch.request import MPI_MODULES, Gathered, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
