@@ -3,11 +3,12 @@
 `changed` prints the test files of what differs from BASE (the last commit of main): nearest first, by imports, as many
 as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
 
-`ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since the
-last landing within `CI_BUDGET`, and a sixth of the rest. Which one is the number of commits: six landings see
-everything, also what is far from a change that nearly all files import. Real wheels are near to what is in `OF_WHEELS`
-alone. As a plugin of pytest, `--whole FILE` takes that list: tests that are neither core nor of a file in it are left
-out. `--after-plain FILE` leaves out the core, too, but for tests that need a program the plain call may have lacked.
+`ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since
+the last landing within `CI_BUDGET`, and an eighth of the rest. Which one is the number of commits: in ten landings
+each file of the rest has its turn, and so do the oldest and the newest Python (`.ci/run`), in place of an eighth.
+Real wheels are near to what is in `OF_WHEELS` alone. As a plugin of pytest, `--whole FILE` takes that list: tests
+that are neither core nor of a file in it are left out. `--after-plain FILE` leaves out the core, too, but for tests
+that need a program the plain call may have lacked.
 
 In: git and `durations.json`, the seconds of each file in the last recorded run (`python tests/selection.py record
 JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out nothing.
@@ -34,7 +35,7 @@ from import_graph import ROOT, distances, is_test, project_imports
 DURATIONS = Path(__file__).with_name("durations.json")
 BUDGET = 60.0
 """Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
-CI_BUDGET = 300.0
+CI_BUDGET = 240.0
 """Seconds of tests that a submission's changes bring, three at a time; unit tests run anyway and cost nothing here."""
 NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
@@ -42,7 +43,9 @@ UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
 UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
 """Lines that change nothing that a test could find."""
-SHARES = 6
+SHARES = 8
+TURNS = 10
+"""Of landings: those after the shares belong to the other Pythons, which `.ci/run` finds."""
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py",)
 """Rules for all files of the project."""
@@ -207,11 +210,12 @@ def _print_ci() -> None:
         anyway.update({file: math.inf for file in imports if file.startswith(WHEELS)})
     near = choose(changed, imports, {**seconds, **anyway}, budget=CI_BUDGET, takes_changed=False).files
     rest = [file for file in imports if is_test(file) and file.startswith(REST)]
-    number = int(git_lines("rev-list", "--count", "HEAD")[0]) % SHARES
-    chosen = {file for file in near if file.startswith(REST)} | set(shares(rest, seconds)[number])
+    turn = int(git_lines("rev-list", "--count", "HEAD")[0]) % TURNS
+    part = (*shares(rest, seconds), (), ())[turn]
+    chosen = {file for file in near if file.startswith(REST)} | set(part)
     print("\n".join(sorted(chosen)))
     left_out = sorted(set(rest) - chosen)
-    print(f"whole files since {base[:10]}, and part {number + 1} of {SHARES} of the rest", file=sys.stderr)
+    print(f"whole files since {base[:10]}, and turn {turn + 1} of {TURNS} of the rest", file=sys.stderr)
     print(f"left out, but for their core: {' '.join(left_out)}", file=sys.stderr)
 
 
