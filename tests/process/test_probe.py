@@ -370,6 +370,14 @@ def test_a_host_has_one_lock_which_others_see_and_which_ends_with_its_call_or_it
     assert seen() == []
     with start(script.replace(f" {LOCK_VALID:g}", " 1")) as holder:
         assert holder.wait(10) == 0  # though its stdin is open: the connection was cut without a sign
+    with start(script.replace(f" {LOCK_VALID:g}", " 3")) as holder:
+        assert holder.stdin is not None
+        for _ in range(4):
+            holder.stdin.write("still here\n" * 2)
+            holder.stdin.flush()
+            time.sleep(1)
+        assert seen() == [True]
+        holder.communicate(timeout=10)
 
     (tmp_path / "job.json").touch()
     with start() as holder:

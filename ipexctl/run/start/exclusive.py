@@ -1,7 +1,8 @@
 """Holds the hosts of a run for one call: `run --exclusive` refuses other runs, `--wait S` waits for their end.
 All calls take the hosts' locks in the order of the machines, and stop at the first that another call holds. So of two
 calls with common hosts exactly one starts. A lock (`facts/probe/host_lock.sh`) is a process that every account sees and
-that ends with its call's connection. A waiting call tries the locks once nobody is before it (`host_queue.py`).
+that ends with its call's connection. A waiting call tries the locks once nobody is before it (`host_queue.py`). A run
+without these options may begin in spite of the locks; a waiting call keeps them until that run has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ipexctl.remote.fanout import Outcome
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.start.host_queue import HeldProcess, HostQueue, end_all
+from ipexctl.run.start.host_queue import STILL_HERE, HeldProcess, HostQueue, end_all
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import rough_duration
 
@@ -47,47 +48,104 @@ class Obstacles(NamedTuple):
 
 
 class HostLocks:
-    def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool, queue: HostQueue | None = None) -> None:
-        self._hosts, self._run, self._pool, self._queue = hosts, run, pool, queue
+    def __init__(
+        self, hosts: Sequence[Host], run: str, seconds: float, pool: SessionPool, on_step: Callable[[str], None]
+    ) -> None:
+        self.hosts, self._run, self._pool, self._on_step = hosts, run, pool, on_step
+        self._seconds, self._deadline = seconds, time.monotonic() + seconds
+        self._queue = HostQueue(hosts, run, pool)
         self._processes: list[HeldProcess] = []
-        self.looks: Mapping[str, Look] = {}
+        self._looks: Mapping[str, Look] = {}
         self.hiding: tuple[str, ...] = ()
         """Hosts that do not show the runs of other accounts."""
         self.has_waited = False
         """The hosts were not free at first: what was known of them before is old."""
 
-    def take(self) -> Obstacles:
-        self.looks, found = self._look()
-        if any(found):
-            return found
-        machines = {self.looks[host.name].machine: host for host in self._hosts}
-        for _, host in sorted(machines.items()):
-            try:
-                if not self._lock(host):
-                    return self._look()[1]._replace(locked=host.name)
-            except HostError as error:
-                return Obstacles(away={host.name: error})
-        looks, found = self._look()
-        self.hiding = tuple(name for name, look in looks.items() if look.runs.hides_others)
-        # A look must show this call itself: without awk, or memory for a process, it shows nothing.
-        blind = [name for name, look in looks.items() if self._run not in [live.run for live in look.runs.runs]]
-        # Another call that is starting there has met these locks; one that waits will.
-        running = tuple(other for other in found.others if other.state == "running")
-        return Obstacles(running, {**found.away, **dict.fromkeys(blind, _BLIND)})
+    def wait_until_free(self) -> None:
+        """Take the locks, and wait until no run is on the hosts. Raises a StartError, and then holds nothing.
 
-    def _look(self) -> tuple[dict[str, Look], Obstacles]:
+        A second call, because a run without --exclusive has begun meanwhile, keeps the locks and the end of the wait.
+        """
+        began = time.monotonic()
+        with ExitStack() as undo:
+            undo.callback(self.release)
+            try:
+                is_waiting = self._wait()
+            except Cancelled as error:
+                raise StartError(StartFailure(error.reason, error.fix)) from None
+            finally:
+                self._queue.leave()
+            undo.pop_all()
+        if is_waiting:
+            self.has_waited = True
+            self._on_step(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
+
+    def _wait(self) -> bool:
+        """False if the hosts were free at once. `on_step` is called with what it waits for."""
+        reported = None
+        while any(found := self._take()):
+            if self._pool.cancel.thrown:
+                raise Cancelled("stopped")
+            left = self._deadline - time.monotonic()
+            if left <= 0 or (found.away and reported is None):
+                raise StartError(refusal(found, self._seconds, now=time.time()))
+            for process in self._processes:
+                process.send(STILL_HERE)
+            if not self._queue.holds(self._looks) and not self._processes:
+                self._queue.enter(self._looks, left)
+            # Hosts answer in another order at each look, which is no news.
+            runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
+            if reported != (news := (runs, set(found.away), found.locked)):
+                reported = news
+                parts = [_describe(found, time.time())] if found.others or found.locked else []
+                parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
+                self._on_step(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
+            self._pool.cancel.sleep(min(POLL, left))
+        return reported is not None
+
+    def _take(self) -> Obstacles:
+        """Take all locks or none. It keeps them while a run is there that began in spite of them: this call was first,
+        and those that wait stay behind it."""
+        if not self._processes or any(process.is_over for process in self._processes):
+            self.release()
+            if any(found := self._look()) or any(found := self._lock_all()):
+                return found
+        found = self._look()
+        self.hiding = tuple(name for name, look in self._looks.items() if look.runs.hides_others)
+        # A look must show this call itself: without awk, or memory for a process, it shows nothing.
+        blind = [name for name, look in self._looks.items() if self._run not in [live.run for live in look.runs.runs]]
+        if away := {**found.away, **dict.fromkeys(blind, _BLIND)}:
+            self.release()
+        # Another call that is starting there has met these locks; one that waits will.
+        return Obstacles(tuple(other for other in found.others if other.state == "running"), away)
+
+    def _look(self) -> Obstacles:
         looks: dict[str, Look] = {}
         away: dict[str, HostError] = {}
-        for outcome in look_at_runs(self._hosts, self._pool):
+        for outcome in look_at_runs(self.hosts, self._pool):
             if outcome.result is not None:
                 looks[outcome.host.name] = outcome.result
             elif outcome.error is not None:
                 away[outcome.host.name] = outcome.error
             if isinstance(outcome.error, Unreachable):  # a wait for hours must survive the reboot of a switch
                 self._pool.forget(outcome.host)
+        self._looks = looks
         runs = {name: look.runs for name, look in looks.items()}
-        before = find_waiting(runs, self._queue.places(looks) if self._queue is not None else {})
-        return looks, Obstacles((*find_other_runs(runs, self._run), *before), away)
+        before = find_waiting(runs, self._queue.places(looks))
+        return Obstacles((*find_other_runs(runs, self._run), *before), away)
+
+    def _lock_all(self) -> Obstacles:
+        machines = {self._looks[host.name].machine: host for host in self.hosts}
+        for _, host in sorted(machines.items()):
+            try:
+                is_locked = self._lock(host)
+            except HostError as error:
+                self.release()
+                return Obstacles(away={host.name: error})
+            if not is_locked:
+                self.release()
+                return self._look()._replace(locked=host.name)
+        return Obstacles()
 
     def _lock(self, host: Host) -> bool:
         process = HeldProcess(self._pool.session(host), lock_command(self._run), self._pool.cancel)
@@ -108,6 +166,7 @@ class HostLocks:
 
     def release(self) -> None:
         end_all(self._processes)
+        self._processes = []
 
 
 def look_at_runs(
@@ -129,39 +188,9 @@ def lock_hosts(
     hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
 ) -> HostLocks:
     """Take the locks, waiting up to `seconds`; `on_step` is called with what it waits for. Raises a StartError."""
-    began, reported = time.monotonic(), None
-    queue = HostQueue(hosts, run, pool)
-    try:
-        while True:
-            locks = HostLocks(hosts, run, pool, queue)
-            with ExitStack() as undo:
-                undo.callback(locks.release)
-                found = locks.take()
-                if not any(found):
-                    undo.pop_all()
-                    if reported is not None:
-                        locks.has_waited = True
-                        on_step(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
-                    return locks
-            if pool.cancel.thrown:
-                raise Cancelled("stopped")
-            left = began + (seconds or 0) - time.monotonic()
-            if left <= 0 or (found.away and reported is None):
-                raise StartError(refusal(found, seconds or 0, now=time.time()))
-            if not queue.holds(locks.looks):
-                queue.enter(locks.looks, left)
-            # Hosts answer in another order at each look, which is no news.
-            runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
-            if reported != (news := (runs, set(found.away), found.locked)):
-                reported = news
-                parts = [_describe(found, time.time())] if found.others or found.locked else []
-                parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
-                on_step(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
-            pool.cancel.sleep(min(POLL, left))
-    except Cancelled as error:
-        raise StartError(StartFailure(error.reason, error.fix)) from None
-    finally:
-        queue.leave()
+    locks = HostLocks(hosts, run, seconds or 0.0, pool, on_step)
+    locks.wait_until_free()
+    return locks
 
 
 def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:

@@ -24,6 +24,8 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue
 from ipexctl.remote.session_pool import SessionPool
 
+STILL_HERE: Final = b"still here\n"
+"""Renews a place, or a lock, whose script ends a while after the last line."""
 _END_SECONDS: Final = 3.0
 
 
@@ -41,16 +43,16 @@ class HeldProcess:
             try:
                 return session.run(command, sink, stdin=self._stdin, cancel=cancel)
             finally:
-                self._is_over = True
+                self.is_over = True
                 self._news.set()
 
-        self._is_over = False
+        self.is_over = False
         self.process = run_in_background(hold, command.label)
 
     def wait_for(self, line: bytes, seconds: float) -> bool:
         """True once it has printed this line; False after `seconds`, or if it ended."""
         deadline = time.monotonic() + seconds
-        while not (found := line in self._output.stdout) and not self._is_over:
+        while not (found := line in self._output.stdout) and not self.is_over:
             if not self._news.wait(max(0.0, deadline - time.monotonic())):
                 return False
             self._news.clear()
@@ -59,7 +61,7 @@ class HeldProcess:
     @property
     def ended(self) -> Ended | None:
         """None while it runs. Raises the HostError of a lost connection."""
-        return self.process.result() if self._is_over else None
+        return self.process.result() if self.is_over else None
 
     def send(self, line: bytes) -> None:
         self._stdin.send(line)
@@ -90,7 +92,7 @@ class HostQueue:
     def holds(self, looks: Mapping[str, Look]) -> bool:
         """True if it has a place on all these hosts, and it keeps them for another minute."""
         for process in self._processes:
-            process.send(b"still here\n")
+            process.send(STILL_HERE)
         return bool(self._processes) and None not in self.places(looks).values()
 
     def enter(self, looks: Mapping[str, Look], seconds: float) -> None:

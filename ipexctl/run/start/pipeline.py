@@ -150,20 +150,43 @@ class _UnneededLogin(NoLogin):
         self.reading = reading
 
 
+class _OtherRunBegan(StartError):
+    """A run without --exclusive began on the hosts although this call holds their locks."""
+
+
 def _start_once(
     start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts], *, no_logins: str = ""
 ) -> StartedRun:
     """Raises a StartError; then nothing of the run is left. `no_logins`: why node0 cannot log in to the others."""
-    spec, pool, on_step = start.spec, start.pool, start.watcher.on_step
-    registry, undo = RunRegistry(), _Undo()
+    spec, registry = start.spec, RunRegistry()
     run = given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
         run = new_id(spec.script, time.time())
-    retention = read_limits(os.environ)
     note_secret_files(spec.secret_files)
-    locks = _lock_hosts(start, run, undo)
-    if locks is not None and locks.has_waited:
-        reading, probed = None, ()  # the project and the hosts may have changed since
+    with ExitStack() as at_end:
+        locks = _lock_hosts(start, run, at_end)
+        while True:
+            if locks is not None and locks.has_waited:
+                reading, probed = None, ()  # the project and the hosts may have changed since
+            try:
+                return _start_locked(start, run, locks, reading, probed, no_logins=no_logins)
+            except _OtherRunBegan:
+                assert locks is not None
+                locks.wait_until_free()
+                locks.has_waited = True
+
+
+def _start_locked(
+    start: _Start,
+    run: str,
+    locks: HostLocks | None,
+    reading: Future[Project] | None,
+    probed: Sequence[HostFacts],
+    *,
+    no_logins: str,
+) -> StartedRun:
+    spec, pool, on_step = start.spec, start.pool, start.watcher.on_step
+    registry, undo, retention = RunRegistry(), _Undo(), read_limits(os.environ)
     with mark_pending(registry.directory, run, undo.unreached), undo:
         began = time.monotonic()
         reading = reading or start_reading(spec, on_step)
@@ -243,9 +266,12 @@ def _plan(
     if checks_logins and needs_login_check(context, plan):
         context = _check_logins(start, context, plan, dry_run=dry_run)
         plan = make_plan(context, run) if context.node0.no_logins else plan
+    if locks is not None:
+        _check_alone(plan, locks)
     start.watcher.on_planned(plan)
     if not dry_run:
-        _check_other_runs(start, plan, locks)
+        if locks is None:
+            notes = [*notes_on(plan.other_runs, time.time()), *notes]
         notes += job_notes(context, is_followed=spec.is_followed)
         if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan)):
             notes.append(text)
@@ -294,12 +320,12 @@ def _check_logins(start: _Start, context: Gathered, plan: Plan, *, dry_run: bool
 # Other runs
 
 
-def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
+def _lock_hosts(start: _Start, run: str, at_end: ExitStack) -> HostLocks | None:
     spec = start.spec
     if not spec.is_exclusive:
         return None
     locks = lock_hosts(likely_nodes(spec), run, spec.wait, start.pool, start.watcher.on_step)
-    undo.callback(locks.release)
+    at_end.callback(locks.release)
     if locks.hiding:
         start.note(
             f"{fold(locks.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
@@ -308,13 +334,14 @@ def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
     return locks
 
 
-def _check_other_runs(start: _Start, plan: Plan, locks: HostLocks | None) -> None:
-    """Say which runs are on the hosts. A non-exclusive run may have begun after the locks: raises a StartError."""
-    if locks is None:
-        for text in notes_on(plan.other_runs, time.time()):
-            start.note(text)
-    elif running := tuple(other for other in plan.other_runs if other.state == "running"):
-        raise StartError(refusal(Obstacles(running), now=time.time()))
+def _check_alone(plan: Plan, locks: HostLocks) -> None:
+    """Raise an `_OtherRunBegan` if a run without --exclusive has begun since the hosts were locked; a StartError if it
+    is on a host that this call has not locked."""
+    running = tuple(other for other in plan.other_runs if other.state == "running")
+    if running:
+        locked = {host.name for host in locks.hosts}
+        error = _OtherRunBegan if any(locked.intersection(other.hosts) for other in running) else StartError
+        raise error(refusal(Obstacles(running), now=time.time()))
 
 
 def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = True) -> None:

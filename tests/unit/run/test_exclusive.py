@@ -21,6 +21,7 @@ from ipexctl.remote.session import Ended, Readable
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start import exclusive
 from ipexctl.run.start.exclusive import HostLocks, lock_hosts
+from ipexctl.run.start.host_queue import STILL_HERE
 from ipexctl.run.start.request import StartError
 
 HOSTS = [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")]
@@ -35,6 +36,7 @@ class Machine:
     holders: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
     is_away: bool = False
     hides: bool = False
     lacks: str = ""
@@ -85,8 +87,8 @@ class MachineSession(FakeSession):
             return Ended(1)
         sink("stdout", b"he")
         sink("stdout", b"ld\n")
-        if stdin.read():
-            self.machine.left.append(run)
+        while line := stdin.read():
+            (self.machine.renewed if line == STILL_HERE else self.machine.left).append(run)
         self.machine.holders.remove(run)
         self.machine.lock.release()
         return Ended(0)
@@ -259,6 +261,50 @@ def test_waiting_calls_start_in_the_order_in_which_they_came(machines: dict[str,
         thread.join(30)
     assert started == ["a", "b", "c", "d"]
     assert [machine.queue for machine in machines.values()] == [[], [], []]
+
+
+def test_a_call_keeps_its_locks_while_a_run_that_began_in_spite_of_them_is_there(machines: dict[str, Machine]) -> None:
+    """A call that came later waits behind it, and the wait is one in all."""
+    said: list[str] = []
+    locks = lock(machines, seconds=30, said=said)
+    machines["node1"].runs.append("other-1")
+    started: list[str] = []
+
+    def wait_for(run: str) -> None:
+        later = lock(machines, run, 30)
+        started.append(run)
+        later.release()
+
+    later = threading.Thread(target=wait_for, args=("later",))
+    later.start()
+    until(lambda: ("later", 7) in machines["node2"].queue)
+    threading.Timer(0.4, machines["node1"].runs.clear).start()
+    locks.wait_until_free()
+    assert (locks.has_waited, started, holders(machines)) == (True, [], [["mine"]] * 2)
+    assert ["other-1" in said[0], "free" in said[-1], len(said)] == [True, True, 2]
+    assert all("mine" in machine.renewed for machine in machines.values()), "a lock ends an hour after the last line"
+    locks.release()
+    later.join(30)
+    assert started == ["later"]
+
+    locks = lock(machines, seconds=0.5)
+    machines["node1"].runs.append("other-2")
+    began = time.monotonic()
+    with pytest.raises(StartError, match="after a wait of") as caught:
+        locks.wait_until_free()
+    assert (time.monotonic() - began < 10, holders(machines)) == (True, [[], []])
+    assert "a longer --wait S" in caught.value.failure.fix
+
+
+def test_locks_that_were_lost_are_taken_anew(machines: dict[str, Machine]) -> None:
+    locks = lock(machines, seconds=30)
+    locks._processes[0].end()
+    until(lambda: machines["node1"].holders == [])
+    machines["node2"].runs.append("other-1")
+    threading.Timer(0.4, machines["node2"].runs.clear).start()
+    locks.wait_until_free()
+    assert holders(machines) == [["mine"]] * 2
+    locks.release()
 
 
 def test_a_place_of_another_account_with_this_run_s_id_is_before_it(machines: dict[str, Machine]) -> None:

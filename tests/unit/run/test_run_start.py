@@ -19,7 +19,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.request import Gathered, RankEnv
 from ipexctl.node.common.job import Start, read_job
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.plan import Choice, Plan, read_plan
+from ipexctl.node.common.plan import Choice, OtherRun, Plan, read_plan
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import rank_hooks
 from ipexctl.remote.cancel import Cancel
@@ -333,6 +333,40 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
     spec = replace(REQUEST, hosts=HOSTS, project=ProjectLocation(tmp_path, "", ("train.py",)))
     assert isinstance(pipeline.start_run(spec, Mock(), StartWatcher()), StartFailure)
     assert ended == ["checks"]
+
+
+@pytest.mark.parametrize(("host", "failure", "waits"), [("b", "went on", 1), ("c", "c is not free", 0)])
+def test_a_run_that_began_after_the_locks_is_waited_for(
+    host: str, failure: str, waits: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is refused only on a host without lock: the wait could never end there."""
+    others = [OtherRun("other-1", "alice", "running", (host,), {}, {}, None, None)]
+    locks = Mock(hosts=HOSTS, hiding=(), has_waited=False)
+    locks.wait_until_free.side_effect = others.clear
+    readings: list[object] = []
+
+    def went_on(*_: object) -> None:
+        raise StartError(StartFailure("went on"))
+
+    fakes: dict[str, Callable[..., object]] = {
+        "start_reading": lambda *_: readings.append(0),
+        "gather": lambda *_, **__: Gathered(replace(REQUEST, hosts=HOSTS), {}, {}, "/h", RankEnv("python3")),
+        "make_plan": lambda *_: Mock(other_runs=tuple(others), hosts=(), names=()),
+        "lock_hosts": lambda *_: locks,
+        "_preflight": lambda *_: None,
+        "new_record": went_on,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(pipeline, name, fake)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    project = ProjectLocation(tmp_path, "", ("train.py",))
+    spec = replace(REQUEST, hosts=HOSTS, project=project, wait=60.0)
+    result = pipeline.start_run(spec, Mock(), StartWatcher())
+    assert isinstance(result, StartFailure)
+    assert failure in result.reason
+    assert locks.wait_until_free.call_count == waits
+    assert len(readings) == 1 + waits, "the project may have changed since"
+    assert locks.release.called
 
 
 def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
