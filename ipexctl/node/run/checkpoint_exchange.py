@@ -1,8 +1,7 @@
 """The supervisor's part of a checkpoint exchange, before the commands of an attempt start.
 
-Each host reports its copies, `checkpoint_units` decides which copy wins, and each host is told what to serve, fetch and
-remove. Hosts send files to each other directly. Nothing moves before all hosts have reported. The first failure ends
-the exchange. `files/checkpoint.py` describes the messages.
+Each host reports its copies and is told what to serve, fetch and remove; hosts send files to each other directly.
+Nothing moves before all hosts have reported. `files/checkpoint.py` describes the messages.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class _HostFailure(Exception):
 
 
 class CheckpointExchange(AuthenticatingServer):
-    """An exchange among `hosts` (rank → host), in its own thread, so that the supervisor can answer meanwhile."""
+    """Runs in its own thread, so that the supervisor can answer meanwhile. `hosts`: rank → host."""
 
     def __init__(
         self,
@@ -53,7 +52,6 @@ class CheckpointExchange(AuthenticatingServer):
         self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.is_over = False
         self.failure = ""
-        """Why the exchange failed; empty while it is running or if it succeeded."""
         self.failed_host = ""
         self._path, self._hosts, self._is_restart = path, dict(hosts), is_restart
         self._conns: dict[str, socket.socket] = {}
@@ -81,7 +79,7 @@ class CheckpointExchange(AuthenticatingServer):
             os.close(stop)
 
     def handle(self, conn: socket.socket) -> None:
-        """Pass the connection to the exchange, and keep it open until the exchange is over."""
+        """Keep the connection open until the exchange is over."""
         rank = read_line(conn, REPLY_TIME)["rank"]
         address = conn.getpeername()[0]
         with self._connected:
@@ -179,7 +177,6 @@ class CheckpointExchange(AuthenticatingServer):
 
 
 def has_file(path: str) -> bool:
-    """True if the path is, or a directory below it has, a file that may be a checkpoint."""
     with contextlib.suppress(OSError):
         if os.path.isfile(path):
             return bool(os.path.getsize(path))
@@ -194,7 +191,6 @@ def has_file(path: str) -> bool:
 def describe_exchange(
     path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan, *, is_restart: bool = False
 ) -> list[str]:
-    """Lines that say which files are not used and why, and which are copied where. Pure."""
     above = path.rpartition("/")[0]
     lines = []
     if is_restart and not any(report.copies or report.half or report.left for report in reports.values()):
@@ -217,8 +213,8 @@ def describe_exchange(
 
 
 def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Lines about files that are set aside. Checkpoints with the same reason and hosts, such as those that a Trainer
-    rotated away, share a line."""
+    """Group removed files: checkpoints with the same reason and hosts, such as those a Trainer rotated away, share a
+    line."""
     units = {
         **{marker.rpartition("/")[0]: "" for marker in plan.markers},
         **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},

@@ -1,7 +1,6 @@
 """Decides about ranks started without mpirun: when their wrappers have ended, and what a lost starter means. Pure.
 
-On node0, wrappers are children of the supervisor, on other hosts of the host's starter. Running ranks do not need the
-starter; if it is lost, its wrappers count as ended once their ranks are done.
+Running ranks do not need their starter; if it is lost, its wrappers count as ended once their ranks are done.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
-    """Drop starters that were silent for longer than a rank may be. Starters send as often as ranks."""
     now = t.now.clock
     for host, starter in t.state.starters.items():
         last = max(received.get(host, now), t.state.resumed_at)
@@ -86,7 +84,7 @@ def call_starters(t: Transition) -> None:
 
 
 def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, ...]) -> None:
-    """Fail the attempt if ranks can't begin, because their wrapper has exited or their starter is gone."""
+    """Fail the attempt if a wrapper exited before its rank began, or its starter is gone."""
     if t.state.ending is not None:
         return
     now = t.now.clock

@@ -1,6 +1,4 @@
-"""The figures of a run: CPU, memory, windows of ranks and of hosts. They go into the status and into window files, and
-never decide about the run.
-"""
+"""CPU, memory and windows of ranks and hosts, for the status and window files. They never decide about the run."""
 
 from __future__ import annotations
 

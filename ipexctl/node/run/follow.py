@@ -1,11 +1,8 @@
 """Follows a run until it ends: sends its output in order of time, and its status.
 
-The answer is frames: chunks of output, notes, and the messages {"status"}, {"at": time of the output that follows}, the
-dump of --on-hang (`stack_dumps.encode_dump`) and {}, a heartbeat. At the end come the windows of ranks and hosts
-(`window_file.py`) for a caller that keeps them, then {"event": "done", "status"}.
-
-A follower only reads the run's directory, except that it marks a run as lost (`status_file.py`). After a reconnect the
-caller gives its offsets, so each byte is sent once. `output.notes` must be read after the output's end is known.
+The answer is frames: chunks of output, notes, {"status"}, {"at": time of the output that follows}, the dump of
+--on-hang and {}, a heartbeat; at the end the windows of ranks and hosts, then {"event": "done", "status"}. After a
+reconnect the caller gives its offsets, so each byte is sent once.
 """
 
 from __future__ import annotations
@@ -46,28 +43,25 @@ from ipexctl.node.run.window_file import windows_of
 READ_INTERVAL = 0.03
 """Seconds between reads while output is frequent, or before the first output."""
 OFTEN = 0.2
-"""Output is frequent if the last one came within this many seconds. The supervisor writes `output.times` twice as
-often."""
+"""Output is frequent if the last one came within this many seconds."""
 IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """Seconds between reads after ten seconds without output or a new status."""
 NOTIFIED_INTERVAL = 1.0
 """Seconds between reads if the kernel reports file changes. These reads notice that the caller has exited."""
 SETTLE_TIME = 0.002
-"""Seconds to collect changes that belong together. A new status makes two changes."""
+"""Seconds to collect changes. A new status makes two."""
 TICK_INTERVAL = 5.0
 """Seconds between heartbeats. The caller gives up after 30 seconds without a frame."""
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
-"""Most bytes of output between two checks of the status."""
 LISTING_INTERVAL = 0.002
 """Seconds per file between two checks of all files. `output.times` names a growing file within 0.1 seconds."""
 STATUS_INTERVAL = 2.0
 """Seconds between checks that the supervisor is alive."""
 RANK_INTERVAL = 0.005
-"""Seconds per rank between statuses in which only ranks' states changed, because each status lists all ranks."""
+"""Seconds per rank between statuses in which only ranks' states changed. Each status lists all ranks."""
 LONGEST_RANK_INTERVAL = 1.0
-"""Most seconds between such statuses."""
 
 
 class FollowRequest(RunReference):
@@ -82,11 +76,9 @@ class FollowRequest(RunReference):
     """Send only this many last lines; None for all."""
     grep: str
     exact: bool
-    """Keep the exact order, even if there is much output."""
     figures: float
     """Seconds between two statuses in which only figures changed."""
     windows: bool
-    """True if the caller wants the windows at the end."""
 
 
 class FollowedFile:
@@ -117,7 +109,7 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
     def pass_on(self, chunk: Chunk, at: float) -> Iterator[OutputPart]:
-        """The unsent part of a chunk that is not in the file. A note has a chunk of its own."""
+        """The unsent part of a chunk that is not in the file."""
         new = chunk.data[self.offset - chunk.offset :]
         note = self._next_note()
         if new and note is not None and (note.offset, note.end) == (self.offset, chunk.end):
@@ -128,7 +120,6 @@ class FollowedFile:
             yield Chunk(self._rank, self._stream, new, self.offset - len(new), at)
 
     def new_chunks(self, at: float | None) -> Iterator[OutputPart]:
-        """New output up to the current end of the file."""
         if self._is_open():
             size = os.fstat(self._number).st_size
             if self._notes is not None and size > self.offset:
@@ -212,10 +203,7 @@ def files_of(request: FollowRequest, rundir: str, world_size: int, notes: NotesR
 
 
 class ChangeSignal:
-    """Waits for changes in the run's directory, or just sleeps if the kernel does not report changes there.
-
-    A supervisor on this machine writes `output.times` and the status in that directory after each output.
-    """
+    """Waits for changes in the run's directory, or just sleeps if the kernel does not report changes there."""
 
     def __init__(self, rundir: str, *, is_local: bool) -> None:
         self.is_sent = False
@@ -229,7 +217,6 @@ class ChangeSignal:
             self.is_sent = True
 
     def wait(self, seconds: float, held: float) -> None:
-        """Wait for changes: `seconds`, or until the kernel reports a change, but not longer than `held`."""
         if not self.is_sent:
             time.sleep(seconds)
             return
@@ -281,11 +268,10 @@ class StatusWatcher:
 class OutputSender:
     def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
-        """True if all output that the last check found is sent."""
         self._output, self._chosen, self._writer = output, chosen, writer
         self._chunks = output.new_chunks()
         self._is_resumed = False
-        """True if `_chunks` continues a check that an earlier call began. Files may have grown since."""
+        """True if `_chunks` continues an earlier check. Files may have grown since."""
         self._at: float | None = None
         self._ticked_at = time.monotonic()
 
@@ -368,7 +354,6 @@ def forward_run(
     changes: ChangeSignal,
     writer: CompressedFrameWriter,
 ) -> Json:
-    """Send output and status until the run ends; returns the last status."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
     while True:
         now = time.monotonic()

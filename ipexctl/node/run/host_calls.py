@@ -1,6 +1,4 @@
-"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background. After its time limit, a call is
-killed with all its processes.
-"""
+"""Runs sh lines on other hosts of a run (`Plan.shell`), all at once in the background."""
 
 from __future__ import annotations
 
@@ -22,7 +20,6 @@ _KEPT = 4096
 
 
 def _job_files(rundir: str) -> str:
-    """Shell pattern for the job files of all attempts (`common/job.py: job_file`)."""
     return f"{shlex.quote(rundir)}/job.json {shlex.quote(rundir)}/job.[0-9]*.json"
 
 
@@ -44,7 +41,6 @@ class _Tail(threading.Thread):
 class HostAnswer(NamedTuple):
     host: str
     problem: str
-    """Why the line failed on the host; empty if it succeeded."""
 
 
 class HostCalls:
@@ -58,13 +54,12 @@ class HostCalls:
         return not self._open
 
     def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
-        """Start a call. `word`: `HostPlan.word`, the host's name for the shell."""
         self._open += 1
         argv = [*self._shell, word, line]
         threading.Thread(target=self._call, args=(host, argv, stdin, seconds), daemon=True).start()
 
     def find(self, host: str, word: str, rundir: str) -> None:
-        """Check that a host can be reached and has the run's files, and reserve it for the run."""
+        """Check that a host has the run's files, and reserve it for the run."""
         agent, reserved = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{RESERVED_FILE}")
         line = f"test -r {agent} || {{ echo {agent} does not exist >&2; exit 1; }}; umask 077; : >{reserved}"
         self.begin(host, word, line, b"", HOST_ANSWER)
@@ -75,7 +70,7 @@ class HostCalls:
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def give_job(self, host: str, word: str, path: str, job: str) -> None:
-        """Write the host's job file, and remove earlier attempts' files, which remain if no rank began there."""
+        """Write the host's job file, and remove earlier ones, which remain if no rank began there."""
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")
         line = f"umask 077 && rm -f {_job_files(os.path.dirname(path))} && cat >{part} && mv -f {part} {target}"
         self.begin(host, word, line, job.encode(), HOST_JOB)

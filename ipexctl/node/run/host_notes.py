@@ -1,6 +1,4 @@
-"""Notes of a host for each window: bytes sent over its network link, and CPU frequency. The wrapper of the host's
-lowest rank makes them from /proc and /sys, without special rights. What a host does not report is None.
-"""
+"""Measures a host for each window: bytes sent over its network link, and CPU frequency. Needs no special rights."""
 
 from __future__ import annotations
 
@@ -27,13 +25,10 @@ class HostNotes(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """True if a rank wrapper can have sent these figures."""
         return 0 < self.seconds <= 2 * WINDOW
 
 
 class Moments:
-    """Finds how fast an interface sends at its busiest, by sampling it often for LOOKING seconds of each window."""
-
     def __init__(self, path: str, now: float) -> None:
         self._path = path
         self.at = now + WINDOW - LOOKING if path else float("inf")

@@ -1,9 +1,7 @@
 """A host's starter: starts the host's rank wrappers for each attempt of a run without mpirun.
 
-The control machine starts it over its own session, as `PYTHON -IS RUNDIR/agent.zip run.host_starter`, with a
-`HostStarterRequest` on stdin. It replies with one line, detaches, and connects to the supervisor on node0 as a rank
-does (`messages.py`). So a restart needs neither the control machine nor logins between nodes. Running wrappers do not
-need the starter. `host_starter_machine.py` decides.
+The control machine starts it over its own session, with a `HostStarterRequest` on stdin. It detaches and connects to
+the supervisor as a rank does, so a restart needs neither the control machine nor logins between nodes.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 from ipexctl.node.run.supervisor_client import SupervisorClient
 
 WRAPPER_NOT_STARTED = 127
-"""Exit code reported for a wrapper that could not be started."""
 
 
 class HostStarter:
@@ -41,7 +38,6 @@ class HostStarter:
         self.state = machine.HostStarterState(rejoins=request.rejoins)
         self.ends: list[Json] = []
         self.log, self._log_end = os.pipe()
-        """Read end of the pipe for the wrappers' own messages."""
         for number in (self.log, self._log_end):
             os.set_blocking(number, False)
         self.actions: Mapping[type, Callable[[Any], None]] = {

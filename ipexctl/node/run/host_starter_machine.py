@@ -1,9 +1,7 @@
-"""Decides what a host starter does: an event and the time give the next state and commands. `host_starter.py` acts.
-Pure.
+"""Decides what a host starter does. Pure; `host_starter.py` acts.
 
 An attempt is started once, even if the supervisor repeats its order. A starter that never reached its supervisor exits
-as soon as the port is closed, because no run has begun. A starter that loses its supervisor, by the limits of a rank
-wrapper, ends the wrappers before it exits.
+as soon as the port is closed. One that loses its supervisor, by the limits of a rank wrapper, ends the wrappers first.
 """
 
 from __future__ import annotations
@@ -20,16 +18,13 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 BUSY_TURN = 0.5
-"""Seconds between two turns while the starter is not connected or about to exit."""
 
 
 class StartWrappers(NamedTuple):
-    """Kill wrappers of the last attempt, and start the wrappers of this one."""
-
     attempt: int
     ranks: tuple[int, ...]
     job: str = ""
-    """Text of the job file, if each attempt has its own; else empty."""
+    """Text of the job file, if each attempt has its own."""
 
 
 class SignalWrappers(NamedTuple):
@@ -45,7 +40,7 @@ class SendBeat(NamedTuple):
 
 
 class RepeatEnds(NamedTuple):
-    """Report ended wrappers of the attempt again, because the first report may have been lost with its connection."""
+    """Report ended wrappers again, because the first report may have been lost with its connection."""
 
 
 Command = Union[StartWrappers, SignalWrappers, KillWrappers, SendBeat, RepeatEnds]
@@ -56,17 +51,15 @@ class HostStarterState(NamedTuple):
     attempt: int | None = None
     has_met: bool = False
     is_lost: bool = False
-    """True once the supervisor no longer answers. The wrappers are told to exit."""
+    """True once the supervisor no longer answers."""
     is_over: bool = False
-    """True to kill the remaining wrappers and exit."""
     rejoins: bool = False
-    """As in `HostStarterRequest`."""
     wait_until: float = NEVER
     beat_at: float = 0.0
     kill_at: float = NEVER
 
     def on_welcome(self, welcome: Json) -> Step:
-        """The starter has connected or reconnected. An attempt may have begun meanwhile."""
+        """Handle the first welcome or a reconnect; meanwhile an attempt may have begun."""
         state, commands = self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
         state, start = state._start({**welcome, "attempt": welcome.get("start")})
         return state, (*commands, *start)
@@ -93,7 +86,6 @@ class HostStarterState(NamedTuple):
         return self, ()
 
     def seconds_to_turn(self, contact: Contact, now: float) -> float:
-        """Seconds until the loop needs a turn, if nothing happens before."""
         if self.is_lost or not contact.is_up:
             return BUSY_TURN
         return max(0.0, self.beat_at - now)

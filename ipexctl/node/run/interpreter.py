@@ -1,8 +1,5 @@
-"""Describes a user's Python: its version, its environment, and the packages that a plan depends on.
-
-Reads no request. Prints `{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers",
-"libraries"}`. A Python too old for ipexctl can run this module too, so that its version is reported.
-"""
+"""Describes a user's Python: its version, its environment, and the packages that a plan depends on. Works in a Python
+too old for ipexctl, so that its version is reported."""
 
 import glob
 import json

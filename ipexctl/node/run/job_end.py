@@ -1,10 +1,8 @@
 """Decides how a Slurm job affects the end of its run: whether Slurm stopped the run, and whether it continues. Pure.
 
-A run submitted with --requeue ends as `queued` if its job starts again: after preemption, at the time limit, and if a
-node does not answer. Slurm notices such a node only minutes later, so the supervisor requeues the job itself. A run
-that was stopped, hung, or lost a node MOST_LOSSES times in a row is not requeued. Slurm's signals reach the processes
-in any order; a failure by a signal is Slurm's doing if Slurm says that it is ending the job. With --min-hosts, Slurm
-keeps the job when it loses a node; if it loses node0, the ranks on other nodes end the job (`orphan_state`).
+A run submitted with --requeue ends as `queued` if its job starts again. Slurm notices a silent node only minutes later,
+so the supervisor requeues the job itself. Slurm's signals reach the processes in any order; a failure by a signal is
+Slurm's doing if Slurm says that it is ending the job.
 """
 
 from __future__ import annotations
@@ -30,11 +28,8 @@ _TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILIN
 
 
 def is_step_cancelled(log: str) -> bool:
-    """True if srun's log says that Slurm cancelled the step, which kills all tasks at once. Pure.
-
-    srun prints the same line when it is ended itself, but after it has reported tasks that exited. Slurm can't be
-    asked, because it forgets a finished step.
-    """
+    """True if srun's log says that Slurm cancelled the step, which Slurm itself forgets. srun prints the same line when
+    it is ended itself, but after it has reported tasks that exited. Pure."""
     return _STEP_CANCELLED.search(log) is not None and _TASK_EXITED.search(log) is None
 
 
@@ -44,9 +39,8 @@ class RunEnd(NamedTuple):
     reason: str
     first: Failure | None
     attempts: tuple[Attempt, ...] = ()
-    """Earlier attempts."""
     is_limit_near: bool = False
-    """True if the ranks were told that the job is about to end."""
+    """True once the ranks were told that the job is about to end."""
     has_noticed: bool = False
     """True if a rank handled the signal for that."""
     is_asked_to_stop: bool = False
@@ -78,7 +72,7 @@ class JobVerdict(NamedTuple):
     reason: str
     first: Failure | None
     word: str
-    """What Slurm did, as a word for `job_words.describe_run_end`; empty if Slurm did nothing."""
+    """A word for `job_words.describe_run_end`; empty if Slurm did nothing."""
 
 
 def _detail_of(failure: Failure | None) -> str:
@@ -86,7 +80,7 @@ def _detail_of(failure: Failure | None) -> str:
 
 
 def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool) -> str:
-    """The word for what Slurm did to the run. `shown`: output of `show_job`, empty if Slurm was not asked. Pure."""
+    """The word for what Slurm did. `shown`: output of `show_job`, empty if Slurm was not asked. Pure."""
     if end.is_by_limit:
         return job_words.LIMIT_NEAR
     word = slurm.job_end_in(shown, restarts)
@@ -94,7 +88,6 @@ def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool
 
 
 def should_requeue(end: RunEnd, word: str) -> bool:
-    """True if the supervisor of a run that may start again should requeue its job. Pure."""
     if end.is_silent:
         return False
     if word:
@@ -115,9 +108,8 @@ def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["
     """What a rank that lost its supervisor should do, if Slurm keeps the job when it loses a node. Pure.
 
     `shown`: output of `show_job`, empty without an answer. `membership`: output of `show_own_node` for the script's
-    node, None without an answer. Slurm removes a node that is down from such a job. If it removed the script's node,
-    nothing else ends the job before its time limit. As long as the node belongs to the job, maybe only this rank is cut
-    off.
+    node, None without an answer. Slurm removes a node that is down from such a job; then nothing else ends the job
+    before its time limit. If the node still belongs to the job, maybe only this rank is cut off.
     """
     job = slurm.read_job(shown)
     if job is None or (job.is_active and membership is None):

@@ -1,8 +1,7 @@
 """Knows when Slurm will end a run's job, and when to notify the ranks and stop the run before that. Pure.
 
-The steps are `notice`, a minute before the end, so that ranks can write a checkpoint, and `stop`, 15 s before, so that
-ranks exit and their output is kept. Slurm is asked when the run begins, every ten minutes, and before each step,
-because a limit can change while the job runs. If Slurm does not answer, its last answer counts.
+Slurm is asked when the run begins, every ten minutes, and before each step, because a limit can change while the job
+runs. If it does not answer, its last answer counts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ STEPS: tuple[tuple[Step, float], ...] = (("notice", JOB_NOTICE), ("stop", JOB_ST
 
 
 class JobLimit(NamedTuple):
-    """What is known about a job's time limit. Times are monotonic."""
+    """Times are monotonic."""
 
     is_asked: bool = False
     ask_at: float = 0.0
@@ -33,7 +32,7 @@ class JobLimit(NamedTuple):
         return not self.is_asked and now >= self.ask_at
 
     def with_answer(self, asked_at: float, seconds: int | None) -> JobLimit:
-        """The limit after Slurm's answer. `seconds`: until the job's end; None without a limit."""
+        """Take Slurm's answer. `seconds`: until the job's end; None without a limit."""
         return self._replace(
             interval=ASK_INTERVAL,
             ends_at=None if seconds is None else asked_at + seconds,

@@ -1,8 +1,7 @@
 """The supervisor of a run on node0: sockets, files, signals, processes and the clock. `machine.py` decides.
 
-Whatever happens becomes an event (`machine_state.py`). `machine.py` turns events into commands, and `self.actions` has
-an action for each class of command. An event from within an action is handled after the remaining actions. Only output
-goes from connection to file without an event. SIGTERM stops the run.
+Whatever happens becomes an event; `machine.py` turns events into commands, for which `self.actions` has the actions.
+Only output goes from connection to file without an event. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ MINIMUM_TURN = 0.01
 
 
 CHECKPOINT_INTERVAL = 5.0
-"""Seconds between checks for a first checkpoint file on node0."""
 STARTER_HEARD = 6.0
 """A host starter is running if it sent a message within this many seconds. It sends one every four."""
 
@@ -85,17 +83,14 @@ class SupervisorLoop:
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
         self.calls: HostCalls | None = None
         self.starter_calls: HostCalls | None = None
-        """Open calls that restart lost host starters."""
         self.jobs: Mapping[str, str] = {}
-        """Store → text of the store's job in this attempt; empty unless the run has a pool of hosts."""
+        """Store → text of its job in this attempt; empty unless the run has a pool of hosts."""
         self.process: AttemptProcesses | None = None
         self.exchange: CheckpointExchange | None = None
         self.has_checkpoint = False
         self.fix = ""
-        """What to do if the launcher can't be started."""
         self.is_finished = False
         self.events: deque[m.Event] = deque()
-        """Events to handle. The first is being handled."""
         self.actions: Mapping[type, Callable[[Any], None]] = {
             m.StartAttempt: self.start_attempt,
             m.FindHosts: self.find_hosts,
@@ -168,7 +163,7 @@ class SupervisorLoop:
         self.record.save(time.monotonic())
 
     def on_event(self, event: m.Event) -> None:
-        """Handle an event; an event from within an action is handled later."""
+        """Handle an event. An event from within an action is handled later."""
         self.events.append(event)
         if len(self.events) == 1:
             self.handle_events()
@@ -186,7 +181,6 @@ class SupervisorLoop:
             self.actions[type(command)](command)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
-        """Record the figures in a message, or handle the message as an event."""
         if isinstance(message, (messages.Beat, messages.Exit)):
             if isinstance(message, messages.Beat):
                 peer.ends = message.ends
@@ -217,7 +211,6 @@ class SupervisorLoop:
                     self.on_event(event)
 
     def look(self, clock: float) -> None:
-        """Check everything that has to be polled."""
         self.connections.listener.drop_late(clock)
         self.look_at_exchange()
         self.take_answers()
@@ -239,7 +232,6 @@ class SupervisorLoop:
         )
 
     def look_at_exchange(self) -> None:
-        """Log the notes of the checkpoint exchange, and end it once it is over."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -332,7 +324,7 @@ class SupervisorLoop:
         self.on_event(m.DumpAsked(dump_id, is_own=True))
 
     def write_dump(self, command: m.WriteDump) -> None:
-        """Write a dump. Rows of ranks that did not answer get what the last beat said."""
+        """Write a dump. Ranks that did not answer get a row from their last beat."""
         rows = []
         for row in command.rows:
             if row["rank"] in command.unanswered:
@@ -365,7 +357,6 @@ class SupervisorLoop:
             self.on_event(m.StartFailed(failure.reason, failure.detail))
 
     def start_mpirun(self) -> m.AttemptStarted:
-        """Start the launcher, or raise an OSError."""
         plan, attempt = self.state.plan, self.state.status.attempt
         master = Master(plan.master_addr, plan.master_port)
         if master.port and not attempt:  # a later attempt uses the same port
@@ -425,7 +416,6 @@ class SupervisorLoop:
         return {peer.rank: peer.host for peer in self.state.ranks.values()}
 
     def leave_attempt(self) -> None:
-        """Reset everything that belongs to the previous attempt."""
         if self.process is not None:
             self.process.kill_leftovers()
             self.connections.drop_all()
@@ -450,7 +440,7 @@ class SupervisorLoop:
         return orders
 
     def call_starters(self, command: m.CallStarters) -> None:
-        """Log in to hosts and restart their starters, which then connect to this supervisor."""
+        """Restart host starters, which then connect to this supervisor."""
         plan = self.state.plan
         local, address, port = self.addresses
         if self.starter_calls is None:
@@ -568,7 +558,7 @@ class SupervisorLoop:
         self.on_event(m.Closed(shown, is_step_cancelled(log)))
 
     def wait_for_room(self, patience: float) -> None:
-        """Wait until the output held in memory is written. What is left after `patience` seconds counts as lost."""
+        """Wait until held output is written. After `patience` seconds, the rest counts as lost."""
         until = time.monotonic() + patience
         while not self.record.store_held() and time.monotonic() < until:
             time.sleep(0.2)

@@ -1,8 +1,7 @@
 """Decides what a supervisor does: (state, event, time) → (state, commands). Pure; `loop.py` acts.
 
-`verdict.py` decides why an attempt ends; this module decides when it is over, and whether another attempt follows. If
-the job is requeued, the supervisor of the next start continues the same record. When one rank ends, all are ended; no
-output is dropped while its rank can send it; each wait has a limit.
+`verdict.py` decides why an attempt ends; this module decides when it is over, and whether another follows. When one
+rank ends, all are ended; no output is dropped while its rank can send it; each wait has a limit.
 """
 
 from __future__ import annotations
@@ -42,22 +41,17 @@ if TYPE_CHECKING:
     )
 
 CHECK_INTERVAL = 0.25
-"""Seconds between checks of all ranks while the run starts or ends."""
+"""Seconds between checks while the run starts or ends."""
 RUNNING_INTERVAL = 1.0
 """Seconds between checks while all is well. Each check takes time from this node's ranks."""
 SUSPENDED = 5.0
-"""After a longer gap between two checks, in seconds, this process was suspended, and ranks do not count as silent."""
+"""Seconds between two checks after which this process was suspended, so ranks do not count as silent."""
 MAX_MALFORMED = 3
-"""Malformed messages from a rank before it counts as lost."""
 DISK_CHECK_INTERVAL = 1.0
 CATCH_UP_TIME = 5.0
-"""Seconds for held-back output to arrive once a full disk has room again."""
 MPIRUN_LATE = 1.0
-"""Seconds after the end of the ranks' time to exit until mpirun is signalled too."""
 MPIRUN_AFTER_RANKS = 0.3
-"""Seconds for mpirun to exit after the ranks of a run that failed or was stopped."""
 MPIRUN_KILLED = 2.0
-"""Seconds between mpirun's SIGTERM and SIGKILL."""
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
@@ -76,14 +70,12 @@ def is_ending(state: SupervisorState) -> bool:
 
 
 def is_running_well(state: SupervisorState) -> bool:
-    """True if every rank is running and connected, and nothing waits for an answer or a decision."""
     if is_ending(state) or state.is_signal_open or state.dumps or state.is_exchanging:
         return False
     return all(peer.status.state == "running" and peer.is_connected for peer in state.ranks.values())
 
 
 def needs_mpirun_log(state: SupervisorState) -> bool:
-    """True if the next `Tick` may need mpirun's output for a decision."""
     is_ended = state.mpirun is not None and state.mpirun.ended_at is not None
     is_cut_off = any(peer.disconnected_at is not None for peer in state.ranks.values())
     return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
@@ -110,7 +102,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 
 
 def on_begin(t: Transition, _: m.Begin) -> None:
-    """Start the first attempt, or the next one if an earlier start of the same job left attempts."""
+    """Start the first attempt, or continue after an earlier start of the same job."""
     status, after = t.state.status, ""
     if status.attempts:
         after = status.attempts[-1].reason
@@ -129,7 +121,6 @@ def on_start_failed(t: Transition, event: m.StartFailed) -> None:
 
 
 def on_exchange_over(t: Transition, event: m.ExchangeOver) -> None:
-    """Start the commands when all hosts have the same checkpoint."""
     if not t.state.is_exchanging:
         return
     if event.failure:
@@ -188,7 +179,7 @@ def on_reconnecting(t: Transition, peer: RankState, _: messages.Reconnecting) ->
 
 
 def on_checkpoint_failed(t: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
-    """A host could not take part in the checkpoint exchange, and could not report that over the exchange itself."""
+    """Fail the run: a host could not take part in the checkpoint exchange, nor report that over the exchange."""
     t.log("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
     if t.state.is_exchanging:
         fail_checkpoint(t, f"{peer.host}: {message.reason}", [peer])
@@ -215,7 +206,6 @@ def on_exit(t: Transition, peer: RankState, message: messages.Exit) -> None:
 
 
 def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
-    """A rank raised an exception, but its process has not exited."""
     duration = f"its interpreter did not exit within {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
     reason += " (with oneCCL, MPI_Finalize waits for the other ranks)"
@@ -223,7 +213,7 @@ def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
 
 
 def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) -> None:
-    """The rank's connection was dropped. The rank reconnects, but counts as lost after several such messages."""
+    """Count the messages: the rank reconnects, but is lost after several of them."""
     peer = t.set_rank(peer.rank, malformed=peer.malformed + 1)
     t.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
     if peer.malformed >= MAX_MALFORMED:
@@ -232,7 +222,7 @@ def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) ->
 
 
 def on_noticed(t: Transition, peer: RankState, message: messages.Noticed) -> None:
-    """The script handles the notice: it saves its state, and may then exit with any code, even 0."""
+    """Note that the script handles the notice: it saves its state, and may then exit with any code, even 0."""
     t.set(has_noticed=True)
     t.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
 
@@ -289,7 +279,7 @@ def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
 
 
 def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
-    """Without mpirun, report an `MpirunEnded` when the wrappers have ended, so that the rest is as with mpirun."""
+    """Without mpirun, report an `MpirunEnded` when the wrappers have ended."""
     code = direct_start.ended_code(t.state, mpirun, t.now.clock)
     if code is not None:
         on_mpirun_ended(t, m.MpirunEnded(code))
@@ -297,7 +287,6 @@ def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
 
 
 def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
-    """True if mpirun has exited, and every rank has exited or used up its time to exit."""
     if mpirun.ended_at is None or state.is_signal_open:
         return False
     waiting = [peer for peer in state.ranks.values() if not peer.is_done]
@@ -312,13 +301,12 @@ def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
 
 
 def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
-    """Seconds for ranks to exit after the ending was decided; longer with a full disk, which delays output."""
+    """Seconds for ranks to exit; longer with a full disk, which delays output."""
     is_behind = state.disk.is_full or now - state.disk.room_at < CATCH_UP_TIME
     return FULL_DISK_FLUSH if is_behind else TERM_GRACE + spare
 
 
 def check_suspension(t: Transition) -> None:
-    """If this process was suspended, restart the measurement of the ranks' silence."""
     now = t.now.clock
     if now - t.state.checked_at > SUSPENDED:
         t.set(resumed_at=now)
@@ -357,7 +345,6 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
 
 
 def check_limits(t: Transition, mpirun: MpirunState) -> None:
-    """Fail the attempt after a deadline: the start of the ranks, the run's time limit, or the job's."""
     now, options = t.now.clock, t.state.options
     missing = [peer for peer in t.ranks if not peer.has_begun]
     if missing and now - mpirun.started_at > RANKS_BEGIN:
@@ -371,7 +358,6 @@ def check_limits(t: Transition, mpirun: MpirunState) -> None:
 
 
 def on_time_left(t: Transition, event: m.TimeLeft) -> None:
-    """Tell the ranks that the job is about to end, and stop the run before that."""
     limit, job = t.state.limit, t.state.job
     if limit is None or job is None:
         return
@@ -430,7 +416,7 @@ def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
 
 
 def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
-    """Report a run that has long been silent. Ranks that never start are found earlier, by `check_limits`."""
+    """Report a long silence. Ranks that never start are found earlier, by `check_limits`."""
     if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
         return  # a silence that lasted until the end stays in the status
     length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.options.hang_after
@@ -444,7 +430,7 @@ def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
 
 
 def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
-    """Report a silence and take a stack dump, which is kept in any case, to explain the hang later."""
+    """Report a silence. The stack dump is kept in any case, to explain the hang later."""
     options = t.state.options
     silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
     t.set_status(silent=silent)
@@ -543,9 +529,8 @@ def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> N
 def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
     """Wait for mpirun to exit, then signal it: it may be waiting for a rank that can't be reached.
 
-    Until every rank has connected, hydra gets SIGKILL, because SIGTERM could be endless: hydra's daemon on a node
-    sends the signal to the process group of each child. A child that does not have its own group yet is in the
-    daemon's, so the daemon signals itself for ever. After SIGKILL, the daemons exit because they lose the connection.
+    Until every rank has connected, hydra gets SIGKILL: at SIGTERM, its daemon on a node signals the process group of
+    each child; a child without its own group yet is in the daemon's, so the daemon signals itself for ever.
     """
     now, ending, ranks_ended_at = t.now.clock, t.state.ending, mpirun.ranks_ended_at
     waiting = [peer for peer in t.ranks if not peer.is_done and peer.has_begun]
@@ -582,7 +567,6 @@ def on_stop_asked(t: Transition, event: m.StopAsked) -> None:
 
 
 def end_attempt(t: Transition) -> None:
-    """Start the next attempt if one is allowed, else close the run."""
     verdict.on_all_ended(t)
     job = t.state.job
     hosts: tuple[str, ...] = ()
@@ -605,7 +589,7 @@ def end_attempt(t: Transition) -> None:
 
 
 def asks_for_other_nodes(end: RunEnd) -> bool:
-    """True if the job should start again, which gives it other nodes, instead of another attempt here."""
+    """True if the job should start again, on other nodes, instead of another attempt here."""
     return end.has_lost_node and job_end.should_requeue(end, "")
 
 
@@ -620,7 +604,7 @@ def ending_of(state: SupervisorState) -> m.Ending:
 
 
 def close(t: Transition) -> None:
-    """End the run without another attempt. Ranks that have not reported an exit by now are lost or stopped."""
+    """End the run. Ranks that have not reported an exit by now are lost or stopped."""
     ending = ending_of(t.state)
     t.set(is_closing=True)
     for peer in t.ranks:
@@ -652,7 +636,6 @@ def run_end(state: SupervisorState) -> RunEnd:
 
 
 def on_closed(t: Transition, event: m.Closed) -> None:
-    """Decide how the job affects the run's end: Slurm may have stopped the run, or may start the job again."""
     job = t.state.job
     if job is None:
         finish(t)

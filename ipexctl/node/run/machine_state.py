@@ -1,8 +1,6 @@
-"""State, events and commands of the supervisor. Pure.
+"""State, events and commands of the supervisor: frozen, so that a test can write a run as a list of events with times.
 
-`machine.py` takes a state, an event and the time, and returns the next state with commands. `loop.py` makes the events
-and carries out the commands. All are frozen, so a test can write a run as a list of events with times. Figures, such as
-a rank's memory, are not in the state. A `Transition` is one step in progress; it is mutable and used once.
+Figures, such as a rank's memory, are not in the state. A `Transition` is one step in progress; it is mutable.
 """
 
 from __future__ import annotations
@@ -24,9 +22,8 @@ if TYPE_CHECKING:
 
 class Moment(NamedTuple):
     clock: float
-    """Monotonic time, for all waits."""
     epoch: float
-    """Seconds since the epoch, for the record."""
+    """Seconds since 1970, for the record."""
 
 
 # The state
@@ -46,7 +43,6 @@ class RankState(NamedTuple):
     instance: str | None = None
     is_connected: bool = False
     received_at: float = 0.0
-    """When the rank last sent something before its connection broke."""
     disconnected_at: float | None = None
     closed_by_peer: bool = False
     """True if the rank's host closed the connection: the wrapper exited, but the host is alive."""
@@ -54,13 +50,12 @@ class RankState(NamedTuple):
     """True if the rank has announced that it will reconnect."""
     lost_at: float = 0.0
     outside_signal: int | None = None
-    """Signal that the wrapper got from elsewhere than the supervisor, or None."""
+    """Signal that the wrapper got from another process than the supervisor."""
     is_start_failure_noted: bool = False
     exit: Exit | None = None
     malformed: int = 0
-    """Number of unreadable messages so far."""
     is_over: bool = False
-    """True if the rank's exit is known and all its output has arrived, or the rank is lost."""
+    """True if all its output has arrived, or the rank is lost."""
     is_released: bool = False
     wrapper_code: int | None = None
     wrapper_ended_at: float | None = None
@@ -80,17 +75,15 @@ class MpirunState(NamedTuple):
     code: int | None = None
     ranks_ended_at: float | None = None
     was_told_to_end: bool = False
-    """True once the supervisor has signalled mpirun."""
     killed_at: float | None = None
 
     @property
     def was_killed(self) -> bool:
-        """True if a signal ended mpirun."""
         return (self.code or 0) < 0
 
     @property
     def ended_by(self) -> tuple[int | None, int | None]:
-        """Exit code of mpirun (128+N after signal N) and the signal, or None."""
+        """mpirun's exit code (128+N after signal N) and the signal, or None."""
         code = self.code
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
@@ -113,7 +106,6 @@ class DiskState(NamedTuple):
 
     is_full: bool = False
     since: float = 0.0
-    """Last time that the ranks' output was not held up."""
     looked_at: float = 0.0
     room_at: float = float("-inf")
 
@@ -123,7 +115,6 @@ class JobState(NamedTuple):
     may_requeue: bool = False
     restarts: int = 0
     is_requeued: bool = False
-    """True if this supervisor has requeued the job."""
 
 
 class PendingDump(NamedTuple):
@@ -135,39 +126,34 @@ class PendingDump(NamedTuple):
 
 
 class SupervisorState(NamedTuple):
-    """A run, from before the start of mpirun until the last process has exited."""
-
     start: Start
     plan: Plan
-    """Plan of this attempt; `start.plan` has all hosts."""
+    """The plan of this attempt; `start.plan` has all hosts."""
     options: AgentOptions
     starter: NodeStarter
     status: RunStatus
-    """Status without ranks and figures."""
+    """The status without ranks and figures."""
     ranks: Mapping[int, RankState]
     created_at: float
     checked_at: float
     resumed_at: float = 0.0
-    """When this process resumed after a suspension. The ranks' silence counts from here at the earliest."""
+    """Last resumption of this process after a suspension. The ranks' silence counts from here at the earliest."""
     mpirun: MpirunState | None = None
     starters: Mapping[str, StarterState] = {}
     ending: Ending | None = None
     signalled_at: float | None = None
     """When a wrapper first got a signal that the supervisor did not send."""
     is_exchanging: bool = False
-    """True during the checkpoint exchange, before the commands of the attempt start."""
     first_attempt: int = 0
-    """First attempt of this supervisor. Earlier starts of the same job had the attempts before."""
+    """Earlier starts of the same job had the attempts before."""
     search: HostSearch | None = None
     """Set between two attempts of a run with a pool of hosts."""
     asked_at: float = 0.0
-    """When hosts without a started rank were last asked."""
     is_preparing: bool = False
-    """True while the attempt's hosts are sent their jobs, before mpirun starts."""
+    """True while hosts are sent their jobs, before mpirun starts."""
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
-    """Id of the last dump that no user asked for."""
     job: JobState | None = None
     limit: JobLimit | None = None
     is_limit_near: bool = False
@@ -175,9 +161,8 @@ class SupervisorState(NamedTuple):
     has_left_at_notice: bool = False
     """True once a rank has exited after the notice. Others may still be saving, or fail because it is gone."""
     has_noticed: bool = False
-    """True once a rank has handled the notice."""
     is_asked_to_stop: bool = False
-    """True after a signal to stop: from ipexctl stop, the call, or the queue."""
+    """True after a signal from ipexctl stop, the call, or the queue."""
     is_closing: bool = False
     """True if no attempt follows, unless the queue refuses to requeue the job."""
     closed: Closed | None = None
@@ -194,7 +179,6 @@ class SupervisorState(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
-        """True if each attempt may have other hosts."""
         return self.options.has_pool and len(self.plan.everyone) > 1
 
     @property
@@ -251,13 +235,11 @@ class Tick(NamedTuple):
     """When any rank last printed something in this attempt."""
     written_at: float = 0.0
     mpirun_log: tuple[str, ...] = ()
-    """Last lines of mpirun's output, if `needs_mpirun_log`."""
     starters: Mapping[str, float] = {}
-    """When each connected starter last sent something."""
 
 
 class RankSent(NamedTuple):
-    """A message from a rank. `End` comes once all output of the rank is written."""
+    """`End` comes once all output of the rank is written."""
 
     rank: int
     message: Message
@@ -285,8 +267,6 @@ class MpirunEnded(NamedTuple):
 
 
 class WrapperExited(NamedTuple):
-    """A rank wrapper started without mpirun has exited."""
-
     rank: int
     code: int
     attempt: int
@@ -306,10 +286,8 @@ class HostAnswered(NamedTuple):
 
 
 class HostsPrepared(NamedTuple):
-    """Answer to `PrepareHosts`."""
-
     failed: Mapping[str, str] = {}
-    """Host that refused its job → why; empty if all hosts have their jobs."""
+    """Host → reason."""
 
 
 class StopAsked(NamedTuple):
@@ -318,9 +296,7 @@ class StopAsked(NamedTuple):
 
 class ExchangeOver(NamedTuple):
     failure: str = ""
-    """Why the exchange failed; empty if all hosts have the same checkpoint."""
     host: str = ""
-    """Host on which the exchange failed."""
 
 
 class OutputRefused(NamedTuple):
@@ -340,7 +316,6 @@ class DumpAsked(NamedTuple):
     """A user asks for the stacks of these ranks (None for all). Also the answer to `TakeDump`."""
 
     id: str
-    """Empty if the disk has no room for a dump."""
     ranks: tuple[int, ...] | None = None
     is_own: bool = False
 
@@ -349,14 +324,12 @@ class TimeLeft(NamedTuple):
     asked_at: float
     is_answer: bool
     seconds: int | None = None
-    """None if the job has no limit."""
 
 
 class Closed(NamedTuple):
     """All output is written or given up."""
 
     job_shown: str = ""
-    """What the queue shows of the job; empty if it was not asked."""
     is_step_cancelled: bool = False
 
 
@@ -392,23 +365,23 @@ Event = Union[
 
 
 class StartAttempt(NamedTuple):
-    """Kill processes of the last attempt, and start mpirun; AttemptStarted or StartFailed follows."""
+    """Kill processes of the last attempt first; AttemptStarted or StartFailed follows."""
 
     after: str = ""
 
 
 class FindHosts(NamedTuple):
-    """Check in the background which of these hosts can be reached; HostAnswered may follow for each."""
+    """Check the hosts in the background; HostAnswered may follow for each."""
 
     hosts: tuple[str, ...]
 
 
 class PrepareHosts(NamedTuple):
-    """Write the jobs of the planned attempt to its hosts, in the background; HostsPrepared follows."""
+    """Write the hosts' jobs in the background; HostsPrepared follows."""
 
 
 class Send(NamedTuple):
-    """Send a message of `messages.py` to a rank, if it is connected."""
+    """Send a message to a rank, if it is connected."""
 
     rank: int
     kind: str
@@ -424,8 +397,6 @@ class DropStarter(NamedTuple):
 
 
 class CallStarters(NamedTuple):
-    """Restart the starters of these hosts with logins from node0."""
-
     hosts: tuple[str, ...]
 
 
@@ -440,7 +411,7 @@ class EndOutput(NamedTuple):
 
 
 class SignalMpirun(NamedTuple):
-    """Signal mpirun's process group; without mpirun, the rank wrappers."""
+    """Signal mpirun, or the rank wrappers if there is no mpirun."""
 
     signal: int
 
@@ -461,7 +432,7 @@ class AddNote(NamedTuple):
 
 
 class LookAtDisk(NamedTuple):
-    """Check whether the full disk has room again; if so, DiskHasRoom follows."""
+    """Check the disk; DiskHasRoom may follow."""
 
 
 class LookAtSilence(NamedTuple):
@@ -484,11 +455,11 @@ class RemoveDump(NamedTuple):
 
 
 class AskTimeLeft(NamedTuple):
-    """Ask the queue in the background how long the job may run; TimeLeft follows."""
+    """Ask the queue in the background; TimeLeft follows."""
 
 
 class AskJob(NamedTuple):
-    """Ask the queue about the job while the ranks end, because the queue may be what ends them."""
+    """Ask the queue while the ranks end, because the queue may be what ends them."""
 
 
 class Requeue(NamedTuple):
@@ -496,14 +467,10 @@ class Requeue(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Write all output and close the files; Closed follows."""
-
     patience: float
     """Seconds for a full disk to get room."""
     keeps_connectivity: bool
-    """True if the nodes could connect to each other, which is recorded."""
     asks_job: bool
-    """True if the job's state is needed to understand the end."""
 
 
 class EndJob(NamedTuple):
@@ -511,8 +478,6 @@ class EndJob(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Write the last status; then the supervisor exits."""
-
     notifies: bool
 
 
@@ -549,7 +514,6 @@ class Transition:
         self.state, self.now = state, now
         self.commands: list[Action] = []
         self._ranks: dict[int, RankState] | None = None
-        """Copy of the ranks; None until a rank changes."""
 
     @property
     def ranks(self) -> list[RankState]:

@@ -1,7 +1,6 @@
 """Checks on node0 whether rank 0 can listen on the user's MASTER_PORT, and finds the process that listens on it.
 
-Like PyTorch, the check binds the port on all addresses with SO_REUSEADDR, so a port whose last connections are closing
-is free.
+Like PyTorch, it binds with SO_REUSEADDR on all addresses, so a port whose last connections are closing is free.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def bind_problem(port: int) -> str | None:
 
 
 def listening_process(port: int) -> str:
-    """The process that listens on a port, as in `python3 (pid 4711)`; empty if it belongs to another account."""
+    """The process, as in `python3 (pid 4711)`; empty if it belongs to another account."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(table).splitlines()[1:]:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 MAX_TEXT = 4096
-"""Longer texts are cut to this many characters."""
 _MAX_NAME, _MAX_FIELDS = 40, 8
 Ends = Dict[str, int]
 """`out` and `err` → number of bytes printed so far."""
@@ -55,12 +54,11 @@ class Hello(NamedTuple):
 
 class StarterHello(NamedTuple):
     starter: str
-    """The host, as named in the hostfile."""
     instance: str
 
 
 class Connected(NamedTuple):
-    """Made by the supervisor itself when a rank connects or reconnects."""
+    """Made by the supervisor when a rank connects or reconnects."""
 
     node: str
     instance: str
@@ -68,7 +66,7 @@ class Connected(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """Made by the supervisor itself when it drops a rank's connection because of an unreadable message."""
+    """Made by the supervisor when it drops a rank's connection because of an unreadable message."""
 
     reason: str
 
@@ -82,8 +80,6 @@ class Beat(NamedTuple):
 
 
 class CheckpointFailed(NamedTuple):
-    """The rank could not take part in the checkpoint exchange, so its command is not started."""
-
     reason: str
 
 
@@ -100,8 +96,6 @@ class Mismatch(NamedTuple):
 
 
 class Noticed(NamedTuple):
-    """The command handles the signal for the end of the job, and was sent it."""
-
     signal: Signal
 
 
@@ -112,17 +106,14 @@ class OutsideSignal(NamedTuple):
 class Exit(NamedTuple):
     code: int
     is_own: bool
-    """True if the command exited without the supervisor or the rank wrapper ending it."""
     signal: Signal | None = None
     oom: OutOfMemory | None = None
     problem: Detail | None = None
     disk: FullDisk | None = None
-    """A disk on the host that was full when the command exited; None without one."""
+    """A disk that was full when the command exited."""
 
 
 class Stuck(NamedTuple):
-    """The command raised an exception, but its process does not exit."""
-
     code: int
     text: str
     seconds: float
@@ -150,7 +141,7 @@ class StarterBeat(NamedTuple):
 
 
 class WrapperEnded(NamedTuple):
-    """A rank's wrapper exited. Sent again after a reconnect."""
+    """Sent again after a reconnect."""
 
     rank: int
     attempt: int
@@ -204,12 +195,10 @@ STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {"beat": Starter
 
 
 def read_hello(fields: Json) -> Hello | StarterHello:
-    """Decode a hello, or raise a FrameError."""
     return decode_fields(StarterHello, fields) if "starter" in fields else decode_fields(Hello, fields)
 
 
 def read_starter_message(payload: bytes) -> StarterMessage:
-    """Decode a host starter's message, or raise a FrameError."""
     fields = decode_json(payload)
     kind = STARTER_MESSAGES.get(str(fields.get("t")))
     if kind is None:
@@ -218,7 +207,6 @@ def read_starter_message(payload: bytes) -> StarterMessage:
 
 
 def read_message(payload: bytes) -> Message:
-    """Decode a rank's message, or raise a FrameError."""
     fields = decode_json(payload)
     kind = MESSAGES.get(str(fields.get("t")))
     if kind is None:

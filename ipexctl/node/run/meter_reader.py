@@ -1,7 +1,7 @@
 """Creates and reads the step meter's ring in the rank wrapper; `inrank/meter.py` has its layout.
 
-The ring is a file in memory, into which the rank's processes may write anything. A record counts only if two readings
-agree and its check word fits, because the rank may write it meanwhile.
+The rank's processes may write anything into it, at any time. A record counts only if two readings agree and its check
+word fits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _CLOEXEC = 1
 
 
 class StepRecord(NamedTuple):
-    """Times are in nanoseconds. All but `wall` and `flags` are sums since the meter started."""
+    """Times in nanoseconds. All fields but `wall` and `flags` are sums since the meter started."""
 
     wall: int
-    """CLOCK_MONOTONIC, as in `time.monotonic`."""
     steps: int
     samples: int
     wait: int

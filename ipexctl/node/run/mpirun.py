@@ -1,8 +1,6 @@
 """Starts the ranks of an attempt from node0 with mpirun, Slurm's srun or rank wrappers, and signals and kills them.
 
-Without mpirun, the supervisor starts node0's wrappers itself and tells the other hosts' starters (`host_starter.py`) to
-start theirs. `machine.py` decides when they end. This is node0's part of a starter (`ipexctl/starters/`): no other
-module of the agent knows which launcher a run has. Output goes to RUNDIR/mpirun.log.
+No other module of the agent knows which launcher a run has. Output goes to RUNDIR/mpirun.log.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NodeStarter(NamedTuple):
-    """Words for the launcher of a run, in messages and records."""
+    """Words for the launcher in messages and records."""
 
     name: str
     """mpirun or srun; empty if ipexctl starts the ranks."""
@@ -39,12 +37,10 @@ class NodeStarter(NamedTuple):
     in_job: bool
     """True in a Slurm job: the launcher then needs the job's variables, and the run ends with the job."""
     is_hydra: bool = False
-    """True for Intel MPI and MPICH, whose SIGTERM may be endless before every rank has begun (`machine.py:
-    end_mpirun`)."""
+    """True for Intel MPI and MPICH, whose SIGTERM may be endless (`machine.py: end_mpirun`)."""
 
     @property
     def is_direct(self) -> bool:
-        """True if ipexctl starts the ranks. Each wrapper then exits by itself."""
         return not self.name
 
 
@@ -81,7 +77,7 @@ def start_attempt(
 ) -> AttemptProcesses:
     """Start the ranks. Raises an OSError if the launcher, or a rank on node0, can't be started.
 
-    `argv`: the plan's, with the attempt's job and the supervisor's addresses. `orders`: message to each host's starter.
+    `orders`: message to each host's starter.
     """
     if not plan.has_starters:
         return MpirunProcess(plan, argv)
@@ -127,7 +123,7 @@ class MpirunProcess:
 
 
 class DirectProcesses:
-    """The rank wrappers of an attempt. Those on node0 are children of the supervisor, and end with it."""
+    """Wrappers on node0 are children of the supervisor, and end with it."""
 
     def __init__(
         self, plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
@@ -166,8 +162,6 @@ class DirectProcesses:
 
 
 class LaunchLog:
-    """RUNDIR/mpirun.log, from the start of this attempt."""
-
     def __init__(self, rundir: str) -> None:
         self.path = os.path.join(rundir, "mpirun.log")
         self.begin = 0

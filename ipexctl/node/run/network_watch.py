@@ -1,13 +1,10 @@
 """For the status: how long ranks wait for other hosts in a step, and how much faster `--wire` would be. Pure.
 
-- The waiting share of a step is known only with several hosts whose ranks sleep while they wait (`rates.py`). It is
-  measured over all windows with steps except the first.
-- Advice needs unchanged gradients between hosts, a possible `--wire`, a share of at least ADVISED, and the gradient
-  bytes of a DDP model, because other traffic would not shrink. If a host sends fewer bytes than the gradients have, a
+- The waiting share is known only with several hosts whose ranks sleep while they wait (`rates.py`).
+- Advice needs the gradient bytes of a DDP model, because other traffic would not shrink. If a host sends fewer bytes, a
   communication hook of the script already shrinks them.
-- Backward hides a part of the transfer. That part is known if steps are much longer than MOMENT: at the busiest
-  moment's rate, a step's bytes take `transfer` seconds, of which ranks wait for a part. Fewer bytes shorten the visible
-  part first. Waiting beyond the transfer (round trips, busy threads) stays. Advice must gain at least WORTH.
+- Backward hides a part of the transfer. At the busiest moment's rate, a step's bytes take `transfer` seconds, of which
+  ranks wait for a part. Fewer bytes shorten the visible part first; waiting beyond the transfer stays.
 """
 
 from __future__ import annotations
@@ -47,8 +44,7 @@ class _Window(NamedTuple):
 
 class NetworkWatch:
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
-        """`hosts`: rank → host. `is_wire_possible`: `--wire` would work and is not in use. `shared`: each host first
-        sums its ranks' gradients."""
+        """`hosts`: rank → host. `shared`: each host first sums its ranks' gradients."""
         self._hosts = hosts
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"
@@ -125,18 +121,15 @@ def once_round(gradients: float, senders: int) -> float:
 
 
 def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
-    """Fraction of a host's bytes per step that `--wire` would leave.
-
-    Now the gradients pass through a ring of all senders, with `--wire` through a ring of the hosts. Without no_sync,
-    each backward pass of a step sends them.
-    """
+    """Fraction of a host's bytes per step that `--wire` would leave: a ring of the hosts instead of a ring of all
+    senders. Without no_sync, each backward pass of a step sends the gradients."""
     once, then = once_round(gradients, senders), once_round(gradients, hosts)
     passes = max(1, int(moved / once + 0.1))
     return max(0.0, 1.0 - (min(moved, passes * once) - min(moved, passes * then) * RATIO) / moved)
 
 
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
-    """Speedup of a step of which only the fraction `remaining` of its bytes is sent.
+    """Speedup of a step that sends only the fraction `remaining` of its bytes.
 
     `transfer`: seconds to send all bytes at the busiest moment's rate; 0 if unknown.
     """

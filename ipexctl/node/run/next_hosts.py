@@ -1,9 +1,7 @@
 """Decides on which hosts a run continues after a loss: which hosts of its pool answer, and whether they suffice. Pure.
 
-Node0 need not answer. Once all other hosts have answered, a lost host is not waited for. A host whose ranks did not
-begin, or that refused its job, skips the next attempt and is asked again after that. If other hosts would not help (the
-checkpoint can't be copied, ranks begin on no host), the run ends. A missing host that answers again joins at the next
-restart.
+Once all other hosts have answered, a lost host is not waited for. A host whose ranks did not begin, or that refused its
+job, skips the next attempt. If other hosts would not help, the run ends.
 
 it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """
@@ -26,9 +24,7 @@ _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
 MISSING_AFTER = 8.0
 """Seconds after mpirun started until hosts without a started rank are asked."""
 ASK_INTERVAL = 15.0
-"""Seconds between two questions to the same hosts while ranks run. An answer takes less."""
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
-"""Kinds of failure that would happen again on the same hosts."""
 
 
 def hosts_of(state: SupervisorState) -> tuple[str, ...]:
@@ -64,7 +60,6 @@ def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
 
 
 def is_known(state: SupervisorState, now: float) -> bool:
-    """True if the next attempt need not wait for more answers."""
     search = state.search
     if search is None:
         return False
@@ -83,7 +78,6 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
-    """Hosts of this running attempt without a started rank, except node0, which runs the supervisor."""
     mpirun, begun = state.mpirun, {peer.host for peer in state.ranks.values() if peer.has_begun}
     if state.ending is not None or mpirun is None or mpirun.ended_at is not None:
         return ()
@@ -91,8 +85,7 @@ def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
 
 
 def check_missing(t: Transition) -> None:
-    """Ask hosts whose ranks do not begin. Without that, a rank that never connected counts as lost only after two
-    minutes."""
+    """Ask hosts whose ranks do not begin. Otherwise their ranks count as lost only after two minutes."""
     mpirun = t.state.mpirun
     if not t.state.has_pool or not t.state.shell or mpirun is None:
         return
@@ -151,7 +144,7 @@ def blame_absent(t: Transition, search: HostSearch) -> None:
 
 
 def refusing_hosts(state: SupervisorState) -> frozenset[str]:
-    """Hosts that answer but whose ranks do not begin; empty if node0's do not, because then no host is at fault."""
+    """Hosts that answer but whose ranks do not begin; empty if node0's do not: then no host is at fault."""
     first = state.status.first_failure
     if first is None or first.kind not in _SAME_ON_SAME_HOSTS:
         return frozenset()
@@ -172,7 +165,6 @@ def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
 
 
 def restart(t: Transition, hosts: Collection[str]) -> None:
-    """Begin the next attempt on these hosts. Ranks start once the hosts have their jobs."""
     verdict.begin_next_attempt(t)
     plan_attempt(t, hosts)
 
@@ -188,7 +180,6 @@ def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
 
 
 def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
-    """Start the attempt, or plan it again without the hosts that refused their job."""
     if not t.state.is_preparing or t.state.ending is not None:
         return
     search = t.state.search

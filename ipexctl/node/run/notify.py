@@ -1,9 +1,7 @@
 """Runs the `--notify` command once when a run is over: from the call that follows the run, or on node0.
 
-Whoever creates `notify.json` in the run's directory runs the command: the call, when it has seen the end, or
-`run.notify` on node0, if no call did so in time. So the command runs even if the call was killed or detached, and never
-twice. The command may contain a token, so sh reads it from stdin and it is in no argument, file or variable. It runs in
-the environment of a login, without the ranks' secrets.
+Whoever creates `notify.json` runs the command: the call, or `run.notify` on node0, if no call did so in time. The
+command may contain a token, so sh reads it from stdin and it is in no argument, file or variable.
 """
 
 from __future__ import annotations
@@ -42,13 +40,11 @@ class NotifyEnd(NamedTuple):
 
 
 class NotifyRequest(NamedTuple):
-    """Request that `run.notify` on node0 reads from stdin."""
-
     rundir: str
     command: str
     summary: str
     claim_after: float
-    """Seconds in which a call may claim the command first."""
+    """Seconds for a call to claim the command first."""
     timeout: float
 
     def __repr__(self) -> str:
@@ -56,7 +52,7 @@ class NotifyRequest(NamedTuple):
 
 
 def claim(rundir: str, by: str) -> bool:
-    """True if this caller should run the command. False if another caller does, or the run has no record."""
+    """True if this caller should run the command; false if another does, or the run has no record."""
     try:
         number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):
@@ -69,7 +65,6 @@ def claim(rundir: str, by: str) -> bool:
 def run_command(
     command: str, summary: str, timeout: float, output: BinaryIO | int, cwd: str | None = None
 ) -> NotifyEnd:
-    """Run the command with the summary on stdin; kill it after `timeout` seconds."""
     line = command.encode("utf-8", "surrogateescape")
     # dd reads exactly the command, so the command finds the summary on stdin; head may read more.
     script = f'eval "$(dd bs=1 count={len(line)} 2>/dev/null)"'
@@ -120,7 +115,7 @@ def notify(request: NotifyRequest) -> None:
 
 
 def end_on_node0(rundir: str) -> Json | None:
-    """How the command failed on node0, for `ipexctl why`; None if it did not run there, is running, or succeeded."""
+    """How the command failed, for `ipexctl why`; None if it did not run on node0, is running, or succeeded."""
     document = read_json(os.path.join(rundir, FILE))
     if "exit_code" not in document or document["exit_code"] == 0:
         return None

@@ -1,8 +1,5 @@
-"""Detects out-of-memory kills: from counters of the cgroup (v1, v2), the kernel's log, or the kernel's kill counter.
-
-Used after a rank was killed by a SIGKILL that ipexctl did not send. Most machines show the log only to root, and a
-container may hide its cgroups, but everybody may read the kill counter.
-"""
+"""Detects out-of-memory kills, after a SIGKILL that ipexctl did not send: from counters of the cgroup (v1, v2), the
+kernel's log, or its kill counter. Most machines show the log only to root, and a container may hide its cgroups."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ INITIAL_PIDS = 0xEFFFFFFC
 UNLIMITED = 1 << 60
 _KILLED = re.compile(rb"(Memory cgroup out of memory|Out of memory)[^\n]*?: Killed process (\d+)")
 Cgroup = Tuple[int, str, str]
-"""Version of a cgroup, its directory, and the mount point of its hierarchy."""
+"""Version, directory, and mount point of the hierarchy."""
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
@@ -49,7 +46,6 @@ def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
 
 
 def _mounted(mounts: list[list[str]], version: int) -> Iterator[tuple[str, str]]:
-    """Yield root and mount point of each mounted part of the hierarchy."""
     for fields in mounts:
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
         if (version == 2 and kind == "cgroup2") or (version == 1 and kind == "cgroup" and "memory" in options):
@@ -63,10 +59,8 @@ def _kills(version: int, directory: str) -> int | None:
 
 
 def _times_reached(cgroup: Cgroup) -> int | None:
-    """How often the limits of the cgroup and its parents were reached; None if unknown.
-
-    The kill counter does not tell, because it also rises when the whole machine runs out of memory.
-    """
+    """How often the limits of the cgroup and its parents were reached; None if unknown. The kill counter does not tell:
+    it also rises when the whole machine runs out of memory."""
     version, directory, top = cgroup
     counts: list[str] = []
     while (directory + "/").startswith(top.rstrip("/") + "/"):
@@ -100,14 +94,14 @@ def limit_of(cgroup: Cgroup) -> int | None:
 
 
 class OutOfMemoryWatch:
-    """Watches one process from its start, because a counter says something only compared with an earlier value."""
+    """Watches a process from its start, because a counter says something only compared with an earlier value."""
 
     def __init__(self, pid: int, now: float, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._seen: dict[Cgroup, list[tuple[float, int]]] = {}
-        """Cgroup in which the process was → time and kill counter of each reading."""
+        """Time and kill counter of each reading."""
         self._reached: dict[Cgroup, int | None] = {}
-        """Cgroup → how often a limit had been reached when the cgroup was first read."""
+        """How often a limit had been reached when the cgroup was first read."""
         self._machine: list[tuple[float, int]] = []
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
@@ -124,7 +118,7 @@ class OutOfMemoryWatch:
         _add(self._machine, now, kills_of_machine(self._proc))
 
     def find_kill(self, now: float) -> Json | None:
-        """Report on the out-of-memory kill of the process, which SIGKILL has killed; None if it was not one."""
+        """The out-of-memory kill of a process that SIGKILL has killed; None if SIGKILL came from elsewhere."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:

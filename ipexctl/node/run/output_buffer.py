@@ -1,8 +1,4 @@
-"""Buffers a rank's output until the supervisor acknowledges it: in memory, then on disk, without blocking the rank.
-
-Each byte has an offset in its stream. The supervisor acknowledges written output by offset. After a reconnect it sends
-the offset from which it needs the output again.
-"""
+"""Buffers a rank's output until the supervisor acknowledges it: in memory, then on disk, without blocking the rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Filters the ranks' output: lines that match a regular expression, and the last lines.
-
-A note is counted and searched like any line, and stays a note. Memory and search time are limited.
-"""
+"""Filters the ranks' output: lines that match a regular expression, and the last lines. A note stays a note."""
 
 from __future__ import annotations
 
@@ -44,8 +41,7 @@ class OutputFilter:
         return ()
 
     def caught_up(self, *, is_final: bool) -> Iterable[OutputPart]:
-        """The last lines of all output so far, at the end of the files. `is_final`: no more output will come, so an
-        unfinished line counts too."""
+        """The last lines of all output so far. If `is_final`, an unfinished line counts too."""
         rest: list[OutputPart] = []
         if is_final or self._pattern is None:
             rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(joined(parts))]
@@ -56,7 +52,7 @@ class OutputFilter:
         return merged(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
-        """Offset of the first byte that is neither passed on nor dropped yet, if the output was fed up to `end`."""
+        """Offset of the first byte neither passed on nor dropped yet, if the output was fed up to `end`."""
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 

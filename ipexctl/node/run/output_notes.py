@@ -1,15 +1,8 @@
 """Notes: lines that ipexctl writes into a rank's output, and the file `output.notes`, which says where they are.
 
-Only an entry in `output.notes` makes a line a note, never its text, so a script can't print one. An entry is the JSON
-of a note's frame. It is written before its line, and withdrawn if the disk had no room for the line; a follower reads
-the entries after a file's length. If a full disk refuses an entry, it is written later, and until then the line looks
-like the rank's own. The kinds and their fields:
-
-restart      attempt, restarts, reason    the next attempt begins; in all files with output, and in rank 0's stderr
-checkpoint   text                         a step of the checkpoint exchange; in rank 0's stderr
-job-limit    job, seconds                 the job's time limit is near; in rank 0's stderr
-gap          bytes, host                  output is missing because the host's disk was full
-not-started  host, reason                 the command could not be started; in the rank's stderr
+Only an entry in `output.notes` makes a line a note, never its text, so a script can't print one. An entry is written
+before its line, and withdrawn if the disk had no room for the line. If a full disk refuses an entry, it is written
+later, and until then the line looks like the rank's own.
 """
 
 from __future__ import annotations
@@ -87,8 +80,6 @@ class NotesWriter:
 
 
 class NotesReader:
-    """The notes of a run; `refresh` reads new entries."""
-
     def __init__(self, path: str) -> None:
         self._number = -1
         self._offset = 0

@@ -1,7 +1,4 @@
-"""The file `output.times`: when node0 received which bytes of the ranks' output, so that it can be read in that order.
-
-An entry is a time (seconds since the epoch), the size of an output file at that time, and the file's rank and stream.
-"""
+"""The file `output.times`: when node0 received which bytes of the ranks' output."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class TimeEntry(NamedTuple):
 
 
 class TimesWriter:
-    """Writes entries. If the disk is full, an entry is written later, with a later time."""
+    """Appends entries. If the disk is full, an entry is written later, with a later time."""
 
     def __init__(self, path: str) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -66,15 +63,12 @@ class TimesWriter:
 
 
 class TimesReader:
-    """Yields entries, oldest first, including new ones as the file grows. A run of an older version has no file."""
+    """Yields entries, oldest first, while the file grows. A run of an older version has no file."""
 
     def __init__(
         self, path: str, files: int, *, exact: bool = False, on_read: Callable[[], None] | None = None
     ) -> None:
-        """`files`: number of output files to read. `exact`: never read several entries as one.
-
-        `on_read` is called after entries are read and before they are yielded.
-        """
+        """`exact`: never read several entries as one. `on_read` is called before entries are yielded."""
         self._on_read = on_read
         self.last: float | None = None
         self._number = -1

@@ -29,7 +29,6 @@ SETTLE_TIME = 0.5
 PY_SPY_TIME = 4.0
 MAX_PROCESS_TEXT = 1 << 17
 MAX_RANK_TEXT = 1 << 20
-"""Most characters of the stacks of one process, and of one rank."""
 MAX_PROCESSES = 64
 Raised = Tuple[ProcessIdentity, int, str]
 """A process that an uncaught exception is ending, its future exit code, and a description of the exception."""
@@ -69,7 +68,6 @@ class ProcessStacks:
         self._pid = pid
 
     def poll(self) -> tuple[list[Json], list[Raised]]:
-        """Messages with stacks for the supervisor, and exceptions that are ending processes of the command."""
         try:
             data = os.read(self.reader, 1 << 16)
         except BlockingIOError:
@@ -178,7 +176,7 @@ def awaited_rank(pid: int) -> int | None:
 
 
 def find_descriptor(pid: int, name: str) -> str:
-    """Path in /proc of a process's open file whose name contains `name`; empty if there is none."""
+    """Path in /proc of an open file whose name contains `name`; empty if there is none."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """The processes of a rank: binds them to cores, sets their niceness, measures them, and ends them.
 
-If a host lacks what was planned, the run gets a note and does not fail. Processes are never found by name: they are
-descendants of the wrapper, which adopts orphans, or belong to the command's session. No process outlives the rank: if
-the wrapper is killed, the kernel kills the command, and `Guard` the rest of its session.
+What a host lacks becomes a note, not a failure. Processes are never found by name: they are descendants of the wrapper,
+which adopts orphans, or belong to the command's session. If the wrapper is killed, the kernel kills the command, and
+`Guard` the rest of its session.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def _set_memory(nodes: list[int]) -> str:
 
 @contextlib.contextmanager
 def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
-    """Processes started in this context inherit the planned cores, memory and policy. What can't be set is added to
-    `mismatches`."""
+    """Set cores, memory and policy for processes started in this context; `mismatches` gets what can't be set."""
     before = os.sched_getaffinity(0)
     batch = False
     cores, nodes = set(plan.cores), list(plan.memory)
@@ -98,11 +97,9 @@ def bound(plan: RankPlan, mismatches: list[str]) -> Iterator[None]:
 
 
 def prepare_child(nice: int, limits: ProcessLimits) -> Callable[[], None]:
-    """Return a preexec_fn for a rank's command. It makes settings that the wrapper itself must not have.
-
-    An account can raise its niceness but never lower it again, and a nice wrapper would answer the supervisor late.
-    With a setup file's limits the wrapper might fail; the child sets them last.
-    """
+    """Return a preexec_fn with settings that the wrapper itself must not have: an account can't lower its niceness
+    again, and a nice wrapper would answer late. A setup file's limits come last, because the wrapper might fail with
+    them."""
     die_with_wrapper = end_with_parent(signal.SIGKILL)
 
     def prepare() -> None:
@@ -144,7 +141,7 @@ def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
 
 
 def has_children(except_pid: int) -> bool:
-    """True if this process has another child (or adopted orphan), or if the kernel does not list children."""
+    """True if this process has another child or adopted orphan, or the kernel does not list children."""
     children: list[str] = []
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -192,7 +189,7 @@ def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
 
 
 def reap() -> Iterator[tuple[int, int, int]]:
-    """Yield pid, status and peak memory in bytes of exited children, including adopted orphans."""
+    """Pid, status and peak memory in bytes of exited children, including adopted orphans."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -230,10 +227,7 @@ class Usage:
 
 
 class OpenmpFiles:
-    """Removes files in /dev/shm with which Intel's OpenMP registers the processes of one rank.
-
-    libiomp5 leaves behind the files of killed processes and of all DataLoader workers.
-    """
+    """Removes the files in /dev/shm that libiomp5 leaves behind for killed processes and DataLoader workers."""
 
     def __init__(self) -> None:
         self._pids: set[int] = set()

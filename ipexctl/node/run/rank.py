@@ -1,10 +1,8 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
-mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`. LOCAL is the supervisor's
-address for ranks on node0. Without mpirun, the rank's number comes before the addresses (`rank_wrappers.py`).
-
-This module is the loop, which waits for sockets, pipes, signals and time; `rank_machine.py` decides. Exit code: the
-command's (128+N for signal N), 111 if the rank can't start, 112 if the supervisor is lost.
+Started as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json [RANK] LOCAL ADDRESS PORT`; LOCAL is the supervisor's
+address for ranks on node0, RANK is given without mpirun. `rank_machine.py` decides. Exit code: the command's (128+N for
+signal N), 111 if the rank can't start, 112 if the supervisor is lost.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ class CommandWatch:
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid, time.monotonic())
         self._memory = 0
-        """Bytes of the command and its children at the last measurement."""
 
     @property
     def pids(self) -> list[int]:
@@ -74,7 +71,6 @@ class CommandWatch:
         return kill and {**kill, "memory": max(memory, self._memory) or None}
 
     def remove_files(self, ended: Collection[int]) -> None:
-        """Remove the OpenMP files of these processes and of all that have exited."""
         self._openmp_files.update(ended)
         self._openmp_files.update(())
 
@@ -141,8 +137,7 @@ class Rank:
         return self.state.exit_code
 
     def end_job(self) -> None:
-        """End a job that lost node0, if this rank is one of those that do. The queue may keep such a job running.
-        Signals end this process as usual meanwhile."""
+        """End a job that lost node0, which Slurm may keep running, if this rank is one of those that do that."""
         from ipexctl.node.run import run_job  # few ranks lose their supervisor
 
         if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.plan, self.rank):
@@ -151,7 +146,6 @@ class Rank:
             run_job.end_orphaned_job(self.plan.rundir)
 
     def apply(self, step: Step) -> None:
-        """Set the next state first, then act, because an action may cause an event."""
         self.state, commands = step
         for command in commands:
             if isinstance(command, Act):
@@ -208,7 +202,6 @@ class Rank:
         self.apply(self.state.on_welcome(welcome, time.monotonic()))
 
     def handle_message(self, message: Json) -> None:
-        """Handle messages about output and files; pass all others to the state machine."""
         kind = message.get("t")
         if kind == "ack":
             for stream in self.streams:
@@ -391,7 +384,6 @@ class Rank:
         self.apply(self.state.on_exit_explained(oom, disk._asdict() if disk is not None else None))
 
     def clean_up(self) -> None:
-        """Kill the command's remaining processes, then read its output to the end."""
         ended = processes.end_descendants(self.guard.pid)
         if self.watch is not None:
             self.watch.remove_files(ended)
@@ -430,7 +422,6 @@ class Rank:
 
 
 def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredHost | None:
-    """What the lowest rank of a host measures for the host; None for other ranks."""
     host = host_of(plan, rank)
     if rank != host.ranks[0].rank:
         return None
@@ -439,7 +430,7 @@ def host_to_meter(plan: Plan, rank: int, secrets: Mapping[str, str]) -> MeteredH
 
 
 def print_error(text: str, detail: Detail | None = None) -> None:
-    """Write to stderr, which is mpirun's log, because a rank without a supervisor can't report in another way."""
+    """Write to stderr, which is mpirun's log."""
     sys.stderr.write(f"ipexctl: {socket.gethostname()}: {text}\n")
     if detail is not None:
         sys.stderr.write(f"{DETAIL_MARK}{json.dumps(detail._asdict())}\n")

@@ -1,7 +1,4 @@
-"""Starts the checkpoint-exchange process (`node/files/checkpoint.py`) from the lowest rank of each store.
-
-The process reports a failure itself if it can reach the supervisor.
-"""
+"""Starts the checkpoint-exchange process (`node/files/checkpoint.py`) from the lowest rank of each store."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class CheckpointProcess:
-    """A running checkpoint-exchange process. Once it exits, call `read_problem`."""
-
     def __init__(self, plan: Plan, rank: int, address: str, port: int, token: str) -> None:
         below = os.path.relpath(plan.cwd, os.path.join(plan.home, "code"))
         request = {
@@ -54,7 +49,7 @@ class CheckpointProcess:
         os.kill(self.pid, signal.SIGTERM)
 
     def read_problem(self, status: int) -> str:
-        """Why the process failed, from its output; empty if it did not. `status`: as from waitpid."""
+        """Why the process failed; empty if it did not, or told the supervisor. `status`: as from waitpid."""
         assert self._process.stderr is not None
         with self._process.stderr as stderr:
             lines = stderr.read().decode(errors="replace").splitlines()

@@ -1,7 +1,7 @@
 """The supervisor's connections to the ranks: messages, output, and connections that break.
 
-Output is acknowledged once it is written. An unreadable message closes only its own connection. Host starters use the
-same port (`starter_connections.py`). `machine.py` decides which wrapper may connect as a rank, and when a rank is lost.
+Output is acknowledged once it is written. An unreadable message closes only its own connection. `machine.py` decides
+which wrapper may connect as a rank, and when a rank is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18
-"""A rank's output is acknowledged after this many bytes, and in the answer to each of the rank's beats."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 
 
@@ -45,9 +44,7 @@ class RankConnection:
         self.printed_at: dict[str, float] = {}
         self.has_exited = False
         self.ends: messages.Ends = {}
-        """As the rank last reported them."""
         self.acknowledged = 0
-        """Bytes of both streams in the last acknowledgement."""
         self.windows.begin_attempt()
 
     def offsets(self) -> dict[str, int]:
@@ -74,7 +71,7 @@ class RankConnection:
         return lost
 
     def end_output(self, ends: messages.Ends) -> None:
-        """No more output comes. What is missing before `ends` is lost."""
+        """End both streams. Output missing before `ends` is lost."""
         for name, sink in self.sinks.items():
             sink.end(ends.get(name, 0))
 
@@ -98,7 +95,6 @@ class RankConnections:
         owner: ConnectionOwner,
         starters: Mapping[str, frozenset[int]],
     ) -> None:
-        """`starters`: host with a starter → its ranks."""
         self.all: dict[int, RankConnection] = {}
         self.starters = StarterConnections(starters, owner)
         self.listener = Listener(listeners, token, RANKS, self._on_client)

@@ -25,10 +25,9 @@ MPI_PREFIXES = (
     *("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_"),
     *TASK_OF_SLURM,
 )
-"""Removed without a backend: from these, scripts read a rank and a world size, and would wait for the other ranks."""
+"""Removed without a backend: scripts read a rank and a world size from these, and would wait for other ranks."""
 PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_FP32_MATH", "IPEXCTL_METER")
-"""Variables that only a plan or the wrapper sets. Inherited from a login or another run, they would ask for files that
-this run does not have."""
+"""Only a plan or the wrapper sets these. Inherited ones would ask for files that this run does not have."""
 _FULL = 1 << 20
 """A disk with fewer free bytes counts as full: no checkpoint fits, and a failed write may have left a few bytes."""
 
@@ -38,7 +37,7 @@ WRONG_MPI = Detail("wrong-mpi")
 
 
 class RankStartError(Exception):
-    """Raised if this rank can't start. The text is for people, the detail for programs."""
+    """The text is for people, the detail for programs."""
 
     def __init__(self, text: str, detail: Detail | None = None) -> None:
         super().__init__(text)
@@ -51,7 +50,7 @@ def ranks_here(plan: Plan, job: StoreJob) -> tuple[int, ...]:
 
 
 def find_rank(plan: Plan, job: StoreJob, given: str = "") -> int:
-    """The number of this rank. `given`: the number if no mpirun sets it, else empty."""
+    """The number of this rank. `given`: the number if no mpirun sets it."""
     here = ranks_here(plan, job)
     if given and int(given) in here:
         return int(given)
@@ -67,12 +66,12 @@ def find_rank(plan: Plan, job: StoreJob, given: str = "") -> int:
 
 
 def results_directory(plan: Plan) -> str:
-    """This host's directory for the run's results. It stays when old runs are removed."""
+    """This host's directory for results. It stays when old runs are removed."""
     return os.path.join(plan.home, "results", plan.id)
 
 
 def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDisk | None:
-    """The first full filesystem among those that a rank writes to, starting with its working directory."""
+    """The first full filesystem that a rank writes to, starting with its working directory."""
     temporary = variables_of(plan, rank, secrets)[0].get("TMPDIR") or "/tmp"  # noqa: S108
     is_root = os.geteuid() == 0  # root may use reserved space
     for path in (plan.cwd, results_directory(plan), plan.rundir, temporary):
@@ -89,8 +88,7 @@ def find_full_disk(plan: Plan, rank: int, secrets: Mapping[str, str]) -> FullDis
 
 
 def environment(plan: Plan, rank: int, secrets: Mapping[str, str], master: Master, attempt: int) -> SetupResult:
-    """A rank's environment: mpirun's, without other launchers' variables, with the setup file's and the plan's. Raises
-    an OSError."""
+    """The environment of a rank. Values of other launchers are removed from mpirun's. Raises an OSError."""
     variables, prepended = variables_of(plan, rank, secrets)
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}

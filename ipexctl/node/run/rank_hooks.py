@@ -1,15 +1,9 @@
 """Hooks in each Python process of a rank: stack dumps on a signal, notes of uncaught errors, a wait for gloo at exit.
 
-`sitecustomize.py` imports this module as `ipexctl_shim`, from a directory that is first on PYTHONPATH. That takes one
-millisecond and prints nothing.
+`sitecustomize.py` imports this as `ipexctl_shim`. That takes one millisecond and prints nothing.
 
-SIGNAL              writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
-$IPEXCTL_ALLREDUCE  `shared` or `auto`: the first DDP model imports `ipexctl_inrank` from the same directory
-$IPEXCTL_WIRE       how hosts send gradients: the first DDP model imports `ipexctl_inrank`
-$IPEXCTL_FP32_MATH  `bf16`: after `import torch`, torch multiplies fp32 matrices with bf16 inputs
-$IPEXCTL_METER      path of the step meter's ring: `import torch` imports `ipexctl_inrank`
-$IPEXCTL_NOTES      `NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught exception
-                    or a sys.exit with a code other than 0; children without the pipe write nothing
+SIGNAL writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc. $IPEXCTL_NOTES is
+`NUMBER:INODE` of an inherited pipe, which gets a line `PID CODE WORDS` for an uncaught error.
 """
 
 from __future__ import annotations
@@ -35,7 +29,6 @@ NAME = "ipexctl-stacks"
 GLOO_THREAD = b"pt_gloo_runloop\n"
 """Name of the threads in which PyTorch runs gloo's collectives."""
 GLOO_LIMIT = 1.0
-"""Seconds that the exit waits for gloo's threads."""
 DDP_MODULE = "torch.nn.parallel.distributed"
 METERED = {
     "torch.optim.optimizer": "watch_optimizers",
@@ -49,7 +42,6 @@ OLDEST_ROUNDING = (2, 3)
 """The oldest torch whose "medium" precision also works on CPUs (pytorch#116015)."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
-"""The run's directory with this module and the package."""
 
 
 def begin() -> None:
@@ -78,11 +70,8 @@ def install_gloo_wait() -> None:
 
 
 def wait_for_gloo() -> None:
-    """Wait until gloo's threads are idle, because otherwise they can abort the process at exit.
-
-    A gloo thread takes the GIL to release the tensors of its last collective. While the interpreter is finalized,
-    Python ends the thread there, inside a C++ destructor: "terminate called without an active exception".
-    """
+    """Wait, because gloo's threads can abort the process at exit: one takes the GIL to release tensors, and Python ends
+    it inside a C++ destructor while the interpreter is finalized: "terminate called without an active exception"."""
     if "torch" not in sys.modules:
         return
     from time import monotonic, sleep
@@ -197,7 +186,6 @@ def install_notes() -> None:
 
 
 def install_ddp() -> None:
-    """For each DDP model, have all ranks agree whether our code sums its gradients, and measure the gradients."""
     if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
@@ -212,14 +200,13 @@ def wrap_ddp(module: Any) -> None:
 
 
 def install_meter() -> None:
-    """Count steps and samples once the script imports torch."""
     if os.environ.get("IPEXCTL_METER"):
         for name in METERED:
             call_after_import(name, start_meter)
 
 
 def start_meter(module: Any) -> None:
-    """Let the meter watch the module. If that fails, the script trains without the meter, and nothing is printed."""
+    """If the meter fails, the script trains without it, and nothing is printed."""
     try:
         watch = getattr(load_in_rank("meter"), METERED[module.__name__])
         watch(module)
@@ -262,7 +249,7 @@ def round_inputs_of_ipex(ipex: Any) -> None:
 
 
 def tell_fp32_math(state: str) -> None:
-    """Print on rank 0 whether --fp32-math is on. `on` is printed only once, and not by children."""
+    """Print the state on rank 0; `on` only once, and not from children."""
     if os.environ.get("RANK") == "0" and os.environ.get(FP32_MATH) == "bf16":
         if state == "on":
             os.environ[FP32_MATH] = "told"
@@ -356,7 +343,7 @@ def load_in_rank(name: str) -> Any:
 
 
 def is_pipe(number: int, inode: int) -> bool:
-    """True if the descriptor is still the pipe, and not another file with the same number."""
+    """False if another file has the same number by now."""
     try:
         stat = os.fstat(number)
     except OSError:
@@ -365,8 +352,6 @@ def is_pipe(number: int, inode: int) -> bool:
 
 
 class Notes:
-    """Writes a note to the rank wrapper when an uncaught error ends this interpreter."""
-
     def __init__(self, number: int, inode: int) -> None:
         self._pipe = number, inode
         self._pid = os.getpid()
@@ -392,7 +377,7 @@ class Notes:
             self.raised(value, traceback)
 
     def raised(self, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Note an exception only if the interpreter found it uncaught. Other code calls the hook only to print one."""
+        """Note an exception only if nothing caught it. Other code calls the hook only to print one."""
         if value is None or traceback is None or value is not getattr(sys, "last_value", None):
             return
         frame = traceback.tb_frame

@@ -1,8 +1,7 @@
-"""Decides what a rank wrapper does: an event and the time give the next state and commands. Pure; `rank.py` acts.
+"""Decides what a rank wrapper does. Pure; `rank.py` acts.
 
-Two values matter most: the state of the command (`Phase`), and whether there still is a supervisor (`Bond`). The
-wrapper never exits before its command. The supervisor decides when the wrapper may exit, unless the supervisor is lost.
-After a reconnect, everything reported before is reported again.
+The wrapper never exits before its command. The supervisor decides when the wrapper may exit, unless the supervisor is
+lost. After a reconnect, everything is reported again.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 EXITED_BEAT_INTERVAL = 1.0
-"""Seconds between two beats once the command has exited. The rank then gives up soon if the supervisor is silent."""
+"""Seconds between two beats once the command has exited, so that the rank gives up soon if the supervisor is silent."""
 FIRST_MEMORY_INTERVAL = 0.1
-"""Seconds from the command's start until its cgroups are first read; the interval then doubles each time. A script that
-starts a program in another cgroup does so soon."""
+"""Seconds from the command's start until its cgroups are first read; doubles each time. A script that starts a program
+in another cgroup does so soon."""
 STOPPED_DRAIN = 0.3
 """Replaces OUTPUT_DRAIN if the command was stopped, because its remaining processes already got SIGTERM."""
 KILL_INTERVAL = 1.0
@@ -33,9 +32,8 @@ KILL_INTERVAL = 1.0
 CONNECT_TURN, BUSY_TURN = 0.2, 0.5
 """Seconds between two turns: before the first welcome, and while a connection, a dump or an exit is pending."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""The command is sent the first of these that it handles when its job is about to end."""
+"""The command is sent the first one that it handles."""
 SUPERVISOR_LOST = 112
-"""Exit code of a wrapper whose supervisor is lost."""
 
 
 class Phase(Enum):
@@ -70,7 +68,6 @@ BONDS = {
     Bond.LOST: (Bond.REPLACED,),
     Bond.REPLACED: (),
 }
-"""Bonds that may follow each bond; other changes are ignored."""
 
 
 class Act(Enum):
@@ -98,21 +95,17 @@ class SendReport(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Send output and meter windows again from the point that the supervisor has."""
-
     welcome: Json
 
 
 class PassOn(NamedTuple):
-    """Send the command the first of these signals that it handles."""
+    """Send the command the first signal that it handles."""
 
     signals: tuple[int, ...]
     is_notice: bool = False
 
 
 class ExplainExit(NamedTuple):
-    """Look for a cause outside the command, and call `on_exit_explained`."""
-
     may_be_memory: bool
     may_be_disk: bool
     memory: int
@@ -133,16 +126,16 @@ class Turn(NamedTuple):
 class WrapperState(NamedTuple):
     begun: float
     is_lowest: bool = False
-    """True for the lowest rank of its store, which takes part in the checkpoint exchange for all of them."""
+    """True for the rank that takes part in the checkpoint exchange for all ranks of its store."""
     phase: Phase = Phase.CONNECTING
     bond: Bond = Bond.HELD
     lost_why: str = ""
     attempt: int | None = None
-    """The run's attempt; None until the supervisor's first welcome."""
+    """None until the supervisor's first welcome."""
     exchange_port: int | None = None
     """Port of the checkpoint exchange; None without one, and once it is over."""
     exchange_problem: str = ""
-    """Why the checkpoint exchange failed on this host, which ends the run; or empty."""
+    """Why the checkpoint exchange failed on this host, which ends the run."""
     pid: int | None = None
     mismatches: tuple[str, ...] = ()
     not_started: str = ""
@@ -151,9 +144,7 @@ class WrapperState(NamedTuple):
     raised_code: int = 0
     raised_text: str = ""
     stuck: Json | None = None
-    """The message `stuck`, once the command did not exit after an exception."""
     exit: Json | None = None
-    """The message `exit`, from phase EXITED on."""
     kill_at: float = NEVER
     drain_until: float = NEVER
     beat_at: float = 0.0
@@ -163,7 +154,7 @@ class WrapperState(NamedTuple):
     has_killed: bool = False
     end_sent: bool = False
     is_signalled: bool = False
-    """True if mpirun, or any process but the supervisor, sent the wrapper a signal that ends it."""
+    """True after a signal that ends the wrapper, from mpirun or any process but the supervisor."""
     outside_signal: int | None = None
     """The first such signal, if the command was running."""
 
@@ -187,7 +178,7 @@ class WrapperState(NamedTuple):
 
     @property
     def owns_job_file(self) -> bool:
-        """True if the wrapper removes the job file at its end. Otherwise the supervisor says when to remove it."""
+        """True if the wrapper removes the job file at its end. Otherwise the supervisor says when."""
         return self.bond is Bond.LOST
 
     def enter(self, phase: Phase) -> WrapperState:
@@ -233,7 +224,6 @@ class WrapperState(NamedTuple):
         return self, ()
 
     def on_all_sent(self, ends: Json) -> Step:
-        """All output is sent and acknowledged; `ends` are the final offsets."""
         if self.phase is not Phase.DONE or self.end_sent:
             return self, ()
         return self._replace(end_sent=True), (SendReport("end", {"ends": ends}),)
@@ -248,14 +238,14 @@ class WrapperState(NamedTuple):
     def on_not_started(
         self, why: str, code: int, problem: Detail | None, mismatches: tuple[str, ...], now: float
     ) -> Step:
-        """The command could not be started. The supervisor writes `why` into the rank's stderr, where users look."""
+        """End without a command. The supervisor writes `why` into the rank's stderr, where users look."""
         state = self._replace(not_started=why, mismatches=mismatches)
         reports = state._start_reports()
         state, commands = state._end(code, None, now, problem=problem)
         return state, (*reports, *commands)
 
     def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
-        """The command exited. `by`: the signal that ended it; `memory`: its peak memory use in bytes."""
+        """`by`: the signal that ended the command; `memory`: its peak in bytes."""
         if self.exit is not None:
             return self, ()
         return self._end(code, by, now, memory=memory)
@@ -266,7 +256,7 @@ class WrapperState(NamedTuple):
         return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
-        """An uncaught exception is about to end a process of the command; only the first one counts."""
+        """Note an uncaught exception that is ending a process; only the first one counts."""
         if self.raised is not None:
             return self, ()
         return self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text), ()
@@ -278,13 +268,13 @@ class WrapperState(NamedTuple):
         return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
-        """The checkpoint-exchange process exited. `problem`: why, unless it told the supervisor itself."""
+        """The exchange process exited. `problem`: why it failed, unless it told the supervisor itself."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
         return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)
 
     def on_signal(self, number: int, now: float) -> Step:
-        """The wrapper got a signal. It passes SIGUSR1 and SIGUSR2 to the command; any other signal ends the command."""
+        """Pass SIGUSR1 and SIGUSR2 to the command; any other signal ends it."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             return self, (PassOn((number,)),) if self._can_be_signalled else ()
         state, commands = self._replace(is_signalled=True)._stop(now)
@@ -326,7 +316,6 @@ class WrapperState(NamedTuple):
         return self._lose(Bond.LOST, turn.contact.why, now)
 
     def _begin(self, now: float) -> Step:
-        """Start the checkpoint exchange or the command, or end without starting the command."""
         if self.phase is Phase.STOPPING and self.pid is None and self.exit is None:
             return self._end_without_command(now)
         if self.phase not in (Phase.CONNECTING, Phase.WAITING):
@@ -387,7 +376,6 @@ class WrapperState(NamedTuple):
         return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
     def _lose(self, bond: Bond, why: str, now: float) -> Step:
-        """Stop the command, because the supervisor is gone."""
         return self.change_bond(bond)._replace(lost_why=why)._stop(now)
 
     def _stop(self, now: float) -> Step:

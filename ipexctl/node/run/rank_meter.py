@@ -1,8 +1,7 @@
 """The meter in the rank wrapper: reads the command's step ring, its output and /proc, and makes windows of them.
 
-Each rank sends messages `window`; one rank of each host also sends `host`. A window is sent once the supervisor can be
-reached. After a reconnect, the windows of the last minute are sent again, because messages may be lost with a
-connection. Without the meter and without --metric, nothing is read.
+One rank of each host also sends `host`. After a reconnect, the windows of the last minute are sent again, because
+messages may be lost with a connection.
 """
 
 from __future__ import annotations
@@ -29,14 +28,10 @@ Window = Union[StepWindow, HostNotes]
 
 class MeteredHost(NamedTuple):
     cores: Sequence[int]
-    """Cores of all ranks on the host."""
     iface: str
-    """Network interface of the ranks' connections; empty if the plan names none."""
 
 
 class MetricReader:
-    """Finds the newest value of a pattern in a stream of output."""
-
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
         self._rest = b""
@@ -106,7 +101,7 @@ class RankMeter:
             self._windows.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
-        """Read the ring and the command's processes. After 20 seconds without a call, records are lost."""
+        """Read the ring and the processes. After 20 seconds without a call, records are lost."""
         if self._windows is None:
             return
         self._read_ring(self._windows)

@@ -1,12 +1,9 @@
-"""Notes of a rank's processes for each window: memory, page faults, and how the stepping thread spent its time.
-
-They are rates between two readings of /proc. A figure that the kernel does not report is None. The rank itself names
-the thread that steps its optimizer (`inrank/meter.py`).
+"""Measures a rank's processes for each window, between two readings of /proc. None if the kernel does not report a
+figure.
 
 If a rank's gloo threads share its cores, its main thread queues behind them while they transfer. That is part of the
-collective, and differs by a few percent between equally fast ranks, because one receives more than another. gloo's
-threads run half of their time while the main thread is ready (measured: 0.45 to 0.53 with one core per rank), so
-BEHIND_TRANSFER of their time, divided by the rank's cores, is subtracted from `queue`.
+collective. gloo's threads run half of their time while the main thread is ready (measured: 0.45 to 0.53 with one core
+per rank), so BEHIND_TRANSFER of their time, divided by the rank's cores, is subtracted from `queue`.
 """
 
 from __future__ import annotations
@@ -19,11 +16,11 @@ from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 BACKWARD = "pt_autograd"
 """torch's name for backward threads. For a CPU-only graph there are none; the calling thread runs backward."""
 TRANSFER = ("gloo_", "pt_gloo_")
-"""Prefixes of the names of gloo's threads, which send, receive and sum."""
+"""Names of gloo's threads, which send, receive and sum."""
 MAX_THREADS = 1024
-"""Most threads of a process whose names are read."""
+"""Threads of a process whose names are read."""
 MAX_LOOKS = 2
-"""How often a thread's name is read, because a thread may get its name some time after its start."""
+"""Readings of a thread's name, because a thread may get its name some time after its start."""
 BEHIND_TRANSFER = 0.5
 """Fraction of gloo's time on a rank's only core in which the main thread is ready too."""
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
@@ -33,8 +30,6 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class RankNotes(NamedTuple):
-    """Fields as in `rates.RankRates`."""
-
     rss: float | None = None
     cpu: float | None = None
     queue: float | None = None
@@ -44,7 +39,7 @@ class RankNotes(NamedTuple):
 class _Reading(NamedTuple):
     at: float
     processes: Mapping[int, Mapping[str, float]]
-    """Sums since the start of each process."""
+    """Sums since each process's start."""
     threads: Mapping[int, Mapping[str, float]]
     rss: float
     main: int
@@ -72,7 +67,6 @@ class RankProbe:
         self._latest = _Reading(now, processes, threads, rss, main[1] if main else 0)
 
     def take(self) -> RankNotes | None:
-        """Rates since the last call; None if there was no new reading."""
         before, after = self._edge, self._latest
         seconds = after.at - before.at
         if seconds <= 0 or not after.processes:

@@ -1,7 +1,6 @@
 """The rank wrappers of one host, started without mpirun: by the supervisor on node0, by a host starter elsewhere.
 
-Each wrapper has its own session. The supervisor tells it when to exit, so it survives a killed starter. `kill` is for
-wrappers that do not exit.
+Each wrapper has its own session and is told by the supervisor when to exit, so it survives a killed starter.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ipexctl.node.common.environ import account_variables
 from ipexctl.node.common.processes import kill_sessions
 
 ADDRESSES = 3
-"""Words after the rank's number in a wrapper's command line: the supervisor's two addresses and its port."""
+"""Words after the rank's number: the supervisor's two addresses and its port."""
 _INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 

@@ -24,7 +24,6 @@ class RankRates(NamedTuple):
     data_wait: float | None = None
     """Fraction of the steps' time in which the rank waited for its DataLoader."""
     by_metric: bool = False
-    """True if samples are from the script's output."""
     rss: float | None = None
     """Bytes of all processes of the rank."""
     cpu: float | None = None
@@ -47,15 +46,14 @@ class RankRates(NamedTuple):
 
 class HostRates(NamedTuple):
     sent_per_s: float | None = None
-    """Bytes over the run's network interface; over all interfaces but the loopback if the run names none."""
+    """Bytes over the run's network interface; over all but the loopback if the run names none."""
     peak_sent_per_s: float | None = None
-    """As `sent_per_s`, in the busiest sampled moment."""
     mhz: float | None = None
     """Mean over some of the ranks' processors."""
 
 
 def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
-    """How the ranks of a plan wait. With an unknown backend they may spin."""
+    """How ranks wait. With an unknown backend they may spin."""
     if backend == "none":
         return "independent"
     if backend != "gloo":

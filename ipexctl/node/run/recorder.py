@@ -1,8 +1,7 @@
 """Writes the record of a run on node0: output, its times and notes, windows, status.json and events.jsonl.
 
-Followers read the files while they grow. Output is written once and in order, even if it is sent again; a note marks
-missing output (`output_notes.py`). If the disk is full, output is held in memory for followers and written later
-(`unstored_output.py`); if memory is full too, it stays with the ranks and is requested again.
+Output is written once and in order, even if it is sent again. If the disk is full, output is held in memory for
+followers and written later; if memory is full too, it stays with the ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 SAVE = 2.0
 """Seconds between two writes of the status if only figures changed."""
 EVENTS = 4096
-"""Maximum number of events held while the disk is full."""
 SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
 """Bytes reserved on disk for the last status, and for each rank in it."""
 PROBE = 1 << 18
@@ -42,7 +40,6 @@ PROBE = 1 << 18
 
 
 def first_status(plan: Plan, now: float) -> RunStatus:
-    """The status at the start of a run. `now`: seconds since the epoch."""
     hosts = tuple(host.name for host in plan.hosts)
     return RunStatus(
         plan.id,
@@ -85,9 +82,8 @@ class OutputFile:
         *,
         is_continued: bool = False,
     ) -> None:
-        """`on_grown` is called with the file's size after each write, `announce` with each note before its line is
-        written; `withdraw` removes that note. `hold` keeps data that the disk has no room for.
-        """
+        """`on_grown` gets the file's size after each write, `announce` each note before its line is written. `hold`
+        keeps data that the disk has no room for."""
         self._key = key
         self._announce = announce
         self._withdraw = withdraw
@@ -100,7 +96,6 @@ class OutputFile:
         self._size = 0
         """Size of the file together with held data."""
         self._ends_line = True
-        """True if the last line, written or held, is complete."""
         self.host = host
         self._on_grown = on_grown
         self._hold = hold
@@ -130,13 +125,13 @@ class OutputFile:
         return True
 
     def end(self, offset: int) -> None:
-        """End the stream at an offset. Output missing before the offset counts as lost."""
+        """End the stream. Output missing before the offset counts as lost."""
         if offset > self.have and not self._write_gap(offset):
             self.lost += offset - self.have
             self.have = offset
 
     def note(self, kind: str, fields: Json, *, is_first: bool = False) -> bool:
-        """Write a note after the output so far; with `is_first`, even if there is none. Returns False without room."""
+        """Write a note; with `is_first`, even if there is no output. Returns False without room."""
         if not self._size and not is_first:
             return True
         if not self._ends_line and not self._write(b"\n"):
@@ -149,7 +144,7 @@ class OutputFile:
         return False
 
     def _write_gap(self, offset: int) -> bool:
-        """Count output missing before an offset as lost, and note that; returns False without room for the note."""
+        """Count missing output as lost, and note that; returns False without room for the note."""
         size = offset - self.have
         if not self.note("gap", {"bytes": size, "host": self.host}, is_first=True):
             return False
@@ -181,7 +176,7 @@ class OutputFile:
         return True
 
     def store_held(self, memory: UnstoredOutput) -> bool:
-        """Write held output to the disk; returns False if the disk has no room for all of it."""
+        """Write held output; returns False without room for all of it."""
         while self.held:
             first = self.held[0]
             if not self._store(memory.get(first), self._size - sum(held.size for held in self.held)):
@@ -191,7 +186,6 @@ class OutputFile:
         return True
 
     def give_up_held(self, memory: UnstoredOutput) -> None:
-        """Count held output as lost, because the run has ended."""
         while self.held:
             self.lost += self.held.popleft().size
             memory.drop()
@@ -216,10 +210,7 @@ class WindowFiles:
 
 
 class Recorder:
-    """The record in the run's directory. `status` has no ranks and figures; `complete` adds them."""
-
     def __init__(self, rundir: str, status: RunStatus, *, is_continued: bool = False) -> None:
-        """`is_continued`: append to the files of an earlier start."""
         self.rundir = rundir
         self._is_continued = is_continued
         self.status = status
@@ -267,7 +258,7 @@ class Recorder:
         return any(file.held for file in self.files)
 
     def store_held(self) -> bool:
-        """Write output held in memory if the disk has room; returns True if all is written."""
+        """Write held output if the disk has room; returns True if all is written."""
         self.notes.write_refused()
         return all(file.store_held(self.unstored) for file in self.files if file.held)
 
@@ -276,7 +267,7 @@ class Recorder:
             file.give_up_held(self.unstored)
 
     def event(self, at: float, name: str, fields: Mapping[str, Any]) -> None:
-        """Record an event; the next `save` then writes the status at once. `at`: seconds since the epoch."""
+        """Record an event; the next `save` then writes the status at once."""
         line = json.dumps({"at": round(at, 3), "event": name, **fields}) + "\n"
         self._unwritten = [*self._unwritten, line.encode()][-EVENTS:]
         self._write_events()
@@ -310,7 +301,6 @@ class Recorder:
             self.is_unsaved = not self._put(spare, data)
 
     def full_status(self) -> RunStatus:
-        """The status with ranks and all figures."""
         if self._unwritten or self._unwritten_count is not None:
             self._unwritten_count = len(self._unwritten)
         return self.complete(self.status)._replace(

@@ -1,9 +1,8 @@
-"""Removes old runs of this host by age and size, but never a run in progress, and never the newest runs.
+"""Removes old runs of this host by age and size, but never a run in progress, one of unknown state, or the newest.
 
-A run whose state is unknown is kept (`liveness.py`). A run is renamed before its files are deleted, so that an
-interrupted removal leaves no incomplete run; its summary stays in `runs/.pruned.jsonl`. Job files of finished runs,
-which contain tokens and secrets, are removed at once. Ranks can change a run's directory, so `runs` is opened once,
-everything is reached from its descriptor, and no link is followed.
+A run is renamed before its files are deleted, so that an interrupted removal leaves no incomplete run; its summary
+stays in `runs/.pruned.jsonl`. Job files of finished runs contain tokens and secrets, and are removed at once. Ranks can
+change a run's directory, so everything is reached from the descriptor of `runs`.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class PruneRunsRequest(TypedDict):
     days: float
     gb: float
     keep: int
-    """Number of newest runs that are kept."""
     mine: str | None
-    """The caller's own run, which is kept; or None."""
     dry_run: bool
 
 
@@ -98,7 +95,7 @@ def last_write_in(path: str) -> float:
 
 
 def runs_with_processes(runs_directory: str) -> set[str]:
-    """Runs whose name is in the command line or environment of one of this account's processes."""
+    """Runs named in the command line or environment of one of this account's processes."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
     found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
     return {os.fsdecode(run) for runs in found for run in runs}
@@ -151,10 +148,8 @@ def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: floa
 
 
 def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
-    """Append a line to the list of pruned runs; returns False if the disk or the quota is full.
-
-    A newline goes first, because a full disk may have cut off the line before.
-    """
+    """Append a line; returns False if the disk or the quota is full. A newline goes first, because a full disk may have
+    cut off the line before."""
     data = f"\n{line}\n".encode()
     try:
         number = os.open(PRUNED, _APPEND, 0o600, dir_fd=runs_directory.number)
@@ -179,11 +174,10 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
 
 
 _JOB_FILE = re.compile(r"job(\.\d+)?\.json(\.part)?")
-"""A run with a pool of hosts has a file for each attempt (`common/job.py: job_file`)."""
 
 
 def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
-    """Remove the job files of finished runs. A killed call, or killed ranks, may have left them."""
+    """Remove the job files of finished runs, which a killed call or killed ranks may have left."""
     for run in runs:
         names = [name for name in list_names(run.path) if _JOB_FILE.fullmatch(name)]
         if names and not run.may_be_in_progress(now, active):

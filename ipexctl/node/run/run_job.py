@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 ANSWER = 10.0
 
 ORPHAN_CHECK = 15.0
-"""Seconds between two queries about a job that may have lost node0."""
 _CALLERS = 3
-"""Number of hosts that query: more than one, because hosts may be lost with node0; not all, to spare the controller."""
+"""Hosts that query: more than one, because hosts may be lost with node0; not all, to spare the controller."""
 
 
 def is_in_job() -> bool:
@@ -43,7 +42,6 @@ class RunJob:
         self._asked_at: float | None = None
 
     def begin_query(self) -> None:
-        """Ask Slurm about the job while the ranks end, because Slurm may be the one that ends them."""
         if self._job_query is None and self.state.number:
             self._job_query = slurm.begin_query(slurm.show_job(self.state.number))
 
@@ -79,7 +77,6 @@ class RunJob:
         return bool(number) and slurm.requeue_job(number, self.state.restarts)
 
     def end(self, state: State) -> None:
-        """Write or remove the job's files for its script and other calls."""
         if state == "queued":
             with contextlib.suppress(OSError):  # if the disk is full, the script's exit code is the record
                 write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
@@ -88,7 +85,6 @@ class RunJob:
 
 
 def ends_orphaned_job(plan: Plan, rank: int) -> bool:
-    """True if this rank should call `end_orphaned_job` when its supervisor is lost."""
     is_caller = rank in (host.ranks[0].rank for host in plan.hosts[1 : 1 + _CALLERS])
     return is_caller and is_in_job() and os.path.exists(os.path.join(plan.rundir, NO_KILL_FILE))
 

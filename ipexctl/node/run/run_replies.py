@@ -15,7 +15,6 @@ class PruneReply(NamedTuple):
     pruned: tuple[PrunedRun, ...]
     kept: int
     size: int
-    """Bytes of the kept runs."""
 
 
 class ProcessShare(NamedTuple):
@@ -26,14 +25,10 @@ class ProcessShare(NamedTuple):
     """Name in /proc, which the process can set itself."""
     user: str
     share: float
-    """Number of processors used."""
     is_of_run: bool = False
-    """True for a process of the same run, such as another rank."""
 
 
 class SuspectLook(NamedTuple):
-    """What was running beside a slow rank within a second."""
-
     others: tuple[ProcessShare, ...] = ()
     unseen_share: float | None = None
     """Use of the rank's cores by processes that are not visible, such as other accounts'; None if unknown."""

@@ -1,12 +1,8 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
 
-The answer is frames with the last lines of each rank's stdout and stderr and with the newest stack dump, then {"event":
-"done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …], "events": [{…}, …], "ranks":
-{"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are from the last attempt only (false in records of
-older versions), "notify": how the --notify command failed on node0, or null}.
-
-If several ranks printed the same, the output is sent once, for rank N. Each line is what a terminal would finally show;
-long lines are shortened.
+The answer is frames with the last lines of each rank's stdout and stderr and the newest stack dump, then {"event":
+"done", …}. Output that several ranks printed is sent once: `ranks` is {"5": {"out": N, "err": N}, …}. `last_attempt` is
+false in records of older versions. Each line is what a terminal would finally show; long lines are shortened.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
 
 FAILED_RANK_BYTES = 8 << 20
-"""Bytes read of a failed rank's output. One line may be a megabyte."""
+"""One line may be a megabyte."""
 RANK_BYTES = 256 << 10
 ALL_RANKS_BYTES = 32 << 20
 MIN_RANK_BYTES = 4 << 10
@@ -46,7 +42,7 @@ PLAN_FIELDS = (
     *("allreduce", "wire"),
 )
 MAX_SETTINGS = 2000
-"""Further settings of the plan are cut. Settings of single ranks are last in the list."""
+"""Settings of single ranks are last in the list."""
 FAILED_STATES = ("failed", "lost")
 
 
@@ -63,7 +59,7 @@ def shorten(line: bytes) -> bytes:
 
 
 def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
-    """The last lines of a file after `begin`, as a terminal would show them; empty if the file does not exist."""
+    """The last lines, as a terminal would show them; empty if the file does not exist."""
     return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count, begin)]
 
 
@@ -72,7 +68,7 @@ def text_lines(path: str, lines: int = 80) -> list[str]:
 
 
 def events_of(path: str) -> list[Json]:
-    """Events, oldest first. If there are more than MAX_EVENTS, those in the middle are missing."""
+    """Events, oldest first; beyond MAX_EVENTS, those in the middle are missing."""
     events = []
     for line in tail(path, FAILED_RANK_BYTES, 100000):
         with contextlib.suppress(JsonError):
@@ -97,7 +93,7 @@ def plan_of(path: str) -> Json:
 
 
 def boot_time() -> float | None:
-    """Time of this machine's boot, in seconds since the epoch; None if unknown."""
+    """Time of boot in seconds since the epoch; None if unknown."""
     match = re.search(r"^btime (\d+)$", read_text("/proc/stat"), re.MULTILINE)
     return float(match[1]) if match else None
 

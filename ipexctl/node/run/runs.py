@@ -1,8 +1,6 @@
 """Lists and stops the runs recorded on node0, and requests stack dumps.
 
-`stop` signals the supervisor; `dump` writes a request file and sends the supervisor SIGUSR1. A run that waits in a
-queue has no supervisor, so `stop` cancels its job. The recorded process is signalled only on its own machine, because
-its pid may have been reused.
+The recorded process is signalled only on its own machine, because its pid may have been reused.
 """
 
 from __future__ import annotations
@@ -114,7 +112,6 @@ def is_in_a_job(rundir: str, supervisor: ProcessIdentity) -> bool:
 
 
 def dump(request: DumpRequest) -> Json:
-    """Request a stack dump from the supervisor, wait for it, and send it as frames."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor

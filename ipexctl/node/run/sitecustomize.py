@@ -1,9 +1,5 @@
-"""The sitecustomize that each Python process of a rank finds first. It imports the hooks, removes its directory from
-sys.path, and imports the sitecustomize that it hides.
-
-On a node, the directory also has `rank_hooks.py`, named `ipexctl_shim.py`. Any Python may import this file as a child
-of the command, so it also works with 2.7.
-"""
+"""The sitecustomize that each Python process of a rank finds first: imports the hooks (`rank_hooks.py`, on a node
+`ipexctl_shim.py`), then the sitecustomize that it hides. Any Python may import this file, so it works with 2.7."""
 
 import os
 import sys

@@ -1,9 +1,8 @@
 """Answers `ipexctl slow`: the status of a run, and what is running beside a slow rank.
 
-`setup` runs on node0: the id of a run → {"status": …, "backend": …, "allreduce": …}, the last two from its plan, or
-empty. `look` runs on the rank's host: the pid of the rank's command → a `SuspectLook`. It reads /proc twice within a
-second. Arguments of other processes are not read, because they may contain secrets. Processes of other accounts may be
-invisible: `unseen_share` is what the kernel counted and no visible process explains.
+`setup` runs on node0, `look` on the rank's host, where it reads /proc twice within a second. Arguments of other
+processes are not read, because they may contain secrets. Processes of other accounts may be invisible: `unseen_share`
+is what the kernel counted and no visible process explains.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
 
 class LookRequest(RunReference):
     pid: int
-    """The rank's command, from the run's status."""
 
 
 def look(request: LookRequest, _: object) -> SuspectLook:
@@ -81,13 +79,13 @@ def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
 
 
 def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
-    """How many processors each process used between two readings. A new process counts from its start."""
+    """Processors that each process used. A new process counts from its start."""
     earlier = {(stat.pid, stat.start): stat.seconds for stat in before}
     return {stat.pid: (stat.seconds - earlier.get((stat.pid, stat.start), 0.0)) / seconds for stat in after}
 
 
 def busy_seconds(text: str, cores: Collection[int]) -> float | None:
-    """Seconds since boot in which these processors were busy, from the `text` of /proc/stat; None if unknown."""
+    """Seconds since boot, from the `text` of /proc/stat; None if unknown."""
     names = {f"cpu{core}" for core in cores}
     rows = [line.split() for line in text.splitlines() if line.split(" ", 1)[0] in names]
     if not rows:
@@ -109,7 +107,6 @@ def _others(
 
 
 def _part_on(pid: int, cores: frozenset[int]) -> float:
-    """Fraction of a process's running threads that last ran on these cores."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]
     except OSError:

@@ -1,8 +1,8 @@
 """Finds the rank that is slow now, for the run's status, while the ranks' windows arrive. Pure.
 
 As in `ipexctl slow`, a rank is slow if its own time is at least MORE_OWN of a step above the others' median in ROW
-periods in a row, until it is below in two in a row. A period is made of windows with at least MIN_STEPS steps together.
-A window counts only once all ranks have sent it; the window in which steps begin is left out.
+periods in a row, until it is below in two in a row. A window counts only once all ranks have sent it; the window in
+which steps begin is left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class SlowWatch:
     def begin_attempt(self) -> None:
         self._open: dict[int, dict[int, RankRates]] = {}
         self._last = -1
-        """Number of the last complete window."""
         self._has_begun = False
         self._totals: dict[int, list[float]] = {}
         self._steps = 0.0

@@ -1,8 +1,5 @@
-"""A rank's output that does not fit into memory, on disk: frames that are read in the order they were written.
-
-A full or damaged disk loses chunks without an error, because the recorder counts each gap in the offsets. The file is
-removed when the wrapper exits.
-"""
+"""A rank's output that does not fit into memory, on disk. A full or damaged disk loses chunks without an error, because
+the recorder counts each gap in the offsets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Files of stack dumps in `RUNDIR/stacks`: users' requests, and dumps.
-
-A user's call writes `ask-ID.json {"ranks": [N, …] or null}` and sends SIGUSR1 to the supervisor, which writes the
-ranks' replies to `dump-ID.json`. If a run hangs, the supervisor takes a dump without a request. A rank without stacks
-has a row with the reason. The newest 20 dumps are kept.
-"""
+"""Files of users' requests and of stack dumps in `RUNDIR/stacks`. A rank without stacks has a row with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +17,6 @@ KEPT = 20
 
 
 def new_dump_id(at: float) -> str:
-    """A new id, which begins with the time."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{os.urandom(4).hex()}"
 
 
@@ -36,7 +30,6 @@ def newest_dump(directory: str) -> str:
 
 
 def dump_names(directory: str, prefix: str) -> list[str]:
-    """Names, oldest first, because an id begins with the time."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -45,7 +38,6 @@ def dump_names(directory: str, prefix: str) -> list[str]:
 
 
 def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
-    """Encode a dump as one frame per rank: {"stacks": the rank's row, "at", "of": number of rows}."""
     document = read_json(dump_path(directory, dump_id))
     rows = document.get("ranks") or ()
     for row in rows:

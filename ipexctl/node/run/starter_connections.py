@@ -1,8 +1,7 @@
 """The supervisor's connections to host starters, which start the ranks of other hosts without mpirun.
 
-`rank_connections.py` hands over a connection whose hello is a starter's. A second starter of a host is refused while
-the first is connected. An unreadable message closes only its own connection. `direct_start.py` decides what a lost
-starter means.
+A second starter of a host is refused while the first is connected. An unreadable message closes only its own
+connection.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class StarterOwner(Protocol):
 
 class StarterConnections:
     def __init__(self, ranks: Mapping[str, frozenset[int]], owner: StarterOwner) -> None:
-        """`ranks`: host with a starter → its ranks; `set_ranks` changes them."""
         self._ranks, self._owner = ranks, owner
         self._had = dict(ranks)
         """As `_ranks`, with ranks of earlier attempts, because a starter repeats their ends after a reconnect."""

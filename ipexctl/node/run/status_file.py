@@ -1,8 +1,4 @@
-"""Reads a run's `status.json` on node0, and marks the run as lost if its supervisor has died.
-
-`liveness.py` decides whether the supervisor has died. For a run in a queue's job, the queue is asked first if the run
-waits or this is another machine.
-"""
+"""Reads a run's `status.json` on node0, and marks the run as lost if its supervisor has died."""
 
 from __future__ import annotations
 
@@ -31,16 +27,14 @@ class NoRecord(AgentError):
 class StoredStatus(NamedTuple):
     status: RunStatus
     document: Json
-    """The file's content, including fields of newer versions."""
+    """The file's content, with fields of newer versions."""
     written: float
-    """When the file was written, in seconds since the epoch."""
+    """Seconds since the epoch."""
 
 
 def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
-    """Read a status, or raise an AgentError. The supervisor is not checked for a copy.
-
-    `unchanged_for`: seconds since the caller saw a new status; None if it does not watch the file.
-    """
+    """Read a status. `is_copy`: the supervisor is not checked. `unchanged_for`: seconds since the caller saw a new
+    status; None if it does not watch the file."""
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
     age = seconds_since(stored.written)
@@ -68,7 +62,7 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
 
 
 def read_document(path: str) -> StoredStatus:
-    """Read a status without checking the supervisor; raises an AgentError if it is missing or damaged."""
+    """Read a status without checking the supervisor."""
     try:
         document: Json = read_json_file(path)
         written = os.stat(path).st_mtime
@@ -83,10 +77,8 @@ def read_document(path: str) -> StoredStatus:
 
 
 def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | None:
-    """A submitted run's job, if the queue or the job's script knows its state, else None.
-
-    The queue is asked only about a run that waits, or that was silent and has its supervisor on another machine.
-    """
+    """A submitted run's job, if the queue or the job's script knows its state. The queue is asked only about a run that
+    waits, or that was silent and has its supervisor on another machine."""
     if not is_submitted(rundir):
         return None
     if status.state != "queued" and status.supervisor.is_of_this_machine:
@@ -100,10 +92,8 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | Non
 
 
 def _waiting_again(stored: StoredStatus, job: QueueJob) -> StoredStatus:
-    """Status of a run whose job was requeued, as after a node failure, or has just started again.
-
-    A requeued job is COMPLETING until its processes have ended, which takes minutes with a lost node.
-    """
+    """Status of a run whose job was requeued, as after a node failure, or has just started again. Such a job is
+    COMPLETING until its processes have ended, which takes minutes with a lost node."""
     waits = job.is_waiting or (stored.status.state == "queued" and job.state == "COMPLETING")
     document = with_job({**stored.document, "state": "queued" if waits else "starting"}, job)
     return stored._replace(status=read_status(document), document=document)

@@ -1,15 +1,11 @@
 """Windows of ten seconds: what a rank did in each since its command started; and the throughput of a run. Pure.
 
-`WindowMaker` runs in the rank wrapper, `RankThroughput` and `run_throughput` in the supervisor.
-
 - Steps count from the end of the first: imports, compilation and the first step are not in `step_seconds`.
 - A step counts in the window in which it ends, with its complete length and waiting.
-- A pause, such as an evaluation or a checkpoint between two steps, does not count. It is many times as long as the
-  steps before it. Waiting for data is part of the step, no matter how long.
+- A pause between two steps, such as an evaluation, does not count. Waiting for data does, no matter how long.
 - A rank has a figure for samples if they are known for all but MOST_UNKNOWN of the time, and the run if all its ranks
   have one: accelerate's dispatching loader reads for all ranks in one of them.
-- A run's steps are its median rank's, its samples the sum of the ranks. A value that the script prints (--metric)
-  counts for the whole run; the lowest rank that prints one is used.
+- A run's steps are its median rank's, its samples the sum of the ranks. --metric values count for the whole run.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 360
 """Most windows that one reading closes. After a longer break, older windows are dropped."""
 RECENT = 6
-"""Windows for the figures of a running run: the last minute."""
+"""Windows in the last minute."""
 MOST_UNKNOWN = 0.05
 PAUSE, PAUSE_STEPS = 2.0, 20
 """A gap between steps is a pause if it is longer than PAUSE seconds and than PAUSE_STEPS usual steps."""
@@ -40,29 +36,25 @@ _NANO = 1e9
 
 class StepWindow(NamedTuple):
     number: int
-    """Counts from 0, at the start of the rank's command."""
+    """Number of the window, from 0 at the start of the rank's command."""
     seconds: float
     """WINDOW, except for the last window."""
     steps: int = 0
     step_seconds: float = 0.0
-    """Seconds of the window in which steps were counted, without pauses."""
+    """Seconds without pauses."""
     samples: float | None = None
-    """None if unknown."""
     data_wait: float | None = None
-    """Fraction of the steps' time in which the rank waited for data; None without a step or a DataLoader."""
+    """Fraction of the steps' time; None without a step or a DataLoader."""
     reduce_wait: float | None = None
     by_metric: bool = False
     notes: RankNotes | None = None
     gradients: float = 0.0
-    """Bytes of the DDP models' gradients, at the window's end."""
     is_fp32: bool = False
-    """True if the script multiplies matrices in fp32."""
     worked: float = 0.0
-    """Seconds: the complete length of the steps that ended in the window, without pauses."""
+    """Seconds of the steps that ended in the window: their complete length, without pauses."""
 
     @property
     def is_possible(self) -> bool:
-        """True if a rank wrapper can have sent these values."""
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
     def rates(self, waiting: Waiting) -> RankRates:
@@ -92,19 +84,15 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class WindowMaker:
-    """Makes windows from the step records of one command."""
-
     def __init__(self, start: float, *, has_metric: bool = False) -> None:
         """`start`: when the command started, by the records' clock."""
         self._has_metric = has_metric
         self._start = start
         self._number = 0
         self._first = float("inf")
-        """When the first step ended."""
         self._edge: StepRecord | None = None
         self._records: list[StepRecord] = []
         self._usual: deque[float] = deque(maxlen=64)
-        """Seconds of the latest steps."""
         self._metrics: list[tuple[float, float]] = []
 
     @property
@@ -136,8 +124,7 @@ class WindowMaker:
         return windows
 
     def close_last(self, now: float) -> list[StepWindow]:
-        """Close all windows, including the unfinished one, once the command has exited. Time after the last step does
-        not count."""
+        """Close all windows once the command has exited. Time after the last step does not count."""
         windows = self.close_windows(now)
         seconds = max(0.001, now - self._start - self._number * WINDOW)
         return [*windows, self._close(now, seconds, is_last=True)]
@@ -165,7 +152,6 @@ class WindowMaker:
         return window
 
     def _lengths(self, records: Sequence[StepRecord], begun: float) -> tuple[float, float]:
-        """Seconds of the steps between these records, and seconds of the pauses between them after `begun`."""
         worked = paused = 0.0
         for before, record in zip(records, records[1:]):
             gap, waited = (record.wall - before.wall) / _NANO, (record.wait - before.wait) / _NANO
@@ -220,7 +206,6 @@ class RankThroughput:
         self._whole.add(window)
 
     def now(self, *, is_over: bool) -> Throughput | None:
-        """Throughput over the last minute; if the run is over, over all attempts."""
         return self._whole.result() if is_over else self._of_recent
 
 

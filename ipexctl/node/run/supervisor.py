@@ -1,14 +1,12 @@
 """The supervisor's program on node0: begins the run and detaches from its caller.
 
-Started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin (`node/common/job.py`) and
-answers each with one line, or with `{"event": "failed", "reason", "fix"}`:
+It answers each line of JSON with one line, or with `{"event": "failed", "reason", "fix"}`:
 
-Listen             → {"event": "listening", "local", "port"}
-Start              → {"event": "started", "pid", "start", "mpirun", "master_port"}
-a request of `follow.py`, or the end of stdin → {"event": "done"}, after the frames of the run
+    Listen             → {"event": "listening", "local", "port"}
+    Start              → {"event": "started", "pid", "start", "mpirun", "master_port"}
 
-`Start` comes once all hosts have their job files. Then the supervisor (`loop.py`) runs in its own session, and the
-process that started it follows the run.
+`Start` comes once all hosts have their job files. Then `loop.py` runs in its own session, and the process that started
+it follows the run.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
-    """Pass on the supervisor's reply. If the run started and a request follows on stdin, follow the run."""
     sys.stdout.write(reply)
     sys.stdout.flush()
     if parse_json(reply)["event"] == "failed":

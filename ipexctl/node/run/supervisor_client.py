@@ -1,9 +1,5 @@
-"""A rank's connection to the supervisor, and the two output streams of the rank's command.
-
-Both ends prove the token before they send anything else. After a reconnect, the supervisor says how much output it has,
-so nothing is lost with a broken connection. `supervisor_contact.py` decides when to connect; `messages.py` lists the
-messages; `output_buffer.py` keeps unacknowledged output.
-"""
+"""A rank's connection to the supervisor, and the two output streams of the rank's command. After a reconnect, the
+supervisor says how much output it has, so nothing is lost with a broken connection."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.output_buffer import OutputBuffer
 
 READ_INTERVAL = 0.015
-"""Seconds between two reads of a stream that brings little data per read. One read per line would use a full core."""
+"""Seconds between two reads of a stream with little data per read. One read per line would use a full core."""
 LINE_END_WAIT = 0.001
 """Seconds to wait for a newline, because print() writes it separately."""
 READ_SIZE = 1 << 16
@@ -32,7 +28,7 @@ MAX_PENDING = 1 << 19
 
 
 class SupervisorClient:
-    """An authenticated connection to the supervisor that reconnects when it breaks; `contact` decides when."""
+    """An authenticated connection that reconnects when it breaks; `contact` decides when."""
 
     def __init__(
         self,
@@ -48,7 +44,7 @@ class SupervisorClient:
         self._identity = identity
         self._resume = resume
         self._handshake: ClientHandshake | None = None
-        """Set between challenge and welcome, else None."""
+        """Set between challenge and welcome."""
 
     def readers(self) -> list[Link]:
         return [self._link] if self._link is not None and self.contact.stage is not Stage.CONNECTING else []
@@ -149,8 +145,6 @@ class SupervisorClient:
 
 
 class CommandStream:
-    """One output stream of the command: a pipe and a buffer."""
-
     def __init__(
         self, pipe: IO[bytes], buffer: OutputBuffer, on_data: Callable[[str, bytes, float], None] | None = None
     ) -> None:

@@ -1,8 +1,7 @@
 """Decides when a rank connects to its supervisor, when it reconnects, and when the supervisor counts as lost. Pure.
 
-`supervisor_client.py` connects; `rank_machine.py` ends the rank if the supervisor is lost. A silent connection is
-replaced before the supervisor counts as lost. A rank waits longest if the port accepts connections, and shortest if it
-is closed. Time in which the rank itself was suspended does not count as silence.
+A silent connection is replaced before the supervisor counts as lost. A rank waits longest if the port accepts
+connections, and shortest if it is closed.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import NamedTuple
 from ipexctl.node.common.limits import SUPERVISOR_AT_EXIT, SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
 
 BEAT_INTERVAL = 4.0
-"""Seconds between two messages by which a rank or a host starter shows the supervisor that it is alive. The supervisor
-answers each."""
+"""Seconds between two signs of life of a rank or a host starter. The supervisor answers each."""
 SILENCE_LIMIT = 12.0
 """Seconds of silence before the rank reconnects."""
 CONNECT_LIMIT = 5.0
 SUSPENDED = 8.0
-"""Seconds between two turns after which a rank was suspended. A rank may take a turn only every four seconds, so this
-is longer than `machine.SUSPENDED`."""
+"""Seconds between two turns after which a rank was suspended. Longer than `machine.SUSPENDED`, because a rank may take
+a turn only every four seconds."""
 RETRY_INTERVAL = 0.5
 
 
@@ -39,18 +37,17 @@ class Due(Enum):
 
 
 class Contact(NamedTuple):
-    """What a rank knows about its connection to the supervisor. Each `on_…` method returns the next `Contact`."""
+    """A rank's connection to its supervisor. Each `on_…` method returns the next `Contact`."""
 
     addresses: tuple[tuple[str, int], ...]
-    """Addresses with ports. On node0 the first is local, and is dropped once a connection there failed to
-    authenticate."""
+    """Addresses with ports. On node0 the first is local, and is dropped once a connection there failed to authenticate.
+    """
     last_received: float
-    """When the supervisor's last message arrived, or when this process was last unable to receive one."""
+    """When the last message arrived, or when this process was last unable to receive one."""
     turned_at: float
     stage: Stage = Stage.NONE
     why: str = "it has not answered"
     is_refused: bool = False
-    """True if the supervisor's port is closed."""
     began_at: float = 0.0
     retry_at: float = 0.0
     taken_at: float = float("-inf")
@@ -61,7 +58,6 @@ class Contact(NamedTuple):
         return self.stage is Stage.UP
 
     def on_turn(self, now: float) -> Contact:
-        """Start a turn. After a suspension of this process, silence counts from now."""
         was_suspended = now - self.turned_at > SUSPENDED
         last = now if was_suspended else self.last_received
         taken = now if self.stage is Stage.UNANSWERED else self.taken_at
@@ -83,7 +79,6 @@ class Contact(NamedTuple):
         return self._replace(stage=Stage.UNANSWERED)
 
     def on_stranger(self) -> Contact:
-        """Another program has the port, so an accepted connection is no sign of the supervisor."""
         return self._replace(taken_at=float("-inf"))
 
     def on_welcome(self, now: float) -> Contact:
@@ -93,7 +88,6 @@ class Contact(NamedTuple):
         return self._replace(last_received=now)
 
     def after_work(self, now: float) -> Contact:
-        """Restart the clock after work during which the wrapper could not receive anything."""
         return self._replace(last_received=now, turned_at=now)
 
     def on_break(self, why: str, now: float, *, is_refused: bool = False) -> Contact:
@@ -107,7 +101,6 @@ class Contact(NamedTuple):
         )
 
     def is_lost(self, now: float, *, at_exit: bool) -> bool:
-        """True if the supervisor counts as lost. `at_exit`: mpirun sent a signal and the command has exited."""
         if at_exit:
             limit = SUPERVISOR_AT_EXIT
         elif self.is_refused:

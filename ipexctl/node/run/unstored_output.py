@@ -1,11 +1,8 @@
 """Output that node0's full disk has no room for: the supervisor holds it in memory, where followers read it.
 
-The supervisor appends each chunk to a file in memory (memfd). Once the disk has room, it writes the chunk there; when
-the run has ended, it counts the chunk as lost. A follower on the same machine opens the memfd in `/proc/PID/fd` when it
-begins, so it has the output even after the supervisor has exited.
-
-The header counts how often the file was emptied, and has its end. The end is written after the data, and a reader
-compares the header before and after reading, so it never returns a partial or an old chunk.
+Once the disk has room, a chunk is written there. A follower opens the memfd in `/proc/PID/fd` when it begins, so it has
+the output even after the supervisor has exited. The header counts how often the file was emptied, and has its end; a
+reader compares it before and after reading, so it never returns a partial or an old chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Iterator, NamedTuple
 from ipexctl.node.common.frames import SUFFIXES, Chunk, StreamName
 
 CAPACITY = 32 << 20
-"""Bytes. Further output waits in the ranks, as it does on a machine without memfd."""
+"""Further output waits in the ranks, as it does on a machine without memfd."""
 _NAME = "ipexctl-output"
 _HEADER = struct.Struct("!QQ")
 _RECORD = struct.Struct("!IcQI")
@@ -91,7 +88,7 @@ class UnstoredReader:
                     self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def new_chunks(self) -> Iterator[Chunk]:
-        """Yield new chunks in order. A chunk at which the caller stops is yielded again by the next call."""
+        """Yield new chunks. A chunk at which the caller stops is yielded again by the next call."""
         header = self._header()
         if header is None:
             return

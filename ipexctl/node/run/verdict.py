@@ -42,15 +42,13 @@ _LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 SETTLE_TIME = 2.0
 """Within this many seconds, a rank killed by a signal replaces another rank's exit code as the first failure."""
 SIGNAL_TIME = 1.0
-"""Seconds to find out what sent the ranks a signal, if the supervisor did not."""
 SILENCE_TOLERANCE = 7.0
-"""Most seconds between the last messages of ranks that were lost together."""
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
-"""Kinds after which a run with other hosts to choose from may restart even if no rank had begun."""
+"""Kinds after which a run with other hosts may restart even if no rank had begun."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""Sent to ranks when the job is about to end. Some ranks exit because of them."""
+"""Signals sent when the job is about to end. Some ranks exit because of them."""
 _SIGNALS = {
     int(signal.SIGSEGV): "crashed (SIGSEGV, a segmentation fault)",
     int(signal.SIGILL): "crashed (SIGILL, an illegal instruction)",
@@ -197,11 +195,8 @@ def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mp
 
 
 def on_all_ended(t: Transition) -> None:
-    """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception.
-
-    Such a loss is known late, because a rank may reconnect for some seconds. If all ranks exited after the job's
-    notice, the run was stopped.
-    """
+    """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception. The
+    loss is known late, because a rank may reconnect for some seconds."""
     if t.state.ending is None and any(peer.status.state == "stopped" for peer in t.ranks):
         end(t, "stopped", 128 + signal.SIGTERM, "it was stopped")
     ending, first = t.state.ending, t.state.status.first_failure
@@ -222,10 +217,8 @@ def on_all_ended(t: Transition) -> None:
 
 
 def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, float], log: Sequence[str]) -> None:
-    """Decide what happened if mpirun exited without a known failure: a lost rank ended mpirun, or mpirun its ranks.
-
-    Intel's hydra may die of SIGPIPE when it loses a host, before the connections of that host's ranks are closed.
-    """
+    """Decide what ended mpirun without a known failure: a lost rank, or mpirun itself. Intel's hydra may die of SIGPIPE
+    when it loses a host, before the connections of that host's ranks are closed."""
     left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
     if not left:
         return
@@ -244,7 +237,6 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
 
 
 def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
-    """Fail because the launcher of these ranks ended, by a signal (`by`) or with an exit code."""
     starter = t.state.starter
     program = "the rank wrapper" if starter.is_direct else starter.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
@@ -298,7 +290,7 @@ def stop_rank(t: Transition, peer: RankState) -> None:
 
 
 def on_output_ended(t: Transition, rank: int) -> None:
-    """A rank has sent all its output. It may exit now, or with all other ranks (`release_ended`)."""
+    """Let a rank exit that has sent its output: now, or with all other ranks (`release_ended`)."""
     peer = t.set_rank(rank, is_over=True)
     is_going_on = t.state.ending is None and not t.state.is_signal_open and not t.state.has_left_at_notice
     if is_going_on and not t.state.keeps_jobs:
@@ -308,11 +300,8 @@ def on_output_ended(t: Transition, rank: int) -> None:
 
 
 def release_ended(t: Transition) -> None:
-    """Let all ended ranks exit together, once every connected rank has ended.
-
-    When one rank exits while a run ends, mpirun may kill the others, and their output would be lost. If the run may
-    restart, the job file must be kept until all ranks have ended.
-    """
+    """Let all ended ranks exit together: when one exits while a run ends, mpirun may kill the others, and their output
+    would be lost. If the run may restart, the job file must be kept until all ranks have ended."""
     if not any(peer.is_connected and not peer.is_done for peer in t.ranks):
         for peer in t.ranks:
             if peer.is_over and not peer.is_released:
@@ -329,7 +318,7 @@ def release(t: Transition, peer: RankState) -> None:
 
 
 def is_job_file_read(state: SupervisorState, host: str) -> bool:
-    """True if all ranks of a host's store have read the job file. Some may already have exited."""
+    """True if all ranks of a host's store have read the job file; some may already have exited."""
     stores = state.plan.stores
     return all(peer.has_begun for peer in state.ranks.values() if stores[peer.host] == stores[host])
 
@@ -345,10 +334,8 @@ class Loss(NamedTuple):
 
 
 def killed_ranks(lines: Sequence[str], plan: Plan) -> tuple[int, ...]:
-    """The rank whose wrapper was killed first according to hydra, or all ranks of the host that hydra lost first.
-
-    `lines`: end of mpirun's output. A rebooting host closes hydra's connections before or after its ranks'.
-    """
+    """The rank whose wrapper was killed first according to hydra, or all ranks of the host that hydra lost first. A
+    rebooting host closes hydra's connections before or after its ranks'."""
     if found := next(filter(None, map(_KILLED_RANK.search, lines)), None):
         return (int(found[1]),)
     found = next(filter(None, map(_LOST_HOST.search, lines)), None)
@@ -358,7 +345,7 @@ def killed_ranks(lines: Sequence[str], plan: Plan) -> tuple[int, ...]:
 def describe_loss(
     lost: Sequence[int], state: SupervisorState, silence: Mapping[int, float], killed: Collection[int]
 ) -> Loss:
-    """The loss of these ranks and of all others that were lost in the same way.
+    """The loss of these ranks and of all others that were lost the same way.
 
     A closed connection means that the host is alive; after silence it may be gone. If one wrapper is killed, mpirun
     kills the others so soon that their connections may close first, so hydra's word (`killed`) has precedence.
@@ -404,7 +391,6 @@ def _wrappers_killed(gone: Sequence[RankState]) -> str:
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:
-    """How a failed rank ended, as the end of a sentence that begins with the rank."""
     if oom:
         return "was killed by the kernel: out of memory" + (f" (limit {format_limit(oom.limit)})" if oom.limit else "")
     if by:
@@ -420,7 +406,7 @@ def signal_name(number: int) -> str:
 
 
 def format_limit(size: int) -> str:
-    """`2.0 GB`, with 1024 bytes per KB, as usual for memory limits."""
+    """Format a size with 1024 bytes per KB, as usual for memory limits."""
     value = float(size)
     for unit in ("bytes", "KB", "MB"):
         if value < 1024:
@@ -430,7 +416,6 @@ def format_limit(size: int) -> str:
 
 
 def format_ranks(peers: Sequence[RankState]) -> str:
-    """As in `ranks 2-3, 6`."""
     numbers = sorted(peer.rank for peer in peers)
     parts: list[list[int]] = []
     for number in numbers:
@@ -443,5 +428,4 @@ def format_ranks(peers: Sequence[RankState]) -> str:
 
 
 def ranks_on_hosts(peers: Sequence[RankState]) -> str:
-    """As in `ranks 2-3 on node2`."""
     return f"{format_ranks(peers)} on {', '.join(dict.fromkeys(peer.host for peer in peers))}"

@@ -1,16 +1,10 @@
 """Window files, lines of JSON: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of the rank's host.
 
-The first line is a `_Header`. Each other line is a window, oldest first: its place, counted in windows from the start,
-then its figures in the order of the header's `fields`. A place without a line is unknown, for example after a restart.
+    {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
+    [0,3.214,102.8,…]
 
-{"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
-[0,3.214,102.8,…]
-
-When the file reaches CAPACITY places, each two places become one. If the disk is full, windows are left out. Places
-follow this process's clock, because the clocks of hosts may differ.
-
-The answer to a RunReference is a frame of kind W for each file of the run, then {"event": "done"}; `follow.py` sends
-the same frames. If the files have more than MAX_SENT bytes, only each 2nd, 4th, 8th … window is sent for all of them.
+A window's place is counted from the start; a place without a line is unknown. At CAPACITY places, each two become one.
+Places follow this process's clock, because the clocks of hosts may differ.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ BINARY = b"ipex"
 """First bytes of files of version 0.4 and before."""
 MAX_LINE = 256
 MAX_SENT = 16 << 20
-"""Bytes of all files together. 64 ranks on 64 hosts have 15 MB after a day."""
+"""Bytes of all files; 64 ranks on 64 hosts have 15 MB after a day. Beyond, only each 2nd, 4th, 8th … window is sent."""
 MOST_DOUBLINGS = 20
 """A window then covers four months."""
 
@@ -45,7 +39,6 @@ CAPACITY = 2160
 """Places in a file: six hours in windows of ten seconds."""
 MAX_FILE = MAX_LINE * (CAPACITY + 3)
 KINDS: Mapping[str, Any] = {RANK_SUFFIX: RankRates, HOST_SUFFIX: HostRates}
-"""Suffix of a file → class of its figures."""
 
 
 class _Header(NamedTuple):
@@ -70,12 +63,10 @@ class WindowWriter:
         """Start of the first place, by the clock of `add`."""
         self._doublings = 0
         self._first: int | None = None
-        """Place of this attempt's window 0."""
         self._last = -1
         """Place of the last window, before places were merged."""
         self._line = -1
         self._at = self._size = 0
-        """Start and end of the last line in the file."""
         self._windows: list[RankRates | HostRates] = []
 
     def begin_attempt(self) -> None:
@@ -151,14 +142,14 @@ class WindowWriter:
 
 
 def _encoded(place: int, rates: RankRates | HostRates) -> bytes:
-    """Encode a window with four digits, which is more than the figures' accuracy."""
+    """Encode a window with four digits, more than the figures' accuracy."""
     short = [float(f"{value:.4g}") if isinstance(value, float) else value for value in rates]
     return json.dumps([place, *short], separators=(",", ":")).encode() + b"\n"
 
 
 class RankWindows(NamedTuple):
     started: float
-    """Start of the first window, in seconds since the epoch by node0's clock."""
+    """Start of the first window by node0's clock, in seconds since the epoch."""
     seconds: float
     windows: tuple[RankRates | None, ...]
 
@@ -233,7 +224,6 @@ def decode_host_windows(data: bytes) -> HostWindows | None:
 
 
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
-    """Yield the files in rank order."""
     directory = os.path.join(rundir, "ranks")
     try:
         names = sorted(name for name in os.listdir(directory) if os.path.splitext(name)[1] in KINDS)
