@@ -1,8 +1,6 @@
-"""Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure.
-
-The YAML's header has the command and the lines of mpirun's hostfile. accelerate refuses a file with an unknown key, so
-each key depends on the version: mpirun since 0.28, oneCCL and IPEX only in older versions. What accelerate has no key
-for (cores, memory, interface, unequal hosts) is a note.
+"""Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure. accelerate refuses a
+file with an unknown key, so each key depends on the version: mpirun since 0.28, oneCCL and IPEX only in older versions.
+What accelerate has no key for (cores, memory, interface, unequal hosts) is a note.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ CCL_BY_RANKS: Final = "1.8"
 
 
 def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
-    """`hostfile`: path of mpirun's hostfile, which the command in the header makes from the lines there.
-
-    `has_ccl`: the environment has oneCCL's bindings.
-    """
+    """`hostfile`: path of mpirun's hostfile. `has_ccl`: the environment has oneCCL's bindings."""
     import yaml  # imported late for a fast start
 
     if plan.world_size > 1:
@@ -65,7 +60,6 @@ def _requirements(plan: Plan) -> str:
 def _config(
     plan: Plan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Configuration and notes. No version means the newest one."""
     stated = (each.value for each in plan.settings if each.name == "ACCELERATE_MIXED_PRECISION")
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",

@@ -1,8 +1,6 @@
-"""Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure.
-
-An export has only the name of a secret, never its value. All text of the plan is untrusted, because it may come from a
-host or a file: words of shell lines are quoted with `shlex`, and a comment never has a line break, because the rest
-would be executed. The reason for each variable is in a comment above it.
+"""Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure. An export
+has only the name of a secret. All text of the plan is untrusted: words of shell lines are quoted with `shlex`, and a
+comment never has a line break, because the rest would be executed.
 """
 
 from __future__ import annotations
@@ -54,9 +52,8 @@ class Exported:
 
 
 def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
-    """Settings that are the same for all ranks on all hosts, without rank variables and secrets.
-
-    The variables for our hooks are left out, because the hooks' files are in a run's directory.
+    """Settings that are the same for all ranks on all hosts, without rank variables and secrets. The variables for our
+    hooks are left out, because the hooks' files are in a run's directory.
     """
     excluded = {*_OF_RANK, ALLREDUCE, WIRE, FP32_MATH, *without}
     differing = differing_settings(plan)
@@ -133,7 +130,6 @@ def commented(settings: Iterable[Setting]) -> list[str]:
 
 
 def fold_line(parts: Sequence[str]) -> list[str]:
-    """A line of sh, continued with backslashes if it is long."""
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(part) < 100:
@@ -161,9 +157,8 @@ def header(text: str) -> list[str]:
 
 
 def source(setup: str) -> str:
-    """The line of bash that sources a setup file. It comes before `set -eu`, because many such files fail under it.
-
-    oneAPI's setvars.sh fails if SETVARS_COMPLETED is set, which means that it has been sourced before.
+    """The line of bash that sources a setup file. It comes before `set -eu`, under which many such files fail. oneAPI's
+    setvars.sh fails if SETVARS_COMPLETED is set, which means that it has been sourced before.
     """
     return f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null >&2 || exit"
 

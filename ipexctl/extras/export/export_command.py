@@ -1,8 +1,5 @@
-"""`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow's MPI operator or sh.
-
-The plan is made as in `run --dry-run`, with the same probes and refusals; nothing is started or written on a host.
-Options that the other launcher lacks are reported on stderr, or in the JSON document; each option's declaration lists
-the exports that lack it (`option_declaration.py`).
+"""`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow's MPI operator or sh. The plan is made as
+in `run --dry-run`. Options that the other launcher lacks are reported on stderr, or in the JSON document.
 """
 
 from __future__ import annotations

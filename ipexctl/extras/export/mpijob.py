@@ -1,8 +1,6 @@
-"""A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher, and one worker for each host. Pure.
-
-Settings of single machines are left out and listed in notes, because pods have other interfaces, affinities and paths.
-A worker asks for threads, because Kubernetes counts threads, and for 90 % of the smallest host's memory. The image must
-have python, mpirun and sshd, as the comments at the top say.
+"""A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher, and one worker for each host. Pure. Settings of
+single machines are left out and listed in notes. A worker asks for threads, because Kubernetes counts threads, and for
+90 % of the smallest host's memory.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ def limits_of(plan: Plan, threads_per_core: int, memory: int | None) -> dict[str
 
 
 def to_give(limits: dict[str, int | str]) -> str:
-    """The resources that a cluster node must have free for a pod, for the sentence at the top of a manifest."""
     return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} free"
 
 
@@ -124,9 +121,7 @@ IMAGE: Final = (
 def to_mpijob(
     plan: Plan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
 ) -> Exported:
-    """`image` must have the environment, the project in its working directory, mpirun and sshd. `memory`: bytes of the
-    smallest host; a worker gets 90 % of it.
-    """
+    """`image` must have the environment, the project in its working directory, mpirun and sshd."""
     require_mpirun(plan, "an MPIJob")
     require_process_group(plan, "an MPIJob")
     slots = max(len(host.ranks) for host in plan.hosts)

@@ -1,8 +1,6 @@
-"""A plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure.
-
-Slurm chooses the nodes and binds the ranks, so settings of single machines are left out and listed in notes. With gloo,
-srun starts the ranks; with MPI and oneCCL, mpirun does. The rank numbers exist only inside a job step, so each rank
-sets torch's variables from those of Slurm or MPI.
+"""A plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure. Slurm
+chooses the nodes and binds the ranks, so settings of single machines are listed in notes. With gloo, srun starts the
+ranks; with MPI and oneCCL, mpirun does. Each rank sets torch's variables from those of Slurm or MPI.
 """
 
 from __future__ import annotations
@@ -74,8 +72,8 @@ def to_slurm(
     iface: str | None = None,
     env_name: str = "",
 ) -> Exported:
-    """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have. `env_name`: the
-    plan's environment; its directory has a hash, and an install on the nodes may choose another environment.
+    """`cwd`: the project's directory on the nodes. `iface`: an interface that all nodes have. `env_name`: the plan's
+    environment; an install on the nodes may choose another one.
     """
     require_process_group(plan, "an sbatch file")
     if launcher == "auto":

@@ -1,8 +1,5 @@
-"""A plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure.
-
-The POSIX script copies the project, writes the run's files and starts mpirun on the first node. However it ends, it
-ends all ranks. Secrets come from the caller's environment, go to the nodes on stdin and are removed with the run. A
-here-document's end marker differs from every line, so no value can end the document early.
+"""A plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure. However it ends, it ends
+all ranks. Secrets come from the caller's environment, go to the nodes on stdin and are removed with the run.
 """
 
 from __future__ import annotations
@@ -62,9 +59,8 @@ def to_shell(
     setup: str | None = None,
     secret_files: Collection[str] = (),
 ) -> Exported:
-    """`root`: the project on the control machine, None if it is not uploaded. `tree`: its path on the nodes.
-
-    `setup`: a file that every rank and the launcher source. `secret_files`: project files that are not copied.
+    """`root`: the project on the control machine, None if it is not uploaded. `tree`: its path on the nodes. `setup`: a
+    file that every rank and the launcher source. `secret_files` are not copied.
     """
     if plan.world_size > 1:
         require_mpirun(plan, "such a script")

@@ -1,8 +1,6 @@
 """CPU profiles that a lab's host can imitate, Sandy Bridge to Granite Rapids, Genoa and Graviton 3, and their files.
-
-Flags are listed as changes to the previous generation, in Linux's names; AMX-FP16 has none. Hosts mount /proc/cpuinfo
-and /sys/devices/system in the kernel's order and format. CPUs share identical files by links, because a host with 256
-CPUs has thousands. The memory is this machine's, divided among the NUMA nodes.
+Flags are listed as changes to the previous generation, in Linux's names. Hosts mount /proc/cpuinfo and
+/sys/devices/system. CPUs share identical files by links, because a host with 256 CPUs has thousands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Removes labs, including the remains of an interrupted creation.
-
-Everything is found by the lab's name, because only namespaces or only an uplink may be left. The record goes last, so
-that `lab list` still shows an interrupted removal. A loop device is released only after the unmount, so removals are
-retried.
+"""Removes labs, including the remains of an interrupted creation. Everything is found by the lab's name, because only
+namespaces or only an uplink may be left. The record goes last, so that `lab list` still shows an interrupted removal.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> Re
 
 
 def find_labs() -> tuple[FoundLab, ...]:
-    """All labs, including half-made ones and ones of which only namespaces are left."""
+    """Also half-made ones, and ones of which only namespaces are left."""
     lab_record.require_readable()
     return tuple(lab_record.find(name) for name in sorted(known_labs()))
 
@@ -84,7 +81,7 @@ def labs_of(namespaces: Collection[str]) -> set[str]:
 
 
 def remove(name: str) -> int:
-    """Remove a lab in any state; returns its number of hosts."""
+    """Returns its number of hosts."""
     lab = lab_record.load(name)
     if lab:
         with suppress(OSError):  # a full disk: then an interrupted removal has no remains in `lab list`
@@ -117,7 +114,6 @@ def remove(name: str) -> int:
 
 
 def _remove_directory(directory: Path) -> None:
-    """Remove the record last, so that `lab list` still shows an interrupted removal."""
     with suppress(OSError):
         for path in sorted(directory.iterdir(), key=lambda path: path.name == lab_record.RECORD):
             if path.is_dir() and not path.is_symlink():

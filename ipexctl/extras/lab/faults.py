@@ -1,8 +1,6 @@
-"""The faults that a lab's host can have: names, arguments and effects; injects and removes them.
-
-A fault's script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. Two faults
-that would undo each other are refused. A fault is recorded before its script runs, so that `mend` can undo it after a
-crash. Injecting a fault twice changes nothing; `mend` removes the newest fault first.
+"""The faults that a lab's host can have: names, arguments and effects; injects and removes them. A fault's script is
+fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…` in the host or at the switch. A fault is recorded before its
+script runs, so that `mend` can undo it after a crash.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ class Fault:
     """Debian package of `program`."""
     script: str = ""
     on_interface: bool = False
-    """The last argument names an interface, or all."""
     in_home: bool = False
     """The fault writes to the homes, so they must be writable when it is injected and removed."""
     at_switch: bool = False
@@ -75,7 +72,6 @@ def _rate(text: str) -> str:
 
 
 def _number(most: int, unit: str, expected: str) -> Callable[[str], str]:
-    """Return a parser for numbers above 0 and up to `most`, with or without the unit."""
 
     def parse(text: str) -> str:
         number = text.removesuffix(unit)

@@ -1,7 +1,5 @@
-"""`ipexctl lab`: a cluster of real SSH hosts on one machine, for tests and fault injection.
-
-`up` prints only the hostfile's path to stdout, so that `"$(ipexctl lab up)"` works. SIGTERM and SIGHUP remove an
-unfinished lab, as Ctrl-C does. The JSON name `costumes` is an old name of the CPU profiles and stays.
+"""`ipexctl lab`: a cluster of real SSH hosts on one machine. `up` prints only the hostfile's path to stdout, so that
+`"$(ipexctl lab up)"` works. The JSON name `costumes` is an old name of the CPU profiles and stays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""A lab's files for its user (hostfile, ssh_config …), each host's own /etc, and its network for `ip -batch`. Pure.
-
-A host has the machine's programs, system accounts, one login account, and no password. The bridges are in a
-namespace of their own, so this machine's firewall, which drops bridged packets on a Docker host, does not see traffic
-between the nodes.
+"""A lab's files for its user (hostfile, ssh_config …), each host's own /etc, and its network for `ip -batch`. Pure. The
+bridges are in a namespace of their own, so this machine's firewall, which drops bridged packets on a Docker host, does
+not see traffic between the nodes.
 """
 
 from __future__ import annotations
@@ -108,10 +106,9 @@ def _is_system(line: str) -> bool:
 
 
 def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
-    """/etc/hosts without Debian's `127.0.1.1 NAME`, which would bind a rendezvous to the loopback.
-
-    torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`. glibc does not find the IPv4 line for that
-    address, and torch warns about every connection. The line for it has another name, so that node2 keeps one address.
+    """/etc/hosts without Debian's `127.0.1.1 NAME`, which would bind a rendezvous to the loopback. torch's sockets are
+    IPv6 and see their peer as `::ffff:10.77.1.12`, for which glibc does not find the IPv4 line: torch warns about every
+    connection. The line for it has another name, so that node2 keeps one address.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)

@@ -1,7 +1,5 @@
-"""Checks a lab's specification and chooses its names, addresses and accounts. Pure.
-
-A lab has a front and an inner network, each a /23 in 10.77 and 10.78, which limits it to 400 hosts. A specification
-that can't work is refused, such as root and another account in one shared home.
+"""Checks a lab's specification and chooses its names, addresses and accounts. Pure. A lab has a front and an inner
+network, each a /23 in 10.77 and 10.78, which limits it to 400 hosts.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ class LabSpec:
     """`None`: the first free of lab, lab2, lab3 …"""
     cpus: tuple[str, ...] = ()
     shared_home: bool = False
-    """All nodes share one filesystem as home, as on NFS."""
+    """As on NFS: all nodes share one filesystem."""
     bastion: bool = False
-    """The nodes are reachable only through a bastion host."""
     internal: bool = False
     names: bool = True
     users: tuple[str, ...] = (LAB_USER,)
@@ -118,7 +115,6 @@ def front_gateway(block: int) -> str:
 
 
 def ipv6(address: str) -> str:
-    """Convert 10.77.3.11 to fd77:3::11."""
     _, net, block, number = address.split(".")
     return f"fd{net}:{block}::{number}"
 

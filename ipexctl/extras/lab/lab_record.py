@@ -1,8 +1,6 @@
-"""A lab's record lab.json, its hosts, files, locks and condition, and which labs `down` removes.
-
-lab.json is written before anything is made and removed last, so that `down` and `list` find what a crash leaves behind.
-Without a name, `down` removes remains only if their maker is known to be gone (by pid and start time), and a complete
-lab only if there is no other.
+"""A lab's record lab.json, its hosts, files, locks and condition, and which labs `down` removes. lab.json is written
+before anything is made and removed last. Without a name, `down` removes remains only if their maker is known to be gone
+(by pid and start time), and a complete lab only if there is no other.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ class FoundLab:
 
     @property
     def is_remains(self) -> bool:
-        """True if nobody needs the lab any more."""
         return self.maker_is_gone and self.condition in ("cut-short", "abandoned")
 
     @property
@@ -127,7 +124,7 @@ class Lab:
     name: str
     block: int
     hosts: tuple[LabHost, ...]
-    """The hosts in hostfile order, without the bastion."""
+    """In hostfile order, without the bastion."""
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True
@@ -165,7 +162,6 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[LabHost, ...]:
-        """All hosts, with the bastion first if there is one."""
         return (self.bastion, *self.hosts) if self.bastion else self.hosts
 
     @property

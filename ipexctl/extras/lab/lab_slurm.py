@@ -1,8 +1,6 @@
-"""Slurm on a lab's hosts: the first is controller and login host, the others are compute nodes without sshd.
-
-Missing Debian packages are unpacked only inside the hosts: if this machine had them, `doctor` would report other
-things. ipexctl is in each host, because job scripts run on any of them. Without systemd and cgroups (/sys is
-read-only), `linuxproc` tracks processes by parent, so a daemon that leaves its parents outlives its job step here.
+"""Slurm on a lab's hosts: the first is controller and login host, the others are compute nodes without sshd. Missing
+Debian packages are unpacked only inside the hosts: if this machine had them, `doctor` would report other things.
+Without systemd and cgroups (/sys is read-only), a daemon that leaves its parents outlives its job step here.
 """
 
 from __future__ import annotations
@@ -78,7 +76,6 @@ class HostParts:
 
 
 def prepare(lab: Lab) -> HostParts:
-    """Download missing packages and make the lab's munge key."""
     packages = lab.dir / "packages"
     texts = {
         "slurm/slurm.conf": configuration(lab, len(os.sched_getaffinity(0))),

@@ -1,7 +1,6 @@
-"""This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires.
-
-Programs end with this process: an `ip` of a killed `up` would race the `down` that removes the remains. Processes are
-found by network namespace, never by name, so that only the lab's processes are killed.
+"""This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires. Programs
+end with this process: an `ip` of a killed `up` would race the `down` that removes the remains. Processes are found by
+network namespace, never by name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Makes a lab: records the plan, then network, disks and hosts; removes everything on failure.
-
-A failure or signal removes everything, and a second signal is ignored. Hosts start in parallel and are not children of
-this process, because Ctrl-C must not reach them. A Slurm lab's compute nodes lose their sshd once all hosts have
-answered. Filesystems are sparse images, so a full disk of 16 GB uses no real space.
+"""Makes a lab: records the plan, then network, disks and hosts; a failure or signal removes everything. Hosts start in
+parallel and are not children of this process, because Ctrl-C must not reach them. Filesystems are sparse images, so a
+full disk of 16 GB uses no real space.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ def shared_home(lab: Lab) -> Path:
 
 
 def make_shared_home(lab: Lab) -> Path:
-    """Make the home that all nodes share. It is mounted here until all nodes have mounted it."""
+    """It is mounted here until all nodes have mounted it."""
     home = shared_home(lab)
     home.mkdir()
     if can_mount_images():
@@ -91,7 +89,6 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(spec: LabSpec) -> Lab:
-    """Return when every host's sshd replies; a failure or interrupt removes everything."""
     lab_system.require()
     check(spec)
     with _reserved(spec) as lab:
@@ -178,9 +175,7 @@ def _make(lab: Lab) -> Lab:
 
 
 class _Starts:
-    """Hosts that are starting. `close` waits for all, because an interrupt in `submit` leaves a thread unknown to the
-    pool.
-    """
+    """`close` waits for all starting hosts, because an interrupt in `submit` leaves a thread unknown to the pool."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -295,7 +290,6 @@ def _last_lines(log: Path) -> str:
 
 
 def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
-    """Wait for sshd's banner, or until `is_closed`."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if is_closed():

@@ -1,7 +1,5 @@
-"""Runs a playbook in Ansible's order: each task on all hosts before the next; a failed host leaves the play.
-
-`Engine` holds all changing state; `task_runner.py` runs one task. Every result passes through `Engine.end`, which masks
-secrets.
+"""Runs a playbook in Ansible's order: each task on all hosts before the next; a failed host leaves the play. Every
+result passes through `Engine.end`, which masks secrets.
 """
 
 from __future__ import annotations

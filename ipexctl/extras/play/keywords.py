@@ -1,7 +1,5 @@
 """Keywords of plays, blocks and tasks, how tasks inherit them, and names from Ansible that ipexctl does not support.
-
-`when`, `tags`, `vars` and `environment` accumulate; for all other keywords the innermost value counts. Values that
-decide what runs can't be templates. A module added to `modules/` must leave `NOT_MODULES`.
+`when`, `tags`, `vars` and `environment` accumulate; for all other keywords the innermost value counts.
 """
 
 from __future__ import annotations
@@ -274,7 +272,6 @@ OF_TASKS: Final[Mapping[str, KeywordReader]] = {
     "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),
     "listen": plain_texts,
 }
-"""Keywords that only tasks have, besides loops and module options."""
 TASK: Final = frozenset([*_INHERITED, *OF_TASKS, "loop", "with_items", "loop_control", "args"])
 BLOCK: Final = frozenset([*_INHERITED, "name", "block", "rescue", "always", "any_errors_fatal"])
 INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})

@@ -1,7 +1,6 @@
-"""Reads a task's module and options, written as a mapping, inline, under `args:` or as `name=value` words.
-
-Each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their spaces. Options
-such as `creates=` inside a command's own line are errors, because they would become arguments of the command.
+"""Reads a task's module and options, written as a mapping, inline, under `args:` or as `name=value` words. Each option
+may be given once, whatever its spelling and place. Options such as `creates=` inside a command's own line are errors,
+because they would become arguments of the command.
 """
 
 from __future__ import annotations

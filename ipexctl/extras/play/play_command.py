@@ -1,8 +1,4 @@
-"""`ipexctl play`: runs a playbook on the hosts.
-
-Reports all mistakes in a playbook at once, before it touches any host. --list-tasks and --syntax-check touch no host
-and need no hostfile.
-"""
+"""`ipexctl play`: reports all mistakes in a playbook at once, then runs it on the hosts."""
 
 from __future__ import annotations
 
@@ -121,7 +117,7 @@ class _PreparedPlay:
     """Includes hosts that --limit leaves out of the plays: templates may still use them."""
     limited: tuple[Host, ...]
     extra: list[dict[str, Any]]
-    """Variables from -e; they override all others."""
+    """Of -e; they override all others."""
     vars_dirs: VarsDirs
     cwd: Path
 
@@ -199,7 +195,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
-    """Where to search group_vars/ and host_vars/: next to the inventory, then next to the playbook."""
+    """Next to the inventory, then next to the playbook."""
     hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
     return [*inventory, playbook.parent]

@@ -1,7 +1,5 @@
-"""What the modules of one call share (sessions, options, results for later tasks), and the variables of a playbook.
-
-Variables come from group_vars/ and host_vars/, the inventory, the play and the call. `send_play_variables` sets their
-precedence, which is Ansible's. Vaults are refused: secrets come from the environment of the call.
+"""What the modules of one call share (sessions, options, results for later tasks), and the variables of a playbook, in
+Ansible's precedence. Vaults are refused: secrets come from the environment of the call.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ _VAULT: Final = b"$ANSIBLE_VAULT"
 
 
 def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDirs:
-    """Files of later directories, such as the playbook's, win."""
     parents = list(dict.fromkeys(directory.resolve() for directory in directories))
     groups = dict.fromkeys(["all", *(group for host in hosts for group in host.groups)])
     dirs = {}

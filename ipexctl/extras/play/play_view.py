@@ -1,8 +1,5 @@
-"""Output of `ipexctl play`: tasks with results, recap, questions of --step, or JSON.
-
-Hosts with identical results share a line. A task's results are printed together after its last host, so tasks never
-mix; rank output is printed as it comes. Failures go to stderr with reason, fix and playbook line. With --json, stdout
-has nothing but the document.
+"""Output of `ipexctl play`: tasks with results, recap, questions of --step, or JSON. A task's results are printed
+together after its last host, so tasks never mix; rank output is printed as it comes.
 """
 
 from __future__ import annotations

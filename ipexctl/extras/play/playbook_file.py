@@ -1,7 +1,5 @@
-"""Finds and reads a playbook's YAML files; values, templates and errors keep their position.
-
-A name without a path means a file in the current directory or, if there is none, a playbook that ships with ipexctl.
-Errors are collected, so that a user sees all mistakes in a file at once.
+"""Finds and reads a playbook's YAML files; values, templates and errors keep their position. A name without a path
+means a file in the current directory or, if there is none, a playbook that ships with ipexctl.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _CHECKOUT: Final = Path(__file__).parents[3] / "playbooks"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Line and column, from 1."""
+    """From 1."""
 
     source: SourceFile
     line: int
@@ -68,7 +66,6 @@ class Templated:
 
 
 Value = Any
-"""None, bool, int, float, str, Templated, or a list or dict of such."""
 
 
 def templates_in(value: Value) -> list[Templated]:

@@ -1,7 +1,5 @@
-"""A playbook as read from files, with unfilled templates, and the options of its modules. Frozen.
-
-Values keep their position in the file, for later errors; including a file twice makes two sets of tasks. Module options
-are checked before anything runs, as far as their values are known, and convert as in Ansible: `yes` is true.
+"""A playbook as read from files, with unfilled templates, and the options of its modules. Frozen. Module options are
+checked before anything runs, as far as their values are known, and convert as in Ansible: `yes` is true.
 """
 
 from __future__ import annotations
@@ -46,8 +44,6 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Declares a module. Its implementation is imported when it runs."""
-
     name: str
     where: Where
     options: Mapping[str, Option] = field(hash=False)

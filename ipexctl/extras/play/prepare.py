@@ -1,7 +1,5 @@
-"""Prepares a playbook before any host is touched: reads it, checks templates and files, selects hosts and tasks.
-
-All errors are reported at once. Template syntax, facts, host names and the projects of sync and run are checked here;
-each module checks what depends on variables.
+"""Prepares a playbook before any host is touched: reads it, checks templates and files, selects hosts and tasks. All
+errors are reported at once. Each module checks what depends on variables.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ def prepare(
     *,
     local: bool = False,
 ) -> tuple[Prepared, list[FileError]]:
-    """Select hosts and tasks. Plays and tasks that name other hosts are errors. `limited`: hosts after --limit."""
+    """Plays and tasks that name other hosts are errors. `limited`: hosts after --limit."""
     errors: list[FileError] = []
     names = {host.name for host in limited}
     hosts: dict[int, tuple[Host, ...]] = {}

@@ -1,7 +1,6 @@
-"""Reads a playbook and the files it names into the model; every error has its position.
-
-Reading continues after an error, and a task with an error is left out, so one mistake is reported once. Files may come
-with a cloned repository, so their number, nesting and tasks are limited, and recursive includes are errors.
+"""Reads a playbook and the files it names into the model; every error has its position. Reading continues after an
+error. Files may come with a cloned repository, so their number, nesting and tasks are limited, and recursive includes
+are errors.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
 class _PlaybookReader:
     open_files: list[Path]
     errors: list[FileError] = field(default_factory=list)
-    """All errors except `source_errors`."""
     source_errors: list[FileError] = field(default_factory=list)
     """Missing files of copy and template tasks; the tasks are kept."""
     task_count: int = 0

@@ -1,7 +1,6 @@
-"""The process that fills templates: reads values and texts as JSON lines, replies with values. See `templater.py`.
-
-Playbooks and host output are not trusted: a separate process limits each template's memory, time and output, gives it
-no access to files, hosts or programs, and can be killed.
+"""The process that fills templates: reads values and texts as JSON lines, replies with values. Playbooks and host
+output are not trusted: a separate process limits each template's memory, time and output, gives it no access to files,
+hosts or programs, and can be killed.
 """
 
 from __future__ import annotations

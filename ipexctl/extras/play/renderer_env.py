@@ -1,7 +1,6 @@
-"""The Jinja environment of playbooks: sandboxed, strict about undefined variables, with Ansible's common filters.
-
-No filter reads a file or starts a program, Python attributes are out of reach, and results are limited in size. The one
-lookup is `env`, whose values are masked as secrets. An undefined variable's error lists the existing names.
+"""The Jinja environment of playbooks: sandboxed, strict about undefined variables, with Ansible's common filters. No
+filter reads a file or starts a program, and results are limited in size. The one lookup is `env`, whose values are
+masked.
 """
 
 from __future__ import annotations

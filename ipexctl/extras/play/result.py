@@ -1,7 +1,5 @@
-"""Module calls and their results, the events while a playbook runs, and the final report.
-
-Keys of `register` data are Ansible's. A host's failure is a value, so the other hosts continue. A loop has the worst
-status of its items.
+"""Module calls and their results, the events while a playbook runs, and the final report. Keys of `register` data are
+Ansible's. A loop has the worst status of its items.
 """
 
 from __future__ import annotations
@@ -82,8 +80,6 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """Complete lines of a rank in a followed run, without secrets."""
-
     rank: int
     stream: str
     text: str

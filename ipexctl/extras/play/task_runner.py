@@ -1,8 +1,6 @@
-"""Runs one task on all its hosts: fills conditions and options, calls the module, checks the result, retries.
-
-The order is Ansible's: `when` before the options, so skipped hosts need no variables; then the module; then
-changed_when, failed_when and until. With --check, a condition is reported if it needs the result of a task that did not
-run.
+"""Runs one task on all its hosts, in Ansible's order: `when` before the options, so skipped hosts need no variables;
+then the module; then changed_when, failed_when and until. With --check, a condition is reported if it needs the result
+of a task that did not run.
 """
 
 from __future__ import annotations
@@ -191,7 +189,7 @@ class TaskRunner:
         return target
 
     def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
-        """Call the module; retry up to `retries` times until `until` is true or, without one, the module succeeds."""
+        """Retry up to `retries` times until `until` is true or, without one, the module succeeds."""
         task = self._task
         pending = list(work_items)
         retries = (_RETRIES if task.until else 0) if task.retries is None else task.retries
@@ -248,7 +246,6 @@ class TaskRunner:
                     work_item.result = failed_host(done.error)
 
     def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
-        """One call for all hosts with the same options; loop items one after the other."""
         run = runner(self._task.spec.name)
         groups: dict[tuple[int, str], list[_WorkItem]] = {}
         for work_item in work_items:

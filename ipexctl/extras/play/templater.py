@@ -1,6 +1,4 @@
-"""Fills templates in a separate process (`renderer.py`), which is killed and restarted after 8 s without a reply.
-
-A template is a program of unknown origin: if it takes all memory or never ends, the call must survive. The process
+"""Fills templates in a separate process (`renderer.py`), which is killed and restarted after 8 s without a reply. It
 starts early, so that it loads jinja2 while ipexctl reads files.
 """
 
@@ -172,7 +170,7 @@ class Templater:
             process.stdin.flush()
 
     def _ask(self, message: Mapping[str, object]) -> Any:
-        """Return None if the process took too long or exited; it restarts for the next call."""
+        """None if the process took too long or exited; it restarts for the next call."""
         self.start()
         self._write(_encode(message))
         process = self._process

@@ -1,8 +1,6 @@
-"""Drawings over time: phases, curves, the grid of ranks, host figures; each with its table.
-
-All drawings have the same left and right edges, so they show a moment at the same place. Each is complete without the
-script, which finds only numbers and letters in `data-` attributes. All cells of one grid level are a single path, which
-keeps a page of 1,000 ranks small.
+"""Drawings over time: phases, curves, the grid of ranks, host figures; each with its table. All have the same left and
+right edges, so they show a moment at the same place. All cells of one grid level are a single path, which keeps a page
+of 1,000 ranks small.
 """
 
 from __future__ import annotations
@@ -79,7 +77,6 @@ def wide(content: Markup, title: str) -> Markup:
 
 
 def scrolled(content: Markup, title: str) -> Markup:
-    """Content that scrolls inside its own box; the keyboard can scroll it, too."""
     return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 
@@ -371,7 +368,6 @@ def _letter(share: float | None) -> str:
 
 
 def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
-    """Host names next to their ranks where there is room, and rank numbers in high rows."""
     has_numbers = row_height >= _NUMBERED_ROW
     edge = LEFT - 8 - (26 if has_numbers else 0)
     labels = host_labels((row.host for row in rows), 12 if has_numbers else 17)

@@ -1,8 +1,6 @@
-"""The page of a run as one HTML file, in the order of a reader's questions.
-
-The file loads nothing (`default-src 'none'` and hashes of its style and script). Every text from a host is escaped, and
-none becomes a link. Hidden values are not in the file. Colour-blind people can tell blue (work) and orange (waiting)
-apart. The script adds cursor and zoom to complete drawings; it writes text, never markup.
+"""The page of a run as one HTML file, in the order of a reader's questions. The file loads nothing (`default-src
+'none'` and hashes of its style and script). Every text from a host is escaped, and none becomes a link. Hidden values
+are not in the file. The script adds cursor and zoom to complete drawings; it writes text, never markup.
 """
 
 from __future__ import annotations

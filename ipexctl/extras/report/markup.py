@@ -1,6 +1,5 @@
-"""HTML and SVG elements, axes with their tick marks, and how numbers and times are written. Pure.
-
-Texts enter a page only through `escaped`, and only between tags, never in a name, attribute or address.
+"""HTML and SVG elements, axes with their tick marks, and how numbers and times are written. Pure. Texts enter a page
+only through `escaped`, and only between tags, never in a name, attribute or address.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ def _value(value: str | float) -> str:
 
 
 def short(number: float) -> str:
-    """Format with at most one decimal place."""
     return f"{number:.1f}".removesuffix(".0")
 
 

@@ -1,8 +1,6 @@
-"""A run's measurements, reduced to few columns, so that a page stays small. Pure.
-
-Windows are about 10 s long; a window counts in each column by the part that lies there. A column without a window has
-no value rather than zero. A window without a step, as between attempts, counts in no step rate unless steps are rare.
-`NO_MEASUREMENTS` is a run without any.
+"""A run's measurements, reduced to few columns, so that a page stays small. Pure. Windows are about 10 s long; a window
+counts in each column by the part that lies there. A window without a step, as between attempts, counts in no step rate
+unless steps are rare.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ class Window(NamedTuple):
     seconds: float
     steps: float
     samples: float | None = None
-    """None if unknown."""
     waited: float | None = None
     """Seconds of waiting for data or other ranks; None if neither is measured."""
     cpu: float | None = None
@@ -244,7 +241,6 @@ def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float | 
 
 
 def host_curves(measured: Measurements, hosts: Mapping[int, str], start: float, end: float) -> tuple[HostCurves, ...]:
-    """Curves of each measured host. `hosts`: each rank's host, in order."""
     known = [host for host in dict.fromkeys(hosts.values()) if measured.hosts.get(host)]
     if not known:
         return ()

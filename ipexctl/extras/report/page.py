@@ -1,7 +1,5 @@
-"""The content of a run's page, in the order in which a reader asks. Pure; `html.py` draws it and decides nothing.
-
-A part that the record lacks is empty and named in `missing`, so older records also give a page. A secret's value never
-enters the page. Texts are as hosts sent them; `html.py` escapes them. Times are by node0's clock.
+"""The content of a run's page, in the order in which a reader asks. Pure; `html.py` draws it and decides nothing. A
+part that the record lacks is named in `missing`, so older records also give a page. Texts are as hosts sent them.
 """
 
 from __future__ import annotations
@@ -109,7 +107,6 @@ class ReportPage:
     phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
-    """Number of rows left out."""
     lines: tuple[Line, ...] = ()
     whose: str = ""
     stacks: tuple[StackText, ...] = ()
@@ -343,10 +340,9 @@ class RunComparison:
 
 
 def compare(page: ReportPage, other: ReportPage) -> RunComparison:
-    """Settings that differ, and the change of throughput with its confidence interval.
-
-    Windows within a run are correlated, so each run gives the means of a few equal parts. The interval is Welch's; with
-    fewer than `MIN_PARTS` parts there is none. Two starts of one program also differ (docs/benchmarks.md).
+    """Settings that differ, and the change of throughput with its confidence interval. Windows within a run are
+    correlated, so each run gives the means of a few equal parts. The interval is Welch's; with fewer than `MIN_PARTS`
+    parts there is none.
     """
     after, before = _shown_settings(page), _shown_settings(other)
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]

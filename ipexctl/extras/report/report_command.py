@@ -1,7 +1,5 @@
-"""Makes the page of a run and writes it: for `ipexctl report`, `--report FILE` and `Run.report`.
-
-The page comes from node0's answer to `why` and from files on the control machine. It never replaces a file of another
-kind.
+"""Makes the page of a run and writes it: for `ipexctl report`, `--report FILE` and `Run.report`. It never replaces a
+file of another kind.
 """
 
 from __future__ import annotations
@@ -204,7 +202,7 @@ def _is_page(path: Path) -> bool:
 def write_report(
     option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
 ) -> int:
-    """Write the page, compared with a second run if there is one. Exits with the code of `why`."""
+    """Exits with the code of `why`."""
     check_file(option, path)
     report, *others = [_make_report(record, caller, timeout) for record in records]
     page = compared(report.page, others[0].page) if others else report.page

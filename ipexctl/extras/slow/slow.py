@@ -1,8 +1,6 @@
-"""Reads the windows of a run, judges them, and inspects the host of the worst suspect if that can tell more.
-
-Exit code: 0 with a verdict, even if a rank is slow; 1 if no verdict is possible; 3 if node0 can't be reached and
-nothing is known here. The call that inspects a host costs that host a second of reading; if it fails, the verdict says
-why. Without node0, the copy on the control machine is used if it has the end of the run.
+"""Reads the windows of a run, judges them, and inspects the host of the worst suspect if that can tell more. Exit code:
+0 with a verdict, even if a rank is slow; 1 if no verdict is possible; 3 if node0 can't be reached and nothing is known
+here.
 """
 
 from __future__ import annotations
@@ -82,7 +80,6 @@ def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
 
 
 def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
-    """The verdict from the copy on the control machine, without a call to any host."""
     status = read_status(read_json(directory / "status.json"))
     return status, verdict_of(read_copied_windows(directory), status, read_json(directory / "plan.json"))
 

@@ -1,8 +1,5 @@
-"""Output of `ipexctl slow` as text or JSON, its line for `why`, and its section of the page.
-
-A sentence says how sure it is. A fix only inspects, or changes how the next run starts; it never ends a process, which
-may be a colleague's. Texts from hosts are made printable. Without a slow rank, the output says how much was judged and
-what could not be seen.
+"""Output of `ipexctl slow` as text or JSON, its line for `why`, and its section of the page. A fix only inspects, or
+changes how the next run starts; it never ends a process, which may be a colleague's.
 """
 
 from __future__ import annotations
@@ -230,7 +227,6 @@ def link_fix(link: LinkFinding, record: RunRecord) -> str:
 
 
 def show(result: SlowResult, *, quiet: bool = False, no_color: bool = False) -> None:
-    """Print the verdict to stdout; `quiet` does not hide it, because it is the answer."""
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
@@ -284,7 +280,7 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
 
 
 class SlowEntry(NamedTuple):
-    """A slow rank or link; the texts are neither made printable nor escaped."""
+    """The texts are neither made printable nor escaped."""
 
     headline: str
     details: tuple[str, ...]
@@ -308,8 +304,6 @@ def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Slo
 
 @dataclass(frozen=True, slots=True)
 class VerdictOfRun:
-    """What `why` shows of a verdict (`run/why/why.py: WindowsVerdict`)."""
-
     verdict: SlowVerdict
 
     @property

@@ -1,9 +1,7 @@
-"""Judges which ranks of a run are slow, since when, why, and what it costs; judges the network separately. Pure.
-
-A rank is slow if its own time is at least MORE_OWN of a step above the median of the other ranks, in ROW successive
-judged windows. Two ranks are enough, because the rank that waits is not the slow one. The network is slow if no rank's
-own time explains a good part of each step and large transfers take longer than on 1 Gbit/s. No link is blamed while
-ranks wait for processors or disks.
+"""Judges which ranks of a run are slow, since when, why, and what it costs; judges the network separately. Pure. A rank
+is slow if its own time is at least MORE_OWN of a step above the median of the other ranks, in ROW successive judged
+windows. The network is slow if no rank's own time explains a good part of each step and large transfers take longer
+than on 1 Gbit/s. No link is blamed while ranks wait for processors or disks.
 """
 
 from __future__ import annotations
@@ -82,10 +80,9 @@ class Signature(NamedTuple):
 
 
 def find_cause(evidence: Evidence) -> SlowCause:
-    """The first signature that fits. A cause must explain at least EXPLAINS of the rank's additional own time.
-
-    A cause is `possible` if others resemble it. A rank with more work also waits longer for crowded cores, so a longer
-    wait alone does not prove another program. If no signature fits, the evidence is `insufficient`.
+    """The first signature that fits; a cause must explain at least EXPLAINS of the rank's additional own time. It is
+    `possible` if others resemble it: a rank with more work also waits longer for crowded cores. If none fits, the
+    evidence is `insufficient`.
     """
     return next((signature.cause for signature in SIGNATURES if signature.fits(evidence)), _UNKNOWN)
 

@@ -1,8 +1,7 @@
-"""Puts the windows of all ranks and hosts on one clock, and joins them until each has enough steps. Pure.
-
-A row of `TrainingWindow`s, oldest first, ends where the ranks are unknown, as at a restart. Such a window has at
-least MIN_STEPS steps of the median rank, so that one long step decides nothing. The window in which steps begin is left
-out, because it has imports and compilation. A window without steps is left out too, unless steps are rare.
+"""Puts the windows of all ranks and hosts on one clock, and joins them until each has enough steps. Pure. A row of
+`TrainingWindow`s ends where the ranks are unknown, as at a restart. A window has at least MIN_STEPS steps of the median
+rank, so that one long step decides nothing. The window in which steps begin has imports and compilation and is left
+out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Slurm's queue as a transport: explains submitted runs that have no record of their own yet. Pure.
-
-Slurm's texts are untrusted: they are shown and decide nothing. `transports.py` finds `QUEUE` by the name in a run's
-record; ssh reaches the login node.
+"""Slurm's queue as a transport: explains submitted runs that have no record of their own yet. Pure. Slurm's texts are
+untrusted: they are shown and decide nothing.
 """
 
 from __future__ import annotations
@@ -164,7 +162,6 @@ class SlurmQueue(SshTransport):
     with_end_of_job = staticmethod(with_end_of_job)
 
     def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
-        """Record and status of a submitted run; if the run has not begun, the status says why."""
         if document.get("placed"):
             job = status.slurm.id if status.slurm is not None else ""
             record = with_place(record, document.record("placed"), job)

@@ -1,9 +1,7 @@
-"""The script of a job that starts a run, as text for sbatch. Pure.
-
-On the job's first node it checks that the nodes share the login node's home. Then `ipexctl run`, from the package that
-`submit` sent, starts the run with its known id, also after a requeue. Plain scancel signals the script and its
-children, so the script passes nothing on; `ipexctl stop` sends USR2 to the script alone. Option lines are not shell
-text, so values for Slurm must be words without spaces or quotes.
+"""The script of a job that starts a run, as text for sbatch. Pure. On the job's first node it checks that the nodes
+share the login node's home. Then `ipexctl run`, from the package that `submit` sent, starts the run with its known id.
+Plain scancel signals the script and its children, so the script passes nothing on; `ipexctl stop` sends USR2 to the
+script alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Submits a run to Slurm: sends the project and ipexctl's package to the login node, then calls sbatch.
-
-Whatever would fail in the job after hours of waiting is checked here: environment, Python, the script's imports,
-Slurm's programs. A run that Slurm refused leaves nothing. If the connection broke at that moment, the record stays, and
-the run's directory on the cluster has the job's number.
+"""Submits a run to Slurm: sends the project and ipexctl's package to the login node, then calls sbatch. Whatever would
+fail in the job after hours of waiting is checked here. A run that Slurm refused leaves nothing. If the connection broke
+at that moment, the record stays, and the run's directory on the cluster has the job's number.
 """
 
 from __future__ import annotations
@@ -65,10 +63,9 @@ _NOT_CODE: Final = frozenset((".so", ".pyc", ".pyo", ".pyd", ".pyi"))
 
 @functools.cache
 def own_package() -> bytes:
-    """ipexctl for a cluster that has none: a compressed tar archive; the same content gives the same bytes.
-
-    Only pure Python modules, because nodes may have another processor or Python. The package is in HOME/agent under a
-    name like the agent's copies, so that cleanup and uninstall find it.
+    """ipexctl for a cluster that has none: a compressed tar archive; the same content gives the same bytes. Only pure
+    Python modules. The package is in HOME/agent under a name like the agent's copies, so that cleanup and uninstall
+    find it.
     """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -179,7 +176,6 @@ class Submission:
         return clean_up(self.spec.hosts, script, self.pool)
 
     def _context(self, *, dry_run: bool = False) -> Gathered:
-        """What the login node has: home and environment, which the nodes share."""
         context = gather(self.spec, self.pool, dry_run=dry_run)
         for text in context.notes:
             self.watcher.on_note(text)
@@ -242,7 +238,6 @@ class Submission:
         return any(words[0] == "package" for words in found)
 
     def _is_home_shared(self, home: str) -> bool:
-        """True if an earlier job found this home on its nodes."""
         return any(
             record.transport.waits and (record.node0, record.home) == (self.login, home) and record.plan.world_size
             for record in RunRegistry().all()
@@ -287,7 +282,6 @@ class Submission:
         )
 
     def _submit(self, script: BatchScript, record: RunRecord) -> None:
-        """Write the run's directory and call sbatch, in one round trip."""
         request = {"script": record.plan.script, "submitted": record.started, "python": record.python}
         texts = {
             "job.sh": script.text(),

@@ -1,7 +1,5 @@
-"""`ipexctl submit`: puts a run into a Slurm cluster's queue through its login node. `submission.py` does the work.
-
-Every option is decided here, from this machine's defaults files; the job reads none. The run's id is the only line on
-stdout.
+"""`ipexctl submit`: puts a run into a Slurm cluster's queue through its login node. Every option is decided here, from
+this machine's defaults files; the job reads none. The run's id is the only line on stdout.
 """
 
 from __future__ import annotations

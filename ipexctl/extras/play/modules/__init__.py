@@ -1,7 +1,5 @@
 """The modules of playbooks: their options, types, defaults and refused combinations; implementations are imported late.
-
-`playbook_model.py` checks tasks against the declarations before any host is touched. A function `_NAME` takes the given
-options and returns why they can't be combined, or None.
+A function `_NAME` takes the given options and returns why they can't be combined, or None.
 """
 
 from __future__ import annotations
@@ -231,10 +229,9 @@ MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
 
 
 def runner(name: str) -> Callable[..., Any]:
-    """A module's function; the `where` of its declaration decides how it is called:
-
-    `control`: (context, call) -> Result; `host`: (context, call, session) -> Result;
-    `all`: (context, call, hosts) -> Result for all hosts, or a mapping from the host's name.
+    """A module's function; the `where` of its declaration decides how it is called: `control`: (context, call) ->
+    Result; `host`: (context, call, session) -> Result; `all`: (context, call, hosts) -> Result for all hosts, or a
+    mapping from the host's name.
     """
     file = import_module(f"ipexctl.extras.play.modules.{_FILES[name]}")
     function: Callable[..., Any] = file.RUNNERS[name]

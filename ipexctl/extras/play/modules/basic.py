@@ -1,7 +1,4 @@
-"""The modules exec, shell, command, wait_for (on a host) and assert, fail, debug, set_fact, pause (without a host).
-
-`wait_for` waits for a port or path in one round trip.
-"""
+"""The modules exec, shell, command, wait_for (on a host) and assert, fail, debug, set_fact, pause (without a host)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The modules copy and template: write a file, text or directory of the control machine to a host.
-
-The host compares hashes; up to 256 KB are sent along in the same round trip. On the way to the parent directory, the
-scripts follow no link of another account (`walk.sh`): as root they would write wherever it leads.
+"""The modules copy and template: write a file, text or directory of the control machine to a host. The host compares
+hashes; up to 256 KB are sent along in the same round trip. The scripts follow no link of another account (`walk.sh`):
+as root they would write wherever it leads.
 """
 
 from __future__ import annotations

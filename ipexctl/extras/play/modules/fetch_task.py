@@ -1,7 +1,5 @@
-"""The module fetch: downloads a host's file, or files of a run, to `dest/HOST/` as in Ansible.
-
-A shell script sends small files, the agent sends directories and large files. A file with the same hash is not sent.
-The playbook alone decides name and place; the mode is the host's, masked by the umask.
+"""The module fetch: downloads a host's file, or files of a run, to `dest/HOST/` as in Ansible. A shell script sends
+small files, the agent sends directories and large files. The playbook alone decides name and place.
 """
 
 from __future__ import annotations

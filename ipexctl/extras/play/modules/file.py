@@ -1,7 +1,5 @@
-"""The modules file, stat and ping: set or inspect a path of a host, and check that it replies.
-
-The scripts enter the parent directory step by step (`walk.sh`) and work inside it, so no account can slip in a link
-between check and change. The host's output must match a pattern.
+"""The modules file, stat and ping: set or inspect a path of a host, and check that it replies. The scripts enter the
+parent directory step by step (`walk.sh`), so no account can slip in a link between check and change.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ _LINK_FIX: Final = (
 )
 _REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
 WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
-"""sh functions to reach a path that a task writes or removes. All such scripts begin with this text."""
 _NO_SUDO: Final = "allow this account to use sudo without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
 

@@ -1,7 +1,4 @@
-"""The module migrate: finds a project's lines that use IPEX or the oneCCL bindings, and edits them with `apply`.
-
-Lines whose replacement depends on others are only reported, and so are imports that are still used.
-"""
+"""The module migrate: finds a project's lines that use IPEX or the oneCCL bindings, and edits them with `apply`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The modules install, env, doctor, trust and sync: they call the same functions as the commands of these names.
-
-Each is one call for all hosts of the play, with one result per host. Only naming an environment, such as `default`, is
-a separate step per host: new runs use the new environment, running ones keep theirs.
+"""The modules install, env, doctor, trust and sync, each one call for all hosts of the play. Only naming an
+environment, such as `default`, is a separate step per host: new runs use the new environment, running ones keep theirs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The module run: starts a job on the play's hosts through `api.run` and follows it or detaches. One `Result` for all
-hosts.
-
-If the play is cancelled, a new session stops the run, because the pool's sessions are closed by then. node0 searches
-the run's own project tree for `creates`: a project may have two trees.
+"""The module run: starts a job on the play's hosts through `api.run`. If the play is cancelled, a new session stops the
+run, because the pool's sessions are closed by then. node0 searches the run's own project tree for `creates`: a project
+may have two trees.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The module tune: account or machine settings that affect training. `state: absent` restores the original values.
-
-The original values are saved in HOME/tune.before first; a value that can't be restored stays there. The script may run
-as root, so on the way to the home it follows no link of another account.
+"""The module tune: account or machine settings that affect training. The original values are saved in HOME/tune.before
+first; a value that can't be restored stays there. The script may run as root, so on the way to the home it follows no
+link of another account.
 """
 
 from __future__ import annotations
