@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from ipexctl.files.destination import Destination, MissingPart, WriteRefused
+from ipexctl.files.destination import Destination, MissingPart, is_full
 from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
@@ -52,6 +53,10 @@ class Receiver:
         self._missing: dict[int, MissingPart] = {}
         self._current: tuple[int, ManifestEntry] | None = None
         """Number in the list of the file being received, and the file as it was when opened."""
+        self._at = 0
+        """Bytes of it that are here."""
+        self._is_skipped = False
+        """True if it can't be written here; its bytes come all the same."""
         self._done = 0
         self._total = 0
 
@@ -97,20 +102,31 @@ class Receiver:
         for number, entry in entries.items():
             try:
                 if number in equal:
-                    raise WriteRefused(f"it has the name of {quoted(equal[number])} on this file system; {_APART}")
+                    raise AgentError(f"it has the name of {quoted(equal[number])} on this file system; {_APART}")
                 missing = self.destination.inspect(entry)
-            except WriteRefused as error:
-                self.failed.append(FileFailure(entry.path, str(error)))
+            except (AgentError, OSError) as error:
+                self._fail(entry, error)
                 continue
             if missing is not None:
                 self._missing[number] = missing
             elif entry.kind != "d":
                 self.unchanged.append(entry.path)
         self._total = sum(missing.entry.size - missing.have for missing in self._missing.values())
+        self.destination.check_room(self._total)
         wanted = [Wanted(number, missing.have, missing.known) for number, missing in self._missing.items()]
         if wanted:
             self.stdin.send(json.dumps({"wants": wanted}).encode() + b"\n")
         self.stdin.end()
+
+    def _fail(self, entry: ManifestEntry, error: AgentError | OSError) -> None:
+        assert self.destination is not None
+        if isinstance(error, AgentError):
+            reason = "; ".join(filter(None, (error.reason, error.fix)))
+        elif is_full(error):  # for all other files too
+            raise self.destination.error_of_disk(error)
+        else:
+            reason = f"it can't be written here: {error.strerror or error}"
+        self.failed.append(FileFailure(entry.path, reason))
 
     def _on_part(self, event: Reply) -> RawReader:
         try:
@@ -120,7 +136,7 @@ class Receiver:
         left = place.length
         if self._current is None:
             self._begin(event, place)
-        elif self._current[0] != event.integer("i"):
+        elif self._current[0] != event.integer("i") or (place.size, place.offset) != (self._current[1].size, self._at):
             raise event.error("an event out of order")
         if left > _LARGEST_PART:
             raise event.error("an event out of order")
@@ -129,8 +145,10 @@ class Receiver:
             nonlocal left
             assert self.destination is not None
             part = data[:left]
-            self.destination.write(part)
+            if not self._is_skipped:
+                self.destination.write(part)
             left -= len(part)
+            self._at += len(part)
             self.received += len(part)
             self._done += len(part)
             if not left and "crc" in event:
@@ -149,8 +167,12 @@ class Receiver:
         entry = update_entry(missing.entry, event, is_followed=self._requested.is_followed)
         assert self.destination is not None
         self._total += missing.have - place.offset
-        self._current = number, entry
-        self.destination.begin(entry, place.offset, missing)
+        self._current, self._at, self._is_skipped = (number, entry), place.offset, False
+        try:
+            self.destination.begin(replace(missing, entry=entry), place.offset)
+        except (AgentError, OSError) as error:
+            self._is_skipped = True
+            self._fail(entry, error)
         if place.offset:
             self.resumed.append(entry.path)
 
@@ -158,11 +180,13 @@ class Receiver:
         assert self.destination is not None
         assert self._current is not None
         (_, entry), self._current = self._current, None
+        if self._is_skipped:
+            return
         may_grow = self._requested.may_grow(entry, has_only_grown=bool(event.get("grew")))
         try:
             self.destination.finish(event["crc"], changed=bool(event.get("changed")), may_grow=may_grow)
-        except WriteRefused as error:
-            self.failed.append(FileFailure(entry.path, str(error)))
+        except (AgentError, OSError) as error:
+            self._fail(entry, error)
             return
         self.brought.append(entry.path)
         self.size += entry.size

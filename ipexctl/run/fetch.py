@@ -226,8 +226,6 @@ def _receive_once(
         session.close()
         if receiver.destination is not None:
             with receiver.destination:
-                receiver.destination.abandon()
-                receiver.destination.close_directories()
                 if fetch_request.request.get("may_be_missing"):
                     receiver.destination.remove_if_empty()
             note_fetched(receiver.destination.created)

@@ -197,7 +197,7 @@ def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> Agen
     return AgentError(f"{path}: the disk is full: {figures}", fix)
 
 
-def free_space(path: str) -> int:
+def free_space(path: str | int) -> int:
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 

@@ -1,5 +1,6 @@
-"""Writes entries below an opened directory: first all contents to a `StagedFiles`, then one name after the other.
+"""Writes entries below an opened directory.
 
+Contents arrive in a `StagedFiles`, and then get one name after the other; or each next to its place, as a `PartFile`.
 No link is followed, and each file has its old or its new content, even after a full disk or a kill.
 """
 
@@ -7,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
+import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Iterable, Iterator, Sequence
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import encode_name, remove_abandoned, sha256_of_open
+from ipexctl.node.common.files import decode_name, encode_name, remove_abandoned, sha256_of_open
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, set_attributes, write_all
 from ipexctl.node.files.file_stream import CHUNK, ByteStream, check_hash, read_files
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 CONTENT, PARCEL = "content", "parcel"
 """Names in a stage's directories: a large file, or a stream of several small ones."""
 _NEXT = b"next"
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+TAKEN = "another fetch is bringing it to the same place"
+_CHANGED = "the part of it that was here has changed; fetch it again"
 
 
 class StagedFiles:
@@ -135,6 +141,8 @@ class Writer:
         the comparison raises a FileExistsError."""
         self._top, self._policy, self._umask, self._replaces = top, policy, umask, replaces
         self._directories = DirectoryChain(top, self._open)
+        self._listed: dict[str, ManifestEntry] = {}
+        """Directories of the list that have been entered, by path."""
 
     def __enter__(self) -> Writer:
         return self
@@ -143,10 +151,16 @@ class Writer:
         self._directories.leave()
 
     def _open(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
-        if not self._policy.umask:
-            return above.enter(names[-1])
+        if self._policy.umask:
+            entry = self._listed.get(decode_name(b"/".join(names)))
+            mode = 0o777 if entry is None else entry.mode & 0o777 | 0o700  # private from the first file on
+            with contextlib.suppress(FileExistsError):
+                self._make(above, names, mode)
+        return above.enter(names[-1])
+
+    def _make(self, above: GuardedDirectory, names: Sequence[bytes], mode: int) -> None:
         with umask_set(self._umask):
-            return above.enter(names[-1], make=True)
+            os.mkdir(names[-1], mode, dir_fd=above.number)
 
     @contextlib.contextmanager
     def place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
@@ -162,7 +176,7 @@ class Writer:
         uses, policy = Counter(entry.content for entry in entries if entry.kind == "f"), self._policy
         for entry in entries:
             if entry.kind == "d":
-                self._make_directory(entry)
+                self.make_directory(entry)
                 continue
             with self.place_of(entry.path) as (directory, name):
                 if entry.kind == "l":
@@ -171,7 +185,7 @@ class Writer:
                 uses[entry.content] -= 1
                 stage.put(
                     entry,
-                    policy.mode_of(entry.mode, self._umask),
+                    self.mode_of(entry),
                     directory,
                     name,
                     is_last=not uses[entry.content],
@@ -179,18 +193,32 @@ class Writer:
                     replaces=self._replaces,
                 )
 
-    def _make_directory(self, entry: ManifestEntry) -> None:
+    def make_directory(self, entry: ManifestEntry) -> None:
+        if self._policy.umask:
+            self._listed[entry.path] = entry
+            self._directories.enter(encode_name(entry.path).split(b"/"))
+            return
         with self.place_of(entry.path) as (above, name):
-            if self._policy.umask:
-                with umask_set(self._umask), contextlib.suppress(FileExistsError):
-                    os.mkdir(name, entry.mode & 0o777 | 0o700, dir_fd=above.number)
-                return
             os.mkdir(name, dir_fd=above.number)
             os.chmod(name, entry.mode, dir_fd=above.number)
 
+    def finish_directories(self) -> None:
+        """Give the directories of the list their times and modes, now that nothing is written into them any more."""
+        for entry in reversed(list(self._listed.values())):
+            with contextlib.suppress(OSError, AgentError):
+                directory = self._directories.enter(encode_name(entry.path).split(b"/"))
+                directory.set_times(entry.mtime)
+                inherited = directory.status().st_mode & stat.S_ISGID  # of its parent on this host
+                directory.set_mode(self.mode_of(entry) | inherited)
+
+    def mode_of(self, entry: ManifestEntry) -> int:
+        return self._policy.mode_of(entry.mode, self._umask)
+
     def set_mode(self, entry: ManifestEntry) -> None:
         with self.place_of(entry.path) as (directory, name):
-            os.chmod(name, entry.mode, dir_fd=directory.number)
+            flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+            with GuardedDirectory(os.open(name, flags, dir_fd=directory.number), entry.path) as opened:
+                opened.set_mode(self.mode_of(entry))
 
     def keep(self, path: str) -> None:
         """Rename an entry to NAME.node-N."""
@@ -211,6 +239,117 @@ class Writer:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+
+
+class PartFile:
+    """A file that arrives under a temporary name next to its place, or whose last bytes are appended in its place.
+
+    It is locked until it is closed. An incomplete one stays for a later call.
+    """
+
+    def __init__(self, directory: GuardedDirectory, name: bytes, number: int, part: bytes = b"") -> None:
+        """`part`: the temporary name; empty for the file itself."""
+        self._directory, self._name, self._number, self._part = directory, name, number, part
+        self.at = self.crc = self._began = 0
+        self._mode = -1
+
+    @classmethod
+    def next_to(cls, directory: GuardedDirectory, name: bytes, at: int, mode: int) -> PartFile:
+        """Keep `at` bytes of what an earlier call left. If something else has the usual name, the part has another."""
+        part, own = part_name(name), None
+        try:
+            number = os.open(part, _NEW, mode, dir_fd=directory.number)
+        except FileExistsError:
+            own = open_own(directory, part, os.O_RDWR)
+            part = part if own is not None else part_name(name, os.urandom(8))
+            number = os.open(part, _NEW, mode, dir_fd=directory.number) if own is None else own
+        return cls(directory, name, number, part)._begin(at, is_new=own is None)
+
+    @classmethod
+    def in_place(cls, directory: GuardedDirectory, name: bytes, at: int, size: int) -> PartFile:
+        """The file itself. If it has all its bytes, only attributes are set."""
+        number = open_own(directory, name, os.O_RDWR if at < size else os.O_RDONLY)
+        if number is None:
+            raise AgentError(_CHANGED)
+        return cls(directory, name, number)._begin(at, is_locked=at < size)
+
+    def _begin(self, at: int, *, is_new: bool = False, is_locked: bool = True) -> PartFile:
+        try:
+            if is_locked and not lock_file(self._number):
+                raise AgentError(TAKEN)
+            status = os.fstat(self._number)
+            if not is_new:
+                there = self._directory.status_of(self._part or self._name)
+                if there is None or not os.path.samestat(there, status):  # another call has just finished it
+                    raise AgentError(TAKEN)
+            if status.st_size < at or (status.st_size > at and not self._part):
+                raise AgentError(_CHANGED)
+            if self._part and status.st_size:
+                os.ftruncate(self._number, at)
+            if at:
+                os.lseek(self._number, at, os.SEEK_SET)
+        except BaseException:
+            os.close(self._number)
+            raise
+        self.at, self._began, self._mode = at, at, stat.S_IMODE(status.st_mode)
+        return self
+
+    def write(self, data: memoryview) -> None:
+        self.crc = zlib.crc32(data, self.crc)
+        write_all(self._number, data)
+        self.at += len(data)
+
+    def discard(self, *, keeps_part: bool = False) -> None:
+        """Drop the bytes of this call; with `keeps_part`, only those in the file's place."""
+        with contextlib.suppress(OSError):
+            if not self._part and self.at > self._began:
+                os.ftruncate(self._number, self._began)
+            elif self._part and not keeps_part:
+                self._directory.unlink(self._part)
+
+    def finish(self, mode: int, mtime: int) -> None:
+        """Give the complete file its name."""
+        set_attributes(self._number, mode if mode != self._mode else None, mtime)
+        if self._part:
+            self._directory.rename(self._directory.number, self._part, self._name)
+            self._part = b""
+
+    def close(self) -> None:
+        if self._part and self._part != part_name(self._name):  # no later call would find it
+            self.discard()
+        os.close(self._number)
+
+
+def part_name(name: bytes, salt: bytes = b"") -> bytes:
+    """Short, unique name of a temporary file. Without salt, later calls find it."""
+    import hashlib  # loads OpenSSL, as above
+
+    return b".ipexctl-" + hashlib.blake2b(name, digest_size=8, salt=salt).hexdigest().encode() + b".part"
+
+
+def open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None:
+    """Descriptor of a file of this account without other names: another account can't read or change it."""
+    try:
+        number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.number)
+    except OSError:
+        return None
+    if is_own(os.fstat(number)):
+        return number
+    os.close(number)
+    return None
+
+
+def is_own(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+
+
+def lock_file(number: int) -> bool:
+    """Lock the file until it is closed; False if another process has locked it."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)  # a filesystem without locks
+    return True
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ipexctl.files.destination import Destination, MissingPart, Transfer, WriteRefused, choose_transfer
+from ipexctl.files.destination import Destination, MissingPart, Transfer, choose_transfer
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.files import file_sender
 from ipexctl.node.files.file_stream import Wanted
@@ -112,7 +113,7 @@ def test_a_file_with_another_name_is_replaced_and_the_other_kept(
     assert other.read_bytes() == b"abc"
 
 
-def grown(root: Path) -> tuple[Destination, MissingPart, ManifestEntry]:
+def grown(root: Path) -> tuple[Destination, MissingPart]:
     """A file of three bytes here, of which the host has six."""
     (root / "log").write_bytes(b"abc")
     destination = Destination(str(root), appends=True)
@@ -120,43 +121,41 @@ def grown(root: Path) -> tuple[Destination, MissingPart, ManifestEntry]:
     missing = destination.inspect(entry)
     assert missing is not None
     assert (missing.have, missing.in_place) == (3, True)
-    return destination, missing, entry
+    return destination, missing
 
 
 @pytest.mark.parametrize(("crc", "changed"), [(1, False), (zlib.crc32(b"abcdef"), True)], ids=["damaged", "changed"])
 def test_bytes_that_are_not_those_of_the_host_are_taken_away(tmp_path: Path, *, crc: int, changed: bool) -> None:
-    destination, missing, entry = grown(tmp_path)
+    destination, missing = grown(tmp_path)
     with destination:
-        destination.begin(entry, 3, missing)
+        destination.begin(missing, 3)
         destination.write(memoryview(b"def"))
-        with pytest.raises(WriteRefused):
+        with pytest.raises(AgentError):
             destination.finish(crc, changed=changed)
     assert (tmp_path / "log").read_bytes() == b"abc"
 
 
 def test_a_file_that_has_changed_here_meanwhile_is_kept(tmp_path: Path) -> None:
-    destination, missing, entry = grown(tmp_path)
+    destination, missing = grown(tmp_path)
     with destination:
         (tmp_path / "log").write_bytes(b"abcXYZ")
-        destination.begin(entry, 3, missing)
-        destination.write(memoryview(b"def"))
-        with pytest.raises(WriteRefused, match="changed"):
-            destination.finish(zlib.crc32(b"abcdef"), changed=False)
+        with pytest.raises(AgentError, match="changed"):
+            destination.begin(missing, 3)
     assert (tmp_path / "log").read_bytes() == b"abcXYZ"
 
 
 def test_what_arrived_before_a_lost_connection_stays(tmp_path: Path) -> None:
-    destination, missing, entry = grown(tmp_path)
+    destination, missing = grown(tmp_path)
     with destination:
-        destination.begin(entry, 3, missing)
+        destination.begin(missing, 3)
         destination.write(memoryview(b"de"))
         destination.abandon()
     assert (tmp_path / "log").read_bytes() == b"abcde"
     again = Destination(str(tmp_path), appends=True)
     with again:
-        resumed = again.inspect(entry)
+        resumed = again.inspect(missing.entry)
         assert resumed is not None
-        again.begin(entry, 5, resumed)
+        again.begin(resumed, 5)
         again.write(memoryview(b"f"))
         again.finish(zlib.crc32(b"abcdef"), changed=False)
     assert (tmp_path / "log").read_bytes() == b"abcdef"

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from ipexctl.files import destination
-from ipexctl.files.destination import Destination, WriteRefused, _part
+from ipexctl.files.destination import Destination
 from ipexctl.files.file_names import NameRules, composed_name, find_equal, rules_of, stored_path
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import Requested
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.place import part_name
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import EventLimits, EventReader
 from ipexctl.remote.session import StdinQueue
@@ -131,13 +133,15 @@ def last_piece(content: bytes = b"abc", n: int | None = None, *, changed: bool =
         [b'{"event": "lost", "i": {}}\n'],
         [b"[" * 100_000 + b"\n"],
         [last_piece(n=4), b"abcd"],
+        [piece(2), b"ab", piece(1, 1)],
+        [piece(2), b"ab", piece(5, 2, size=9)],
         [piece(-1)],
         [piece([3])],
     ],
     ids=[
         *("more", "elsewhere", "huge", "twice", "unasked", "other", "late", "listed-twice", "text", "list", "endless"),
         *("grown", "negative", "infinite", "never", "index", "empty", "lost", "deep"),
-        *("last-more", "piece-negative", "piece-list"),
+        *("last-more", "repeated", "longer", "piece-negative", "piece-list"),
     ],
 )
 def test_malformed_messages_are_a_host_error(tmp_path: Path, lines: list[bytes]) -> None:
@@ -151,8 +155,8 @@ def test_malformed_messages_are_a_host_error(tmp_path: Path, lines: list[bytes])
         [last_piece(), b"abX"],
         [last_piece(changed=True), b"abc"],
         [last_piece(b"ab", changed=True), b"ab"],
-        [piece(2), b"ab", last_piece(n=1), b"X"],
-        [piece(2), b"ab", last_piece(n=0)],
+        [piece(2), b"ab", last_piece(n=1, at=2), b"X"],
+        [piece(2), b"ab", last_piece(n=0, at=2)],
     ],
 )
 def test_file_with_a_wrong_checksum_is_not_saved(tmp_path: Path, lines: list[bytes]) -> None:
@@ -165,8 +169,16 @@ def test_file_with_a_wrong_checksum_is_not_saved(tmp_path: Path, lines: list[byt
     "lines",
     [
         [last_piece(), b"a", b"bc" + last_piece(b"", i=1, size=0)],
-        [piece(1) + b"a" + last_piece(n=2) + b"bc" + last_piece(b"", i=1, size=0)],
-        [piece(2)[:9], piece(2)[9:] + b"a", b"b", piece(1), b"c", last_piece(n=0), last_piece(b"", i=1, size=0)],
+        [piece(1) + b"a" + last_piece(n=2, at=1) + b"bc" + last_piece(b"", i=1, size=0)],
+        [
+            piece(2)[:9],
+            piece(2)[9:] + b"a",
+            b"b",
+            piece(1, 2),
+            b"c",
+            last_piece(n=0, at=3),
+            last_piece(b"", i=1, size=0),
+        ],
     ],
 )
 def test_a_file_comes_in_pieces_however_they_are_cut(tmp_path: Path, lines: list[bytes]) -> None:
@@ -191,32 +203,32 @@ WEIGHTS = ManifestEntry("w.pt", "f", 0o644, 6, "", 10**9)
 def test_part_that_is_longer_than_its_resumed_bytes_is_cut(
     tmp_path: Path, listed: bytes, meanwhile: bytes, resumed_at: int
 ) -> None:
-    part = tmp_path / _part(b"w.pt").decode()
+    part = tmp_path / part_name(b"w.pt").decode()
     part.write_bytes(listed)
     with Destination(str(tmp_path)) as destination:
         missing_part = destination.inspect(WEIGHTS)
         assert missing_part is not None
         assert missing_part.have == resumed_at
         part.write_bytes(meanwhile)
-        destination.begin(WEIGHTS, resumed_at, missing_part)
+        destination.begin(missing_part, resumed_at)
         destination.write(memoryview(b"abcdef"[resumed_at:]))
         destination.finish(zlib.crc32(b"abcdef"), changed=False)
     assert (tmp_path / "w.pt").read_bytes() == b"abcdef"
     assert not part.exists()
 
 
-def test_part_that_became_shorter_is_removed_and_the_file_refused(tmp_path: Path) -> None:
-    part = tmp_path / _part(b"w.pt").decode()
+def test_part_that_became_shorter_is_kept_and_the_file_refused(tmp_path: Path) -> None:
+    part = tmp_path / part_name(b"w.pt").decode()
     part.write_bytes(b"abc")
     with Destination(str(tmp_path)) as destination:
         missing_part = destination.inspect(WEIGHTS)
         assert missing_part is not None
         part.write_bytes(b"ab")
-        destination.begin(WEIGHTS, 3, missing_part)
-        destination.write(memoryview(b"def"))
-        with pytest.raises(WriteRefused, match="fetch it again"):
-            destination.finish(zlib.crc32(b"abcdef"), changed=False)
-    assert list(tmp_path.iterdir()) == []
+        with pytest.raises(AgentError, match="fetch it again"):
+            destination.begin(missing_part, 3)
+        again = destination.inspect(WEIGHTS)
+        assert again is not None
+        assert again.have == 2
 
 
 @pytest.mark.parametrize(("number", "is_full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
@@ -229,12 +241,23 @@ def test_full_disk_is_reported_with_what_to_do(
     with Destination(str(tmp_path)) as destination:
         missing_part = destination.inspect(WEIGHTS)
         assert missing_part is not None
-        destination.begin(WEIGHTS, 0, missing_part)
+        destination.begin(missing_part, 0)
         monkeypatch.setattr(os, "write", refuse)
         with pytest.raises(HostError, match="REASON") as refused:
             destination.write(memoryview(b"abcdef"))
         monkeypatch.undo()
     assert ("make room" in refused.value.reason) == is_full
+
+
+def test_room_is_asked_for_before_any_byte_is_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / part_name(b"w.pt").decode()).write_bytes(b"a")
+    monkeypatch.setattr(destination, "free_space", lambda _: 4)
+    listed = [entry("w.pt"), entry("v.pt"), LISTED]
+    with pytest.raises(HostError, match="5 bytes more needed, 4 bytes free") as refused:
+        feed(tmp_path, *listed)
+    assert refused.value.fix
+    monkeypatch.setattr(destination, "free_space", lambda _: 5)
+    assert feed(tmp_path, *listed).unsent == ["w.pt", "v.pt"]
 
 
 def test_directory_that_is_private_on_the_host_is_private_before_its_files_arrive(tmp_path: Path) -> None:
@@ -243,7 +266,6 @@ def test_directory_that_is_private_on_the_host_is_private_before_its_files_arriv
         destination.inspect(ManifestEntry("other/private/x", "f", 0o644, 3, ""))
         modes = [(tmp_path / "out" / name).stat().st_mode & 0o777 for name in ("private", "other", "other/private")]
         assert modes == [0o700, 0o777 & ~destination._umask, 0o777 & ~destination._umask]
-        destination.close_directories()
     assert (tmp_path / "out/private").stat().st_mode & 0o777 == 0o500
 
 

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import pytest
 
-from ipexctl.files.destination import Destination, WriteRefused
+from ipexctl.files.destination import Destination
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files import policies, push, store
 from ipexctl.node.files.checkpoint import CheckpointFiles
@@ -195,14 +195,14 @@ def fetched(target: Path, files: Files) -> bool:
         for entry in entries_of(files):
             try:
                 missing = destination.inspect(entry)
-            except WriteRefused:
+            except AgentError:
                 refused = True
                 continue
             if missing is not None and missing.in_place:
                 assert missing.known, "the host compares the hash"
             elif missing is not None:
                 content = files[entry.path] or b""
-                destination.begin(entry, 0, missing)
+                destination.begin(missing, 0)
                 destination.write(memoryview(content))
                 destination.finish(crc32(content), changed=False)
     return refused

@@ -327,7 +327,6 @@ def test_destination_lists_the_topmost_created_paths(root: Path) -> None:
     with Destination(str(root)) as destination:
         for path in ("there", "there/new", "there/new/deep", "other"):
             destination.inspect(directory(path))
-        destination.close_directories()
         assert destination.created == [str(root / "there/new"), str(root / "other")]
     with Destination(str(root / "there/y/z")) as destination:
         assert destination.created == [str(root / "there/y")]
