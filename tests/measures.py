@@ -585,7 +585,6 @@ _SLURM = (
     "ipexctl/node/common/job_words.py",
     "ipexctl/node/common/queue_files.py",
     "ipexctl/node/run/job_end.py",
-    "ipexctl/node/run/job_limit.py",
     "ipexctl/node/run/run_job.py",
     "ipexctl/hosts/allocation.py",
     "ipexctl/hosts/allocation.py",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
 
 from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.records import RankStatus, RunStatus, State
-from ipexctl.node.run.job_limit import JobLimit
+from ipexctl.node.run.job_end import JobLimit
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

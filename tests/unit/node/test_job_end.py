@@ -9,8 +9,7 @@ from slurm_shown import shown
 
 from ipexctl.node.common.records import Attempt, Detail, Failure
 from ipexctl.node.common.slurm import seconds_left
-from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, find_word, judge, orphan_state, should_requeue
-from ipexctl.node.run.job_limit import JobLimit
+from ipexctl.node.run.job_end import MOST_LOSSES, JobLimit, RunEnd, find_word, judge, orphan_state, should_requeue
 
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")
