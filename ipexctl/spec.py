@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
     from ipexctl.launch.request import MpiImport
-    from ipexctl.run.start.preflight.imports import ScriptFile
+    from ipexctl.run.start.script_imports import ScriptFile
 
 CommandKind = Literal["script", "module", "command"]
 Bind = Literal["auto", "socket", "numa", "cores", "none"]

@@ -544,7 +544,6 @@ def clock_calls(tree: ast.AST) -> Iterator[int]:
 
 _READ_ALONE: dict[str, str] = {
     "facts/store_token.py": "which hosts share a home is a question of its own, with a test of its own",
-    "run/start/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
 }
 """Small files with one importer that are understood without it → why."""

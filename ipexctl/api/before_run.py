@@ -16,9 +16,9 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.before_install import check_before_install
 from ipexctl.run.start.context import is_everywhere
 from ipexctl.run.start.exclusive import look_at_runs
-from ipexctl.run.start.preflight.before_install import check_before_install
 from ipexctl.run.start.request import StartFailure
 from ipexctl.run.start.resume import hosts_to_look_at, resumed_spec
 from ipexctl.run.start.watcher import RunWatcher

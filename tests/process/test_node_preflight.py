@@ -22,7 +22,7 @@ from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.start.preflight.paths import CheckedPaths, check_paths
+from ipexctl.run.start.path_checks import CheckedPaths, check_paths
 from ipexctl.run.start.request import StartError
 from ipexctl.spec import ProjectLocation, RunSpec
 from tls_helpers import serving

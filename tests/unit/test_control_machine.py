@@ -29,7 +29,7 @@ ALLOWED = {
     "ipexctl/extras/play/modules/basic.py": TEXT,
     "ipexctl/facts/probe/__init__.py": TEXT,
     "ipexctl/run/start/pipeline.py": TEXT,
-    "ipexctl/run/start/preflight/connectivity.py": TEXT,
+    "ipexctl/run/start/connection_checks.py": TEXT,
     "ipexctl/trust/login_errors.py": TEXT,
     "ipexctl/files/destination.py": PRESENT,
     "ipexctl/node/common/environ.py": OF_HOSTS,

@@ -38,9 +38,9 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather
-from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.script_imports import check_script, with_environment
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.spec import RunSpec, asked_of

@@ -32,7 +32,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.queue_wait import look
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.pool import check_pool
+from ipexctl.run.start.request import check_pool
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import print_json

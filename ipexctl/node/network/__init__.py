@@ -1,1 +1,1 @@
-"""Network checks between hosts, for doctor and for a run's preflight, and the preflight's check of imports."""
+"""Network checks between hosts, for doctor and before a run, and the check of imports."""

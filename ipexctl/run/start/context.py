@@ -1,4 +1,4 @@
-"""Gathers what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
+"""Gathers what a run's plan needs: facts, one environment on all hosts, addresses, files of hubs, node0's ssh config.
 All hosts must have the same environment, from the same lock, or none; a dry run plans a missing one from the stack that
 install would choose. Nothing is changed here.
 """
@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
@@ -17,21 +19,28 @@ from ipexctl.facts.software import running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hugging_face import hf_home
-from ipexctl.launch.hub_settings import NO_USE, HubUse
+from ipexctl.launch.hub_settings import CACHES, NO_USE, OFFLINE_NAMES, HostHub, Hub, HubUse, with_arguments
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
+from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.env.env_replies import EnvRecord
+from ipexctl.node.network.hub import FoundHub
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.start.preflight.connectivity import read_node0
-from ipexctl.run.start.preflight.hub_preflight import ask_hosts
-from ipexctl.run.start.preflight.paths import check_paths
+from ipexctl.run.start.connection_checks import read_node0
+from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
+from ipexctl.text import printable
 from ipexctl.trust.trust_ssh_config import config_in, ssh_names_for
+
+if TYPE_CHECKING:
+    from ipexctl.node.network.hub import HubRequest
 
 
 def gather(
@@ -227,4 +236,76 @@ def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
         answer.facts is not None
         and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))
         for answer in answers
+    )
+
+
+_READ: frozenset[str] = frozenset(
+    {
+        *CACHES,
+        "HF_DATASETS_CACHE",
+        "HF_ENDPOINT",
+        "XDG_CACHE_HOME",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "SSL_CERT_FILE",
+    }
+)
+"""Variables of the call by which ranks find a cache or a hub, besides proxies."""
+_LONGEST = 120
+
+
+def find_use(spec: RunSpec) -> HubUse:
+    """What the script and its arguments name, without directories of the project."""
+    project = spec.project
+    use = project.script.hub if project.script is not None else HubUse()
+    use = with_arguments(use, spec.argv[1:])
+    work = project.root / project.subdirectory
+    return use.without(frozenset(entry.repo for entry in use.repos if _is_directory(work, entry.repo.repo_id)))
+
+
+def _is_directory(work: Path, name: str) -> bool:
+    return (work / name).is_dir()
+
+
+def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
+    if not use.is_any:
+        return Hub(use)
+    given = {export.name: export.value for export in spec.exports}
+    is_decided = spec.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
+    words = {entry.repo.word: entry.repo for entry in use.repos}
+    request: HubRequest = {
+        "home": spec.home,
+        "setup": spec.setup or "",
+        "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
+        "repos": [
+            {"word": word, "repo_id": repo.repo_id, "folder": repo.folder, "revision": repo.revision}
+            for word, repo in words.items()
+        ],
+        "work": spec.work_path,
+        "tries": not is_decided,
+    }
+
+    def look(host: Host, session: Session) -> FoundHub:
+        del host
+        label = "look for models and data of the hub"
+        return call(
+            session, "network.hub", "look", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
+        ).decode(FoundHub)
+
+    found = {done.host.name: done.result for done in pool.each(spec.hosts, look) if done.result is not None}
+    directories = frozenset(words[word] for host in found.values() for word in host.directories if word in words)
+    return Hub(
+        use.without(directories),
+        {
+            name: HostHub(
+                printable(host.problem)[:_LONGEST],
+                host.has_own_cache,
+                frozenset(words[word] for word in host.in_home if word in words),
+                frozenset(words[word] for word in host.in_own if word in words),
+                host.others,
+                frozenset(words[word] for word in host.prepared_in_home if word in words),
+                frozenset(words[word] for word in host.prepared_in_own if word in words),
+            )
+            for name, host in found.items()
+        },
     )

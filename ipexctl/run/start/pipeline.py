@@ -33,22 +33,24 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id, new_record
 from ipexctl.run.retention import prune_local, read_limits
+from ipexctl.run.start.before_install import likely_nodes
 from ipexctl.run.start.begin import Launch, clean_up
-from ipexctl.run.start.commit import find_commit
-from ipexctl.run.start.context import gather
+from ipexctl.run.start.connection_checks import NoLogin, check_connectivity, remember_failure
+from ipexctl.run.start.context import find_use, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
-from ipexctl.run.start.pool import check_whole, spec_of_all
-from ipexctl.run.start.preflight.before_install import likely_nodes
-from ipexctl.run.start.preflight.checkpoint import refuse_lost_checkpoint
-from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
-from ipexctl.run.start.preflight.hub_preflight import find_use
-from ipexctl.run.start.preflight.imports import check_script, install_by_run, install_command, with_environment
-from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
-from ipexctl.run.start.preflight.resume import check_resumed
-from ipexctl.run.start.project import files_in_other_generations
-from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import check_gpu_code, job_notes, logind_notes, restart_note, script_notes
-from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
+from ipexctl.run.start.path_checks import check_data, unsynced_arguments
+from ipexctl.run.start.project import files_in_other_generations, find_commit
+from ipexctl.run.start.request import StartError, StartFailure, check_whole, spec_of_all
+from ipexctl.run.start.script_imports import check_script, install_by_run, install_command, with_environment
+from ipexctl.run.start.start_notes import (
+    check_gpu_code,
+    check_resumed,
+    job_notes,
+    logind_notes,
+    restart_note,
+    script_notes,
+)
+from ipexctl.run.start.upload import begin_query, refuse_lost_checkpoint, release_tree, start_reading, upload_project
 from ipexctl.run.start.watcher import StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory

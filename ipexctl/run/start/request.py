@@ -19,15 +19,14 @@ from ipexctl.hosts.names import quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
-from ipexctl.node.common.plan import OtherRun
+from ipexctl.node.common.plan import OtherRun, Plan
 from ipexctl.option_declaration import declared
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.run.start.pool import check_pool
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
-from ipexctl.text import expanded, is_variable_name
+from ipexctl.text import counted, expanded, is_variable_name
 
 _LONGEST_TAG: Final = 80
 
@@ -188,3 +187,55 @@ def _read_env_file(path: Path) -> dict[str, str]:
             value = value[1:-1]
         found[name] = value
     return found
+
+
+def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:
+    """Why the options can't be met on these hosts, before one is contacted."""
+    if not spec.has_pool:
+        return None
+    wanted = len(hosts) - spec.spares
+    if spec.spares and wanted < 2:
+        return Refusal(
+            f"--spares {spec.spares} leaves {counted(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and node0 "
+            "can't be replaced",
+            f"--spares {len(hosts) - 2}" if len(hosts) > 2 else "name more hosts: two for the ranks, and the spares",
+        )
+    if spec.min_hosts is not None and spec.min_hosts > wanted:
+        beside = f" beside {counted(spec.spares, 'spare')}" if spec.spares else ""
+        return Refusal(
+            f"--min-hosts {spec.min_hosts} is more than the {counted(wanted, 'host')} of the run{beside}",
+            f"--min-hosts {max(1, wanted - 1)}, or name more hosts",
+        )
+    return None
+
+
+def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
+    """The spec that plans all hosts like those of the first attempt."""
+    counts = {host.name: len(host.ranks) for host in plan.hosts}
+    if len(set(counts.values())) > 1:
+        return Refusal(
+            f"--spares needs the same number of ranks on every host, and {min(counts.values())} to "
+            f"{max(counts.values())} are planned",
+            "--ppn N with --spares",
+        )
+    ranks = next(iter(counts.values()))
+    least = spec.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
+    whole = replace(spec, n=None, ppn=ranks, spares=0, min_hosts=least)
+    return replace(whole, backend=plan.backend or "auto", launcher=plan.launcher.mode)
+
+
+def check_whole(spec: RunSpec, whole: Plan) -> Refusal | None:
+    """Why no attempt with fewer hosts is possible."""
+    node0 = whole.node0
+    if whole.hosts[0].name != node0:
+        return Refusal(f"--min-hosts and --spares need ranks on {node0}, whose supervisor plans each attempt", "-n N")
+    least, hosts = spec.min_hosts or 1, len(whole.hosts) - spec.spares
+    if least > hosts:
+        return Refusal(f"--min-hosts {least} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts")
+    if len(whole.leaders) > 1 and not spec.checkpoint:
+        return Refusal(
+            "--min-hosts and --spares need --checkpoint on hosts without a shared home: a lost one may have the only "
+            "copy of what the others continue from",
+            "--checkpoint PATH, the file or directory that the script resumes from",
+        )
+    return None

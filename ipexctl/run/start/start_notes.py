@@ -1,24 +1,41 @@
 """Notes for the user before a run begins: about the job it is in or beside, restarts, and the script. Only a script
 that is certain to need a GPU is refused.
+
+- Since transformers 4.54, TrainingArguments have average_tokens_across_devices=True: `Trainer.compute_loss` multiplies
+  each rank's loss by the number of ranks. A model that takes num_items_in_batch by **kwargs and ignores it gets too
+  large a loss and gradients.
+- A script that resumes without `--checkpoint` does so from each host's own files. If only rank 0 writes or deletes
+  there, the ranks resume from different steps, and fail or wait for each other.
+- The Trainer loads the optimizer to `args.device` if there are several ranks; newer accelerates add an index for CPUs,
+  `cpu:0`, which torch.load refuses, and older transformers do not leave it out.
 """
 
 from __future__ import annotations
 
+import ast
 import os
+import posixpath
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ipexctl.hosts.allocation import SCHEDULERS
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
+from ipexctl.hugging_face import INDEXED_CPU, LAST_ACCELERATE, LAST_USE_IPEX, RESUMES_ON_CPU, WITHOUT_USE_IPEX
 from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.launch.request import Gathered
+from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.plan import Plan
-from ipexctl.run.start.preflight.resume import find_resume_flag, trainer_resume_note
-from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
+from ipexctl.remote.command import Command
+from ipexctl.remote.session import Session, capture
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import known_rows
+from ipexctl.text import printable
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
@@ -94,3 +111,229 @@ def script_notes(context: Gathered, plan: Plan) -> tuple[str, ...]:
 
 def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
     return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})
+
+
+_TRAINERS: Final = frozenset({"Trainer", "Seq2SeqTrainer"})
+_FIRST: Final = "4.54"
+SETTING: Final = "average_tokens_across_devices"
+_OF_MODEL: Final = "accepts_loss_kwargs"
+
+
+def has_trainer(tree: ast.Module) -> bool:
+    return any(map(_is_trainer, ast.walk(tree)))
+
+
+def uses_trainer(tree: ast.Module) -> bool:
+    """True if it uses a Trainer of transformers and names neither the setting nor the model's part of it."""
+    return has_trainer(tree) and not any({SETTING, _OF_MODEL} & _names(node) for node in ast.walk(tree))
+
+
+def uses_accelerate(tree: ast.Module) -> bool:
+    """True if its ranks meet by accelerate: it imports it, or a Trainer, which does."""
+    return any(_is_trainer(node) or _imports_accelerate(node) for node in ast.walk(tree))
+
+
+def _is_trainer(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        of_transformers = node.module.partition(".")[0] == "transformers"
+        return of_transformers and any(alias.name in _TRAINERS for alias in node.names)
+    if isinstance(node, ast.Attribute):
+        is_module = isinstance(node.value, ast.Name) and node.value.id == "transformers"
+        return is_module and node.attr in _TRAINERS
+    return False
+
+
+def _imports_accelerate(node: ast.AST) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        names = [node.module]
+    return any(name.partition(".")[0] == "accelerate" for name in names)
+
+
+def _names(node: ast.AST) -> set[object]:
+    if isinstance(node, ast.keyword):
+        return {node.arg}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value, node.value.removeprefix("--")}
+    return set()
+
+
+def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, str], ranks: int) -> str:
+    """Empty for one rank, another version, or a call that has the setting."""
+    if not uses_it or ranks < 2 or any(SETTING in word for word in argv):
+        return ""
+    from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use a Trainer
+
+    version = packages.get("transformers", "")
+    if not version or before(version, _FIRST):
+        return ""
+    return (
+        f"transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's forward "
+        f"takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that"
+    )
+
+
+def sets_use_ipex(argv: Sequence[str]) -> bool:
+    """True if the arguments have the Trainer's flag, in either spelling, and not `False`."""
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in ("--use_ipex", "--use-ipex"):
+            text = value if equals else argv[at + 1] if at + 1 < len(argv) else ""
+            return text.lower() not in ("false", "no", "0")
+    return False
+
+
+def use_ipex_note(packages: Mapping[str, str], versions: Mapping[str, str]) -> str:
+    """A note if the script's `--use_ipex` fails or does nothing, with what replaces it; else empty.
+    `versions`: package → the last version for the environment's stack that still has IPEX.
+    """
+    from ipexctl.launch.accelerate_env import IPEX, before, no_optimize  # slow to import, and few calls need it
+
+    version = packages.get("transformers", "")
+    if not version or before(version, WITHOUT_USE_IPEX):
+        return no_optimize(packages, "--use_ipex")
+    last = {"transformers": LAST_USE_IPEX, "accelerate": LAST_ACCELERATE, **versions}
+    older = " ".join(f"--with {name}=={last[name]}" for name in ("transformers", "accelerate"))
+    stack = "" if IPEX in packages else " --stack ipex"
+    return (
+        f"--use_ipex: transformers {version} has no such argument; leave it out and call ipex.optimize in the script, "
+        f"or ipexctl install{stack} {older}"
+    )
+
+
+_FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
+_NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)
+_OFF: Final = frozenset({"false", "no", "none", "0", "never"})
+_MAX_PLACES: Final = 50
+_MAX_FOUND: Final = 1000
+_CHECKPOINT: Final = re.compile(r"(?P<kind>(?:checkpoint|step|epoch)[-_])(?P<number>[0-9]{1,12})")
+_SCRIPT: Final = """\
+cd {cwd} 2>/dev/null || exit 0
+[ -z {path} ] || [ ! -e {path} ] || echo path
+for place in {places} . */; do
+  for it in "$place"/checkpoint[-_][0-9]* "$place"/step[-_][0-9]* "$place"/epoch[-_][0-9]*; do
+    [ ! -d "$it" ] || printf '%s\\n' "found $it"
+  done
+done | head -n {most}
+"""
+
+
+class ResumeFlag(NamedTuple):
+    name: str
+    path: str = ""
+    """The checkpoint that it names; empty if the script chooses one itself."""
+
+
+class HostCheckpoints(NamedTuple):
+    names: frozenset[str] = frozenset()
+    """Directories with the number of a step in their name."""
+    has_path: bool = False
+
+
+def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if _FLAG.fullmatch(name):
+            following = argv[at + 1] if at + 1 < len(argv) and not argv[at + 1].startswith("-") else ""
+            value = value if equals else following
+            if value.lower() in _OFF:
+                return None
+            return ResumeFlag(name, "" if _NO_PATH.fullmatch(value) else posixpath.normpath(value))
+    return None
+
+
+def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages: Mapping[str, str], ranks: int) -> str:
+    if flag is None or not has_trainer or ranks < 2:
+        return ""
+    from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts resume
+
+    transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
+    if not transformers or not before(transformers, RESUMES_ON_CPU) or before(accelerate, INDEXED_CPU):
+        return ""
+    return (
+        f"{flag.name}: the Trainer of transformers {transformers} cannot load its optimizer with several ranks on CPUs "
+        f"(tagged with cpu:0); ipexctl install --with 'transformers>={RESUMES_ON_CPU}' brings one that can"
+    )
+
+
+def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool) -> str:
+    """One round trip for a script that resumes without `--checkpoint` on several hosts. Returns a note, or ''."""
+    argv = spec.argv[1:]
+    flag = find_resume_flag(argv)
+    if flag is None or spec.checkpoint or len(nodes) < 2:
+        return ""
+    script = search_script(flag, argv, plan.cwd)
+
+    def find(host: Host, session: Session) -> HostCheckpoints | None:
+        del host
+        result = capture(session, Command(script, "find checkpoints"), timeout=PATHS_CHECK, cancel=pool.cancel)
+        return parse_checkpoints(result.stdout.decode(errors="replace")) if result.ended.ok else None
+
+    found = {done.host.name: done.result for done in pool.each(nodes, find)}
+    answers = {host.name: answer for host in nodes if (answer := found[host.name]) is not None}
+    return resume_note(flag, argv, answers)
+
+
+def search_script(flag: ResumeFlag, argv: Sequence[str], cwd: str) -> str:
+    """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
+    places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path)
+    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, most=_MAX_FOUND)
+
+
+def _places_in(argv: Sequence[str]) -> list[str]:
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in argv]
+    paths = [posixpath.normpath(value) for value in values if value and value.isprintable()]
+    return [f"./{path}" if path.startswith("-") else path for path in dict.fromkeys(paths)][:_MAX_PLACES]
+
+
+def parse_checkpoints(output: str) -> HostCheckpoints:
+    lines = output.splitlines()
+    names = (posixpath.normpath(line[len("found ") :]) for line in lines if line.startswith("found "))
+    found = frozenset(name for name in names if _CHECKPOINT.fullmatch(posixpath.basename(name)))
+    return HostCheckpoints(found, "path" in lines)
+
+
+def resume_note(flag: ResumeFlag, argv: Sequence[str], found: Mapping[str, HostCheckpoints]) -> str:
+    """Which hosts have another newest checkpoint, or lack the one that the flag names; empty if they agree."""
+    lacking = [name for name, host in found.items() if not host.has_path]
+    having = [name for name, host in found.items() if host.has_path]
+    if flag.path and having and lacking:
+        what = f"{printable(flag.path)} is on {fold(having)}, and not on {fold(lacking)}"
+        return _note(flag, what, posixpath.dirname(flag.path) or flag.path)
+    named = {flag.path} if flag.path else set(_places_in(argv))
+    newest = {name: _newest(host) for name, host in found.items()}
+    places = {place for host in newest.values() for place in host if place[0] in named}
+    if not places and not flag.path:
+        places = {place for host in newest.values() for place in host}
+    for place, kind in sorted(places):
+        by_checkpoint: dict[str, list[str]] = {}
+        for name, host_newest in newest.items():
+            number = host_newest.get((place, kind))
+            by_checkpoint.setdefault("none" if number is None else f"{kind}{number}", []).append(name)
+        if len(by_checkpoint) > 1:
+            hosts = ", ".join(f"{checkpoint} on {fold(names)}" for checkpoint, names in by_checkpoint.items())
+            return _note(flag, f"the newest checkpoint in {printable(place)} is {hosts}", place)
+    return ""
+
+
+def _newest(host: HostCheckpoints) -> dict[tuple[str, str], int]:
+    """A directory and the kind of name → the highest number."""
+    newest: dict[tuple[str, str], int] = {}
+    for name in host.names:
+        place, last = posixpath.split(name)
+        match = _CHECKPOINT.fullmatch(last)
+        if match is not None:
+            key, number = (place or ".", match["kind"]), int(match["number"])
+            newest[key] = max(number, newest.get(key, number))
+    return newest
+
+
+def _note(flag: ResumeFlag, what: str, place: str) -> str:
+    return (
+        f"{flag.name}: {what}; ranks that resume from different steps fail or wait for each other; --checkpoint "
+        f"{shlex.quote(place)} gives all hosts the newest complete one before each start"
+    )

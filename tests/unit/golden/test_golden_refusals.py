@@ -35,8 +35,8 @@ from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
 from ipexctl.remote.cancel import Cancel
-from ipexctl.run.start.preflight.imports import project_module
 from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.script_imports import project_module
 from ipexctl.spec import RunSpec
 from ipexctl.sync.project import read_project
 from ipexctl.sync.root import describe_root_problem, path_problem

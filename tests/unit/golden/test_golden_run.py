@@ -31,20 +31,20 @@ from ipexctl.node.network.connectivity import NodeResult
 from ipexctl.remote.reply import Reply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.stall_report import describe_activity, silence_lines
+from ipexctl.run.start import connection_checks, start_notes
+from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
-from ipexctl.run.start.preflight import connectivity, resume
-from ipexctl.run.start.preflight import paths as places
-from ipexctl.run.start.preflight.imports import (
+from ipexctl.run.start.request import StartError, check_ranks, check_request
+from ipexctl.run.start.resume import resumed_spec
+from ipexctl.run.start.script_imports import (
     ScriptFile,
     check_imports,
     check_syntax,
     project_script,
     read_script,
 )
-from ipexctl.run.start.request import StartError, check_ranks, check_request
-from ipexctl.run.start.resume import resumed_spec
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import NOT_TYPED, Export, ProjectLocation, RunSpec, TypedCall
 
@@ -132,7 +132,7 @@ def between_hosts() -> list[Case]:
         "no connection back to node0": {"b": back, "c": back},
         "no connection from node0": {"b": OK, "c": there},
     }
-    ways = connectivity.evaluate_connectivity
+    ways = connection_checks.evaluate_connectivity
     exposed = "exposed --python /srv/env/bin/python\t/srv/env belongs to uid 1000\x1b\n"
     of_others = {"n1": exposed + found(), "n2": found(), "n3": exposed + found()}
     data = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
@@ -244,8 +244,8 @@ def of_silence() -> list[Case]:
 
 
 def of_resumes() -> list[Case]:
-    trainer = resume.trainer_resume_note(
-        resume.ResumeFlag("--resume_from_checkpoint"),
+    trainer = start_notes.trainer_resume_note(
+        start_notes.ResumeFlag("--resume_from_checkpoint"),
         has_trainer=True,
         packages={"transformers": "5.17.0", "accelerate": "1.15.0"},
         ranks=2,

@@ -20,7 +20,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.rank_distribution import EarlierMemory
 from ipexctl.launch.request import Gathered, MpiImport, Node0Files, RankEnv
 from ipexctl.node.common.plan import Plan, RankPlan, Setting
-from ipexctl.run.start.preflight.imports import ScriptFile
+from ipexctl.run.start.script_imports import ScriptFile
 from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.transports import transport_named
 from recorded_probes import recorded

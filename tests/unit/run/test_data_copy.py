@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.run.start.preflight.data_copy import copy_line
+from ipexctl.run.start.path_checks import copy_line
 
 HOSTS = tuple(Host(f"n{number}", f"10.0.0.{number}", user="me", port=2222) for number in (1, 2, 3))
 

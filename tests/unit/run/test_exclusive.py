@@ -20,8 +20,7 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Readable
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start import exclusive
-from ipexctl.run.start.exclusive import HostLocks, lock_hosts
-from ipexctl.run.start.host_queue import STILL_HERE
+from ipexctl.run.start.exclusive import STILL_HERE, HostLocks, lock_hosts
 from ipexctl.run.start.request import StartError
 
 HOSTS = [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_for, suggestions
-from ipexctl.run.start.preflight.imports import read_script
 from ipexctl.run.start.request import StartError
+from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import ProjectLocation, RunSpec
 

@@ -16,7 +16,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.run.start.pipeline import make_plan
-from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
+from ipexctl.run.start.request import check_pool, check_whole, spec_of_all
 from ipexctl.spec import Export, RunSpec
 from plan_helpers import small_plan
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.run.start.preflight.resume import (
+from ipexctl.run.start.start_notes import (
     HostCheckpoints,
     ResumeFlag,
     find_resume_flag,

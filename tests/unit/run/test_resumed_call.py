@@ -24,9 +24,9 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRegistry
-from ipexctl.run.start.preflight.checkpoint import lost_checkpoint, refuse_lost_checkpoint
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.resume import resumed_spec
+from ipexctl.run.start.upload import lost_checkpoint, refuse_lost_checkpoint
 from ipexctl.spec import ProjectLocation, RunSpec, TypedCall
 from message_data import missing
 from record_helpers import run_record

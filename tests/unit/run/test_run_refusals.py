@@ -25,12 +25,12 @@ from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections, NodeResult
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.start.preflight import connectivity as ways
-from ipexctl.run.start.preflight import paths as places
-from ipexctl.run.start.preflight.before_install import needs_logins
-from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path
-from ipexctl.run.start.preflight.imports import ScriptFile
+from ipexctl.run.start import connection_checks as ways
+from ipexctl.run.start import path_checks as places
+from ipexctl.run.start.before_install import needs_logins
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request
+from ipexctl.run.start.script_imports import ScriptFile
+from ipexctl.run.start.upload import check_synced_path, check_unsynced_path
 from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.stack.catalog import known_rows
 from ipexctl.stack.resolve.model import StackRequest

@@ -16,7 +16,9 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.run.start.context import complete_facts
-from ipexctl.run.start.preflight.imports import (
+from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.script_imports import (
     Import,
     ScriptFile,
     check_imports,
@@ -26,8 +28,6 @@ from ipexctl.run.start.preflight.imports import (
     project_script,
     read_script,
 )
-from ipexctl.run.start.project import locate_project
-from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.own_requirements import find_own_requirements
 from message_data import missing
@@ -245,7 +245,7 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
     def denied(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("ipexctl.run.start.preflight.imports.read_regular", denied)
+    monkeypatch.setattr("ipexctl.run.start.script_imports.read_regular", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
         project_script("train.py", tmp_path / "train.py", tmp_path)
 

@@ -10,9 +10,8 @@ import pytest
 
 from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import RankEnv
-from ipexctl.run.start.preflight.imports import read_script
-from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
-from ipexctl.run.start.start_notes import script_notes
+from ipexctl.run.start.script_imports import read_script
+from ipexctl.run.start.start_notes import script_notes, sets_use_ipex, trainer_note, use_ipex_note
 from ipexctl.spec import ProjectLocation, RunSpec
 from message_data import missing
 

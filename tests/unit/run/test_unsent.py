@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.run.start.preflight.imports import read_script
+from ipexctl.run.start.script_imports import read_script
 from ipexctl.run.unsent import line_that_sends, unsent_note
 from ipexctl.spec import NOT_TYPED, ProjectLocation, RunSpec, TypedCall
 from ipexctl.sync.project import read_project

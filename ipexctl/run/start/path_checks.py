@@ -1,4 +1,5 @@
-"""Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
+"""Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync; has the
+line that copies `--data` to the hosts that lack it.
 mpirun starts all ranks by one path, and ranks with different torch or MPI cannot communicate. A path whose directories
 another account can change is only a note: a team may share its tree. So is a path among the script's arguments that no
 host has: it may be data to push, or a directory to be created.
@@ -17,8 +18,9 @@ from typing import NamedTuple
 
 from ipexctl.facts.software import Mpi, parse_mpi
 from ipexctl.files.manifest import Manifest
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.nodeset import fold
+from ipexctl.hosts.select import LOCAL
 from ipexctl.launch.request import RankEnv
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.json_parser import JsonError, parse_object
@@ -28,7 +30,6 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.start.preflight.data_copy import copy_line
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RankOptions, RunSpec
 from ipexctl.text import printable
@@ -408,3 +409,29 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
         version="{}.{}".format(*found.version),
         mpi_backend=None,
     )
+
+
+def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str]) -> str | None:
+    """`hosts`: all hosts of the call in order. None if no host has the directory."""
+    source = next((host for host in hosts if host.name not in lacking), None)
+    targets = [host for host in hosts if host.name in lacking]
+    if source is None:
+        return None
+    packed = _on(source, _tar("-c", path), stdin="</dev/null")
+    unpacked = f"mkdir -p -- {shlex.quote(path)} && {_tar('-x', path)}"
+    remote = [host for host in targets if host.address != LOCAL.address]
+    if len(remote) == len(targets) > 1 and len({tuple(ssh_options(host)) for host in targets}) == 1:
+        ssh = shlex.join(["ssh", *ssh_options(targets[0])])
+        names = " ".join(shlex.quote(host.address) for host in targets)
+        return f'for host in {names}; do {packed} | {ssh} "$host" {shlex.quote(unpacked)}; done'
+    return "; ".join(f"{packed} | {_on(host, unpacked)}" for host in targets)
+
+
+def _tar(verb: str, path: str) -> str:
+    return f"tar {verb}f - -C {shlex.quote(path)}" + (" ." if verb == "-c" else "")
+
+
+def _on(host: Host, line: str, stdin: str = "") -> str:
+    if host.address == LOCAL.address:
+        return f"sh -c {shlex.quote(line)}"
+    return " ".join(filter(None, (shlex.join(["ssh", *ssh_options(host), host.address, line]), stdin)))

@@ -33,8 +33,8 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.start.preflight.trainer import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_notes import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files
 from ipexctl.spec import RunSpec
 from ipexctl.stack.own_requirements import OwnRequirements

@@ -14,10 +14,10 @@ from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
 from ipexctl.launch.request import first_hosts
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, has_environment
-from ipexctl.run.start.preflight.connectivity import check_connectivity
-from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.script_imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import RunSpec
 from ipexctl.stack.choice import choose_stack

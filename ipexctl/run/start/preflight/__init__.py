@@ -1,1 +1,0 @@
-"""Checks on the hosts before mpirun starts: connectivity, paths, the imports of the script."""
