@@ -570,7 +570,7 @@ def small_files_with_one_importer() -> list[str]:
 
 # Transports and launchers
 
-_TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/mpirun.py")
+_TRANSPORTS = ("ipexctl/transports.py", "ipexctl/node/run/launcher.py")
 """The rooms of transports and launchers: on the control machine, and on node0."""
 _SLURM = (
     *_TRANSPORTS,

@@ -48,7 +48,7 @@ _ASIDE: Final = 6
 
 @dataclass(frozen=True)
 class RankOutput:
-    """Output of one rank, or of mpirun, and how it exited. Lines are unchanged except for colors."""
+    """Output of one rank, or of the launcher, and how it exited. Lines are unchanged except for colors."""
 
     rank: int | None
     host: str
@@ -115,7 +115,7 @@ def _project_of(requirement: str) -> str:
 class FailureContext:
     run: str
     outputs: tuple[RankOutput, ...] = ()
-    mpirun: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
+    launcher_output: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
     plan: Mapping[str, Any] = field(default_factory=dict)
     master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)

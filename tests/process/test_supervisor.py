@@ -20,9 +20,9 @@ from run_helpers import HERE, SLEEP_FOREVER, Run, processes_with, runs_in
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.processes import all_processes, is_running
-from ipexctl.node.run.machine_state import MpirunEnded
+from ipexctl.node.run.launcher import LauncherProcess
+from ipexctl.node.run.machine_state import LauncherExited
 from ipexctl.node.run.master_port import bind_problem, listening_process
-from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.dump import Dump, dump
 from ipexctl.run.start.begin import in_rank_files
@@ -284,33 +284,33 @@ LEAVES_ONE = "#!/bin/bash\nset -m\nsleep 600 &\necho here\ntouch ready\nwait\n"
 """Its child has a group of its own."""
 
 
-def started(rundir: Path, script: str) -> MpirunProcess:
-    program = rundir / "mpirun"
+def started(rundir: Path, script: str) -> LauncherProcess:
+    program = rundir / "launcher"
     program.write_text(script)
     program.chmod(0o755)
     plan = small_plan(home=str(rundir))
     Path(plan.rundir).mkdir(parents=True)
-    mpirun = MpirunProcess(plan, [str(program)])
+    launcher = LauncherProcess(plan, [str(program)])
     wait_until((Path(plan.rundir) / "ready").exists, 10)
-    return mpirun
+    return launcher
 
 
 def test_a_signal_reaches_mpirun_and_its_exit_code_is_known(tmp_path: Path) -> None:
-    mpirun = started(tmp_path, OBEYS)
-    assert mpirun.take_events() == []
-    mpirun.signal(signal.SIGTERM)
-    wait_until(mpirun.take_events, 5)
-    assert mpirun.take_events() == [MpirunEnded(7)]
+    launcher = started(tmp_path, OBEYS)
+    assert launcher.take_events() == []
+    launcher.signal(signal.SIGTERM)
+    wait_until(launcher.take_events, 5)
+    assert launcher.take_events() == [LauncherExited(7)]
 
 
 @pytest.mark.core
 def test_nothing_of_its_session_is_left(tmp_path: Path) -> None:
-    mpirun = started(tmp_path, LEAVES_ONE)
-    assert len([stat for stat in all_processes() if stat.session == mpirun.pid and stat.state != "Z"]) == 2
-    mpirun.kill_leftovers()
-    wait_until(lambda: mpirun.take_events() == [MpirunEnded(-signal.SIGKILL)], 5)
-    wait_until(lambda: not [stat for stat in all_processes() if stat.session == mpirun.pid], 5)
-    assert mpirun.read_log() == "here\n"
+    launcher = started(tmp_path, LEAVES_ONE)
+    assert len([stat for stat in all_processes() if stat.session == launcher.pid and stat.state != "Z"]) == 2
+    launcher.kill_leftovers()
+    wait_until(lambda: launcher.take_events() == [LauncherExited(-signal.SIGKILL)], 5)
+    wait_until(lambda: not [stat for stat in all_processes() if stat.session == launcher.pid], 5)
+    assert launcher.read_log() == "here\n"
 
 
 EXCHANGES = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 SETUP_FILE = 90.0
 """For a `--setup` file. A file that waits for input would block silently."""
 RANKS_BEGIN = 120.0
-"""For every rank to connect after mpirun started. Logins and homes may be slow."""
+"""For every rank to connect after the launcher started. Logins and homes may be slow."""
 CHECKPOINT_STEP = 21600.0
 """For one step of the checkpoint exchange on all hosts, such as sending large files."""
 
@@ -37,7 +37,7 @@ STARTER_WAIT = 3600.0
 
 # A rank loses its supervisor. The limits go from least to most patient; `supervisor_contact.py` chooses one.
 SUPERVISOR_AT_EXIT = 3.0
-"""Without a message after mpirun sent a signal and the command exited. mpirun is about to kill the rank."""
+"""Without a message after the launcher sent a signal and the command exited. It is about to kill the rank."""
 SUPERVISOR_REFUSED = 8.0
 """Without a message while the supervisor's port is closed. A dead supervisor is not replaced."""
 SUPERVISOR_CONNECT = 20.0
@@ -48,17 +48,17 @@ SUPERVISOR_BUSY = 180.0
 """Without a message while the supervisor's port accepts: it may wait for an NFS server, which restarts in 90 seconds.
 """
 
-# A run ends when both mpirun and the ranks have exited, in any order. Ranks asked to stop have TERM_GRACE until their
-# wrappers kill them; mpirun has as long. A rank that is still connected gets RANK_EXIT on top before it is given up.
-# While a full disk holds output back, FULL_DISK_FLUSH replaces both limits; if the disk stays full, the wait ends after
-# FULL_DISK_ROOM. LAST_MESSAGES is only about the network.
+# A run ends when both the launcher and the ranks have exited, in any order. Ranks asked to stop have TERM_GRACE until
+# their wrappers kill them; the launcher has as long. A rank that is still connected gets RANK_EXIT on top before it is
+# given up. While a full disk holds output back, FULL_DISK_FLUSH replaces both limits; if the disk stays full, the wait
+# ends after FULL_DISK_ROOM. LAST_MESSAGES is only about the network.
 TERM_GRACE = 4.0
 """Between SIGTERM and SIGKILL."""
 OUTPUT_DRAIN = 2.0
 """For processes that a rank's command left behind to close its output."""
 RANK_EXIT = 8.0
 """For ranks to exit after the grace period, on busy machines."""
-MPIRUN_EXIT = 10.0
+LAUNCHER_EXIT = 10.0
 LAST_MESSAGES = 2.0
 FULL_DISK_ROOM = 5.0
 """For a full disk to get free space once every rank has exited. A call that follows the run already has the output."""

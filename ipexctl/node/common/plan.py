@@ -1,4 +1,4 @@
-"""The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure.
+"""The plan of one run: ranks, cores, variables with reasons, the launcher's line, and its JSON. Pure.
 
 `run --dry-run` prints it, and the supervisor and each rank read it from plan.json, so what is shown is what starts. A
 plan contains no secrets. Other programs read the JSON: a field may be added, but never renamed.
@@ -169,9 +169,9 @@ class Plan(NamedTuple):
     """A `LaunchFlavor`: what starts the ranks."""
     launcher: LauncherChoice = LauncherChoice("mpirun", "", "")
     argv: tuple[str, ...] = ()
-    """The mpirun command line; without mpirun, the rank wrapper's."""
+    """The launcher's command line; without a launcher, the rank wrapper's."""
     launcher_env: tuple[Setting, ...] = ()
-    """For mpirun itself."""
+    """For the launcher itself."""
     hosts: tuple[HostPlan, ...] = ()
     """With ranks, in hostfile order."""
     settings: tuple[Setting, ...] = ()

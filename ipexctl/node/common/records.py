@@ -155,7 +155,7 @@ class RankStatus(NamedTuple):
 
 class Failure(NamedTuple):
     rank: int | None
-    """The rank that caused the failure, or the first of several; None if no rank did, as when mpirun exited."""
+    """The rank that caused the failure, or the first of several; None if no rank did, as when the launcher exited."""
     host: str | None
     exit_code: int | None = None
     signal: int | None = None
@@ -198,7 +198,7 @@ class Attempt(NamedTuple):
     world_size: int = 0
 
 
-class Mpirun(NamedTuple):
+class LauncherStatus(NamedTuple):
     pid: int | None = None
     exit_code: int | None = None
     tail: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ class RunStatus(NamedTuple):
     silent: Silence | None = None
     supervisor: ProcessIdentity = ProcessIdentity(0)
     node0: str = ""
-    mpirun: Mpirun = Mpirun()
+    mpirun: LauncherStatus = LauncherStatus()
     master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None

@@ -13,7 +13,7 @@ from ipexctl.node.run import machine_state as m
 from ipexctl.node.run import next_hosts, verdict
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.machine_state import MpirunState, RankState, SupervisorState, Transition
+    from ipexctl.node.run.machine_state import LauncherState, RankState, SupervisorState, Transition
 
 
 def on_starter_connected(t: Transition, event: m.StarterConnected) -> None:
@@ -46,10 +46,10 @@ def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
             on_starter_lost(t, m.StarterLost(host))
 
 
-def ended_code(state: SupervisorState, mpirun: MpirunState, now: float) -> int | None:
+def ended_code(state: SupervisorState, launcher: LauncherState, now: float) -> int | None:
     """Exit code of the first failed wrapper, or 0; None while a wrapper may still be running."""
     ranks = state.ranks.values()
-    is_killed = mpirun.killed_at is not None and now - mpirun.killed_at > LAST_MESSAGES
+    is_killed = launcher.killed_at is not None and now - launcher.killed_at > LAST_MESSAGES
     if not is_killed and not all(is_gone(state, peer, now) for peer in ranks):
         return None
     return next((peer.wrapper_code for peer in ranks if peer.wrapper_code), 0)
@@ -83,7 +83,7 @@ def call_starters(t: Transition) -> None:
         t.do(m.CallStarters(due))
 
 
-def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, ...]) -> None:
+def check_beginning(t: Transition, launcher: LauncherState, launcher_log: tuple[str, ...]) -> None:
     """Fail the attempt if a wrapper exited before its rank began, or its starter is gone."""
     if t.state.ending is not None:
         return
@@ -91,8 +91,8 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
     waiting = [peer for peer in t.ranks if not peer.has_begun]
     ended = [peer for peer in waiting if peer.wrapper_ended_at is not None]
     if ended and now - min(peer.wrapper_ended_at or now for peer in ended) > LAST_MESSAGES:
-        code, by = m.MpirunState(0.0, code=ended[0].wrapper_code).ended_by
-        tail = tuple(split_details(list(mpirun_log))[0])
+        code, by = m.LauncherState(0.0, code=ended[0].wrapper_code).ended_by
+        tail = tuple(split_details(list(launcher_log))[0])
         t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
         verdict.fail_with_program(t, ended, code, by)
         return
@@ -104,7 +104,7 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
         for peer in waiting
         if (starter := t.state.starters.get(peer.host)) is not None
         and not starter.is_connected
-        and now - max(mpirun.started_at, starter.away_since) > limit
+        and now - max(launcher.started_at, starter.away_since) > limit
     ]
     if away:
         hosts = ", ".join(dict.fromkeys(peer.host for peer in away))

@@ -35,8 +35,8 @@ from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.figures import RunFigures
 from ipexctl.node.run.host_calls import HostCalls
 from ipexctl.node.run.job_end import is_step_cancelled
+from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environment, start_attempt
 from ipexctl.node.run.master_port import PortError, check_master_port
-from ipexctl.node.run.mpirun import LaunchLog, node_starter, shell_environment, start_attempt
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.run_job import RunJob
 from ipexctl.node.run.status_file import StoredStatus, read_document
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.plan import HostPlan, Plan
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
-    from ipexctl.node.run.mpirun import AttemptProcesses
+    from ipexctl.node.run.launcher import AttemptProcesses
 
 MINIMUM_TURN = 0.01
 """Shortest turn in seconds while output arrives, so that many small chunks are handled together."""
@@ -67,8 +67,8 @@ class SupervisorLoop:
     ) -> None:
         """`addresses`: this supervisor's address for ranks on node0, its address for other hosts, and its port."""
         self.request, self.rundir, self.addresses = request, request.rundir, addresses
-        starter = node_starter(start.plan)
-        self.job = RunJob(request.rundir) if starter.in_job else None
+        launcher_kind = launcher_kind_of(start.plan)
+        self.job = RunJob(request.rundir) if launcher_kind.in_job else None
         began = now()
         before = earlier_start(self.rundir, self.job)
         status = recorder.first_status(start.plan, began.epoch)
@@ -76,7 +76,9 @@ class SupervisorLoop:
             status = recorder.continued_status(before.status, status, ended=before.written)
         self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
         self.record.complete = self.complete_status
-        self.state = m.first_state(start, starter, status, began, self.job.state if self.job is not None else None)
+        self.state = m.first_state(
+            start, launcher_kind, status, began, self.job.state if self.job is not None else None
+        )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
         self.place_ranks()
         self.connections.listener.addresses.update(host.address for host in start.plan.everyone)
@@ -101,7 +103,7 @@ class SupervisorLoop:
             m.CallStarters: self.call_starters,
             m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
             m.EndOutput: self.end_output,
-            m.SignalMpirun: self.signal_mpirun,
+            m.SignalLauncher: self.signal_launcher,
             m.EndExchange: self.end_exchange,
             m.LogEvent: lambda event: self.log(event.name, event.fields),
             m.AddNote: self.add_note,
@@ -206,7 +208,7 @@ class SupervisorLoop:
                     self.on_event(m.DumpAsked(dump_id, ranks))
             elif number != signal.SIGCHLD:
                 self.on_event(m.StopAsked(number))
-            elif self.process is not None and self.state.mpirun is not None and self.state.mpirun.ended_at is None:
+            elif self.process is not None and self.state.launcher is not None and self.state.launcher.ended_at is None:
                 for event in self.process.take_events():
                     self.on_event(event)
 
@@ -219,7 +221,7 @@ class SupervisorLoop:
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()
         tail: Iterable[str] = ()
-        if self.process is not None and machine.needs_mpirun_log(self.state):
+        if self.process is not None and machine.needs_launcher_log(self.state):
             tail = self.record.tail("mpirun.log", begin=self.process.log_begin)
         self.on_event(
             m.Tick(
@@ -334,7 +336,7 @@ class SupervisorLoop:
             rows.append(row)
         stack_dumps.write_dump(self.dumps, command.id, time.time(), rows)
 
-    # mpirun
+    # The launcher
 
     def start_attempt(self, command: m.StartAttempt) -> None:
         self.leave_attempt()
@@ -349,14 +351,14 @@ class SupervisorLoop:
         self.figures.begin_attempt(self.hosts_of_ranks())
         self.record.times.write_all(time.time())  # sourcing a setup file may be slow
         try:
-            self.on_event(self.start_mpirun())
+            self.on_event(self.start_launcher())
         except OSError as error:
             is_first = self.process is None
             failure = describe_start_failure(error, self.state, is_first=is_first)
             self.fix = failure.fix
             self.on_event(m.StartFailed(failure.reason, failure.detail))
 
-    def start_mpirun(self) -> m.AttemptStarted:
+    def start_launcher(self) -> m.AttemptStarted:
         plan, attempt = self.state.plan, self.state.status.attempt
         master = Master(plan.master_addr, plan.master_port)
         if master.port and not attempt:  # a later attempt uses the same port
@@ -402,7 +404,7 @@ class SupervisorLoop:
             self.exchange.close()
             self.exchange = None
 
-    def signal_mpirun(self, command: m.SignalMpirun) -> None:
+    def signal_launcher(self, command: m.SignalLauncher) -> None:
         if self.process is not None:
             self.process.signal(command.signal)
 
@@ -611,25 +613,25 @@ def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
     return None
 
 
-class MpirunFailure(NamedTuple):
+class LauncherFailure(NamedTuple):
     reason: str
     fix: str
     detail: Detail | None = None
 
 
-def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> MpirunFailure:
-    plan, starter = state.plan, state.starter
+def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> LauncherFailure:
+    plan, kind = state.plan, state.launcher_kind
     if not is_first:
         why = str(error.strerror or error)
-        reason = f"{starter.program} can't be started again: {why}"
-        return MpirunFailure(reason, "", Detail(starter.failure, {"why": why}))
+        reason = f"{kind.program} can't be started again: {why}"
+        return LauncherFailure(reason, "", Detail(kind.failure, {"why": why}))
     if isinstance(error, SetupError):
         fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
         command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
         fix = f"correct that file; to see its errors on every host: ipexctl exec -- {command}"
-        return MpirunFailure(fields["what"], fix, Detail("setup-failed", fields))
+        return LauncherFailure(fields["what"], fix, Detail("setup-failed", fields))
     if isinstance(error, PortError):
-        return MpirunFailure(str(error.strerror), error.fix)
+        return LauncherFailure(str(error.strerror), error.fix)
     why = f"{error.filename or plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-    reason = f"{starter.program} can't be started: {why}"
-    return MpirunFailure(reason, starter.fix, Detail(starter.failure, {"why": why}))
+    reason = f"{kind.program} can't be started: {why}"
+    return LauncherFailure(reason, kind.fix, Detail(kind.failure, {"why": why}))

@@ -16,14 +16,14 @@ from ipexctl.node.common.limits import (
     FULL_DISK_FLUSH,
     FULL_DISK_ROOM,
     LAST_MESSAGES,
-    MPIRUN_EXIT,
+    LAUNCHER_EXIT,
     RANK_EXIT,
     RANK_RECONNECT,
     RANK_SILENCE,
     RANKS_BEGIN,
     TERM_GRACE,
 )
-from ipexctl.node.common.records import FINAL, Detail, Mpirun, Silence, split_details
+from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
 from ipexctl.node.run import direct_start, job_end, messages, next_hosts, verdict
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.job_end import RunEnd
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ipexctl.node.run.machine_state import (
         Action,
         Event,
+        LauncherState,
         Moment,
-        MpirunState,
         RankState,
         SupervisorState,
         Transition,
@@ -49,9 +49,9 @@ SUSPENDED = 5.0
 MAX_MALFORMED = 3
 DISK_CHECK_INTERVAL = 1.0
 CATCH_UP_TIME = 5.0
-MPIRUN_LATE = 1.0
-MPIRUN_AFTER_RANKS = 0.3
-MPIRUN_KILLED = 2.0
+LAUNCHER_LATE = 1.0
+LAUNCHER_AFTER_RANKS = 0.3
+LAUNCHER_KILLED = 2.0
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
@@ -66,7 +66,7 @@ def check_interval(state: SupervisorState) -> float:
 
 def is_ending(state: SupervisorState) -> bool:
     """True while the attempt ends. Each message may then be the last, so a `Tick` follows each."""
-    return state.ending is not None or state.mpirun is None or state.mpirun.ended_at is not None
+    return state.ending is not None or state.launcher is None or state.launcher.ended_at is not None
 
 
 def is_running_well(state: SupervisorState) -> bool:
@@ -75,16 +75,16 @@ def is_running_well(state: SupervisorState) -> bool:
     return all(peer.status.state == "running" and peer.is_connected for peer in state.ranks.values())
 
 
-def needs_mpirun_log(state: SupervisorState) -> bool:
-    is_ended = state.mpirun is not None and state.mpirun.ended_at is not None
+def needs_launcher_log(state: SupervisorState) -> bool:
+    is_ended = state.launcher is not None and state.launcher.ended_at is not None
     is_cut_off = any(peer.disconnected_at is not None for peer in state.ranks.values())
     return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
 
 
 def attempt_to_start(state: SupervisorState) -> int | None:
     """The attempt for which host starters should start wrappers, or None."""
-    mpirun = state.mpirun
-    is_on = mpirun is not None and mpirun.ended_at is None and state.ending is None
+    launcher = state.launcher
+    is_on = launcher is not None and launcher.ended_at is None and state.ending is None
     return state.status.attempt if is_on else None
 
 
@@ -111,8 +111,8 @@ def on_begin(t: Transition, _: m.Begin) -> None:
 
 
 def on_attempt_started(t: Transition, event: m.AttemptStarted) -> None:
-    t.set(mpirun=m.MpirunState(t.now.clock), is_exchanging=event.is_exchanging)
-    t.set_status(mpirun=Mpirun(event.pid), master=event.master)
+    t.set(launcher=m.LauncherState(t.now.clock), is_exchanging=event.is_exchanging)
+    t.set_status(mpirun=LauncherStatus(event.pid), master=event.master)
     t.log("mpirun", pid=event.pid, attempt=t.state.status.attempt, master_port=event.master.port)
 
 
@@ -241,60 +241,60 @@ def on_end(t: Transition, peer: RankState, _: messages.End) -> None:
 
 
 def on_tick(t: Transition, tick: m.Tick) -> None:
-    mpirun = t.state.mpirun
+    launcher = t.state.launcher
     if t.state.is_closing:
         return
-    if mpirun is None:
-        if t.state.ending is not None:  # mpirun could not be started
+    if launcher is None:
+        if t.state.ending is not None:  # the launcher could not be started
             close(t)
         return
-    if t.state.starter.is_direct and mpirun.ended_at is None:
-        mpirun = check_wrappers(t, mpirun)
-    if is_over(t.state, mpirun, t.now.clock):
+    if t.state.launcher_kind.is_direct and launcher.ended_at is None:
+        launcher = check_wrappers(t, launcher)
+    if is_over(t.state, launcher, t.now.clock):
         end_attempt(t)
         return
     check_suspension(t)
     silence = seconds_silent(t, tick)
-    verdict.on_lost(t, drop_silent(t, silence), silence, tick.mpirun_log)
+    verdict.on_lost(t, drop_silent(t, silence), silence, tick.launcher_log)
     if t.state.ending is not None:
         verdict.release_ended(t)
-    check_limits(t, mpirun)
+    check_limits(t, launcher)
     verdict.check_outside_signals(t)
     check_disk(t, tick)
     check_dumps(t)
-    check_silence(t, tick, mpirun)
-    check_mpirun(t, tick, silence)
-    if t.state.starter.is_direct:
+    check_silence(t, tick, launcher)
+    check_launcher(t, tick, silence)
+    if t.state.launcher_kind.is_direct:
         direct_start.drop_silent_starters(t, tick.starters)
         direct_start.call_starters(t)
-        direct_start.check_beginning(t, mpirun, tick.mpirun_log)
+        direct_start.check_beginning(t, launcher, tick.launcher_log)
     next_hosts.check_missing(t)
     next_hosts.begin_search(t)
 
 
 def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
     direct_start.on_wrapper_ended(t, event)
-    if t.state.mpirun is not None and t.state.mpirun.ended_at is None:
-        check_wrappers(t, t.state.mpirun)
+    if t.state.launcher is not None and t.state.launcher.ended_at is None:
+        check_wrappers(t, t.state.launcher)
 
 
-def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
-    """Without mpirun, report an `MpirunEnded` when the wrappers have ended."""
-    code = direct_start.ended_code(t.state, mpirun, t.now.clock)
+def check_wrappers(t: Transition, launcher: LauncherState) -> LauncherState:
+    """Without mpirun, report a `LauncherExited` when the wrappers have ended."""
+    code = direct_start.ended_code(t.state, launcher, t.now.clock)
     if code is not None:
-        on_mpirun_ended(t, m.MpirunEnded(code))
-    return t.state.mpirun or mpirun
+        on_launcher_exited(t, m.LauncherExited(code))
+    return t.state.launcher or launcher
 
 
-def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
-    if mpirun.ended_at is None or state.is_signal_open:
+def is_over(state: SupervisorState, launcher: LauncherState, now: float) -> bool:
+    if launcher.ended_at is None or state.is_signal_open:
         return False
     waiting = [peer for peer in state.ranks.values() if not peer.is_done]
     if not waiting:
         return True
     if state.ending is None:  # `verdict.check_left_behind` decides about these
         return False
-    all_has_arrived = now - mpirun.ended_at > LAST_MESSAGES
+    all_has_arrived = now - launcher.ended_at > LAST_MESSAGES
     if all(not peer.has_begun or (not peer.is_connected and all_has_arrived) for peer in waiting):
         return True
     return all_has_arrived and now - state.ending.at > exit_time(state, now, spare=RANK_EXIT)
@@ -344,10 +344,10 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
     return lost
 
 
-def check_limits(t: Transition, mpirun: MpirunState) -> None:
+def check_limits(t: Transition, launcher: LauncherState) -> None:
     now, options = t.now.clock, t.state.options
     missing = [peer for peer in t.ranks if not peer.has_begun]
-    if missing and now - mpirun.started_at > RANKS_BEGIN:
+    if missing and now - launcher.started_at > RANKS_BEGIN:
         verdict.on_not_begun(t, missing)
     if options.time_limit and now > t.state.created_at + options.time_limit:
         verdict.fail(t, "time-limit", f"the run reached its time limit of {options.time_limit:g} s")
@@ -415,11 +415,11 @@ def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
 # Silence and stacks
 
 
-def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
+def check_silence(t: Transition, tick: m.Tick, launcher: LauncherState) -> None:
     """Report a long silence. Ranks that never start are found earlier, by `check_limits`."""
     if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
         return  # a silence that lasted until the end stays in the status
-    length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.options.hang_after
+    length, after = t.now.clock - max(launcher.started_at, tick.printed_at), t.state.options.hang_after
     if t.state.status.silent is not None:
         if length < after:
             t.set_status(silent=None)
@@ -501,57 +501,57 @@ def on_stall_dumped(t: Transition, dump_id: str) -> None:
         verdict.fail(t, "hang", f"no rank printed anything for {options.hang_after:g} s", ranks=ranks)
 
 
-# mpirun
+# The launcher
 
 
-def on_mpirun_ended(t: Transition, event: m.MpirunEnded) -> None:
-    if t.state.mpirun is None:
+def on_launcher_exited(t: Transition, event: m.LauncherExited) -> None:
+    if t.state.launcher is None:
         return
-    t.set_mpirun(ended_at=t.now.clock, code=event.code)
-    code, _ = m.MpirunState(0.0, code=event.code).ended_by
+    t.set_launcher(ended_at=t.now.clock, code=event.code)
+    code, _ = m.LauncherState(0.0, code=event.code).ended_by
     t.set_status(mpirun=t.state.status.mpirun._replace(exit_code=code))
     t.log("mpirun-ended", exit_code=code)
 
 
-def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
-    """End mpirun after its ranks. If it exited before them, decide what that means for the run."""
-    mpirun = t.state.mpirun
-    assert mpirun is not None
-    if mpirun.ended_at is None:
-        end_mpirun(t, mpirun)
-    elif t.state.ending is None and t.now.clock - mpirun.ended_at > LAST_MESSAGES:
+def check_launcher(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
+    """End the launcher after its ranks. If it exited before them, decide what that means for the run."""
+    launcher = t.state.launcher
+    assert launcher is not None
+    if launcher.ended_at is None:
+        end_launcher(t, launcher)
+    elif t.state.ending is None and t.now.clock - launcher.ended_at > LAST_MESSAGES:
         if any(not peer.is_done and peer.exit is None for peer in t.ranks):
-            tail = tuple(split_details(list(tick.mpirun_log))[0])
+            tail = tuple(split_details(list(tick.launcher_log))[0])
             t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
-        verdict.check_left_behind(t, mpirun, silence, tick.mpirun_log)
+        verdict.check_left_behind(t, launcher, silence, tick.launcher_log)
 
 
-def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
-    """Wait for mpirun to exit, then signal it: it may be waiting for a rank that can't be reached.
+def end_launcher(t: Transition, launcher: LauncherState) -> None:
+    """Wait for the launcher to exit, then signal it: it may be waiting for a rank that can't be reached.
 
     Until every rank has connected, hydra gets SIGKILL: at SIGTERM, its daemon on a node signals the process group of
     each child; a child without its own group yet is in the daemon's, so the daemon signals itself for ever.
     """
-    now, ending, ranks_ended_at = t.now.clock, t.state.ending, mpirun.ranks_ended_at
+    now, ending, ranks_ended_at = t.now.clock, t.state.ending, launcher.ranks_ended_at
     waiting = [peer for peer in t.ranks if not peer.is_done and peer.has_begun]
     if ranks_ended_at is None and (all(peer.is_done for peer in t.ranks) or (ending is not None and not waiting)):
         ranks_ended_at = now
-        t.set_mpirun(ranks_ended_at=now)
+        t.set_launcher(ranks_ended_at=now)
     late_at = never = float("inf")
-    patience = MPIRUN_EXIT
+    patience = LAUNCHER_EXIT
     if ending is not None:
-        late_at = ending.at + exit_time(t.state, now) + MPIRUN_LATE
-        patience = MPIRUN_AFTER_RANKS
+        late_at = ending.at + exit_time(t.state, now) + LAUNCHER_LATE
+        patience = LAUNCHER_AFTER_RANKS
     after_ranks = never if ranks_ended_at is None else ranks_ended_at + patience
     due_at = late_at if now > late_at else after_ranks
     if now <= due_at:
         return
     have_begun = all(peer.has_begun for peer in t.ranks)
-    is_killed = now - due_at > MPIRUN_KILLED or (t.state.starter.is_hydra and not have_begun)
-    t.set_mpirun(was_told_to_end=True)
-    if is_killed and mpirun.killed_at is None:
-        t.set_mpirun(killed_at=now)
-    t.do(m.SignalMpirun(signal.SIGKILL if is_killed else signal.SIGTERM))
+    is_killed = now - due_at > LAUNCHER_KILLED or (t.state.launcher_kind.is_hydra and not have_begun)
+    t.set_launcher(was_told_to_end=True)
+    if is_killed and launcher.killed_at is None:
+        t.set_launcher(killed_at=now)
+    t.do(m.SignalLauncher(signal.SIGKILL if is_killed else signal.SIGTERM))
 
 
 # The end
@@ -649,7 +649,7 @@ def on_closed(t: Transition, event: m.Closed) -> None:
 
 
 def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
-    is_cancelled = closed.is_step_cancelled and state.mpirun is not None and not state.mpirun.was_told_to_end
+    is_cancelled = closed.is_step_cancelled and state.launcher is not None and not state.launcher.was_told_to_end
     return job_end.find_word(run_end(state), closed.job_shown, job.restarts, is_step_cancelled=is_cancelled)
 
 
@@ -697,7 +697,7 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.Disconnected: on_disconnected,
     m.AttemptStarted: on_attempt_started,
     m.StartFailed: on_start_failed,
-    m.MpirunEnded: on_mpirun_ended,
+    m.LauncherExited: on_launcher_exited,
     m.WrapperExited: on_wrapper_ended,
     m.StarterConnected: direct_start.on_starter_connected,
     m.StarterLost: direct_start.on_starter_lost,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import Master, Start
     from ipexctl.node.common.plan import AgentOptions, Plan
     from ipexctl.node.common.records import Detail, SilentRank
+    from ipexctl.node.run.launcher import LauncherKind
     from ipexctl.node.run.messages import Exit, Message
-    from ipexctl.node.run.mpirun import NodeStarter
 
 
 class Moment(NamedTuple):
@@ -69,7 +69,7 @@ class RankState(NamedTuple):
         return self.is_over or self.status.state == "lost"
 
 
-class MpirunState(NamedTuple):
+class LauncherState(NamedTuple):
     started_at: float
     ended_at: float | None = None
     code: int | None = None
@@ -130,7 +130,7 @@ class SupervisorState(NamedTuple):
     plan: Plan
     """The plan of this attempt; `start.plan` has all hosts."""
     options: AgentOptions
-    starter: NodeStarter
+    launcher_kind: LauncherKind
     status: RunStatus
     """The status without ranks and figures."""
     ranks: Mapping[int, RankState]
@@ -138,7 +138,7 @@ class SupervisorState(NamedTuple):
     checked_at: float
     resumed_at: float = 0.0
     """Last resumption of this process after a suspension. The ranks' silence counts from here at the earliest."""
-    mpirun: MpirunState | None = None
+    launcher: LauncherState | None = None
     starters: Mapping[str, StarterState] = {}
     ending: Ending | None = None
     signalled_at: float | None = None
@@ -150,7 +150,7 @@ class SupervisorState(NamedTuple):
     """Set between two attempts of a run with a pool of hosts."""
     asked_at: float = 0.0
     is_preparing: bool = False
-    """True while hosts are sent their jobs, before mpirun starts."""
+    """True while hosts are sent their jobs, before the launcher starts."""
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
@@ -198,14 +198,14 @@ class SupervisorState(NamedTuple):
 
 
 def first_state(
-    start: Start, starter: NodeStarter, status: RunStatus, now: Moment, job: JobState | None = None
+    start: Start, launcher_kind: LauncherKind, status: RunStatus, now: Moment, job: JobState | None = None
 ) -> SupervisorState:
     limit = JobLimit() if job is not None and job.number else None
     plan = start.plan
-    others = {host.name for host in plan.everyone} - {status.node0} if starter.is_direct else ()
+    others = {host.name for host in plan.everyone} - {status.node0} if launcher_kind.is_direct else ()
     starters = {host: StarterState(away_since=now.clock) for host in others}
     ranks, options = first_ranks(plan), plan.options
-    state = SupervisorState(start, plan, options, starter, status, ranks, now.clock, now.clock, now.clock)
+    state = SupervisorState(start, plan, options, launcher_kind, status, ranks, now.clock, now.clock, now.clock)
     return state._replace(starters=starters, job=job, limit=limit, first_attempt=status.attempt)
 
 
@@ -234,7 +234,7 @@ class Tick(NamedTuple):
     printed_at: float = 0.0
     """When any rank last printed something in this attempt."""
     written_at: float = 0.0
-    mpirun_log: tuple[str, ...] = ()
+    launcher_log: tuple[str, ...] = ()
     starters: Mapping[str, float] = {}
 
 
@@ -262,7 +262,7 @@ class StartFailed(NamedTuple):
     detail: Detail | None = None
 
 
-class MpirunEnded(NamedTuple):
+class LauncherExited(NamedTuple):
     code: int
 
 
@@ -344,7 +344,7 @@ Event = Union[
     Disconnected,
     AttemptStarted,
     StartFailed,
-    MpirunEnded,
+    LauncherExited,
     WrapperExited,
     StarterConnected,
     StarterLost,
@@ -410,8 +410,8 @@ class EndOutput(NamedTuple):
     rank: int
 
 
-class SignalMpirun(NamedTuple):
-    """Signal mpirun, or the rank wrappers if there is no mpirun."""
+class SignalLauncher(NamedTuple):
+    """Signal the launcher, or the rank wrappers if there is none."""
 
     signal: int
 
@@ -491,7 +491,7 @@ Action = Union[
     CallStarters,
     Rewind,
     EndOutput,
-    SignalMpirun,
+    SignalLauncher,
     EndExchange,
     LogEvent,
     AddNote,
@@ -525,9 +525,9 @@ class Transition:
     def set_status(self, **fields: Any) -> None:
         self.set(status=self.state.status._replace(**fields))
 
-    def set_mpirun(self, **fields: Any) -> None:
-        assert self.state.mpirun is not None, "mpirun is not started"
-        self.set(mpirun=self.state.mpirun._replace(**fields))
+    def set_launcher(self, **fields: Any) -> None:
+        assert self.state.launcher is not None, "the launcher is not started"
+        self.set(launcher=self.state.launcher._replace(**fields))
 
     def set_rank(self, rank: int, **fields: Any) -> RankState:
         if self._ranks is None or self.state.ranks is not self._ranks:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
 """Kinds of failure that may show before it is noticed that a host is gone."""
 MISSING_AFTER = 8.0
-"""Seconds after mpirun started until hosts without a started rank are asked."""
+"""Seconds after the launcher started until hosts without a started rank are asked."""
 ASK_INTERVAL = 15.0
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
 
@@ -78,20 +78,20 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
 
 
 def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
-    mpirun, begun = state.mpirun, {peer.host for peer in state.ranks.values() if peer.has_begun}
-    if state.ending is not None or mpirun is None or mpirun.ended_at is not None:
+    launcher, begun = state.launcher, {peer.host for peer in state.ranks.values() if peer.has_begun}
+    if state.ending is not None or launcher is None or launcher.ended_at is not None:
         return ()
     return tuple(host for host in hosts_of(state) if host not in begun and host != state.status.node0)
 
 
 def check_missing(t: Transition) -> None:
     """Ask hosts whose ranks do not begin. Otherwise their ranks count as lost only after two minutes."""
-    mpirun = t.state.mpirun
-    if not t.state.has_pool or not t.state.shell or mpirun is None:
+    launcher = t.state.launcher
+    if not t.state.has_pool or not t.state.shell or launcher is None:
         return
     hosts, now, asked_at = missing_hosts(t.state), t.now.clock, t.state.asked_at
-    is_answered = asked_at <= mpirun.started_at or now - asked_at > ASK_INTERVAL
-    if hosts and is_answered and now - mpirun.started_at > MISSING_AFTER:
+    is_answered = asked_at <= launcher.started_at or now - asked_at > ASK_INTERVAL
+    if hosts and is_answered and now - launcher.started_at > MISSING_AFTER:
         t.set(asked_at=t.now.clock)
         t.do(m.FindHosts(hosts))
 

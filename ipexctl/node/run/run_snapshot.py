@@ -1,4 +1,4 @@
-"""Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
+"""Reads the record of a run on node0: status, events, the last lines of every rank and of the launcher.
 
 The answer is frames with the last lines of each rank's stdout and stderr and the newest stack dump, then {"event":
 "done", …}. Output that several ranks printed is sent once: `ranks` is {"5": {"out": N, "err": N}, …}. `last_attempt` is

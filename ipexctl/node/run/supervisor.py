@@ -39,7 +39,7 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
     if parse_json(reply)["event"] == "failed":
         return 0
     if stdin.peek(1):
-        from ipexctl.node.run import follow  # imported while mpirun starts
+        from ipexctl.node.run import follow  # imported while the launcher starts
 
         if is_in_job():  # the queue signals all processes of a job, and this one must report how the run ends
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -8,8 +8,8 @@ oom         the kernel killed the rank: `oom` is {"by": "cgroup", "kernel log" o
             "limit": bytes or null, "memory": bytes or null}
 lost        the rank no longer sends anything: its node, the network link or its rank wrapper failed
 stuck       the rank raised an exception, but its interpreter does not exit
-not-begun   the rank did not connect in time, or mpirun exited before any rank connected
-mpirun      mpirun exited or was killed while ranks ran, or could not be started
+not-begun   the rank did not connect in time, or the launcher exited before any rank connected
+mpirun      the launcher exited or was killed while ranks ran, or could not be started
 hang        no rank printed anything for --hang-after, and the run has --on-hang stop
 time-limit  the run reached its time limit
 checkpoint  the checkpoint could not be copied to all hosts before the attempt
@@ -26,7 +26,7 @@ from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, S
 from ipexctl.node.run.machine_state import (
     EndExchange,
     Ending,
-    MpirunState,
+    LauncherState,
     RankState,
     SupervisorState,
     Transition,
@@ -153,16 +153,16 @@ def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
 
 
 def check_outside_signals(t: Transition) -> None:
-    """Find the cause of signals that the supervisor did not send. If all ranks got one, mpirun was signalled."""
-    since, mpirun = t.state.signalled_at, t.state.mpirun
+    """Find the cause of signals that the supervisor did not send. If all ranks got one, the launcher was signalled."""
+    since, launcher = t.state.signalled_at, t.state.launcher
     if since is None or t.state.ending is not None:
         return
     connected = [peer for peer in t.ranks if peer.has_begun]
     signalled = [peer for peer in connected if peer.outside_signal]
-    is_all = bool(t.state.starter.name) and len(signalled) == len(connected)
+    is_all = bool(t.state.launcher_kind.name) and len(signalled) == len(connected)
     is_late = t.now.clock - since > SIGNAL_TIME
-    if is_all and (is_late or (mpirun is not None and mpirun.ended_at is not None)):
-        reason = f"{t.state.starter.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
+    if is_all and (is_late or (launcher is not None and launcher.ended_at is not None)):
+        reason = f"{t.state.launcher_kind.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
         fail(t, "mpirun", reason, detail=Detail("mpirun-signalled"))
     elif is_late:
         number = signalled[0].outside_signal or int(signal.SIGTERM)
@@ -175,12 +175,12 @@ def on_not_begun(t: Transition, missing: Sequence[RankState]) -> None:
     fail(t, "not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"}))
 
 
-def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mpirun_log: Sequence[str]) -> None:
+def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], launcher_log: Sequence[str]) -> None:
     """Handle lost ranks. If a rank had reported no exit, its loss ends the run. `silence`: seconds of each rank."""
     without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
     was_ending = t.state.ending is not None
     if without_exit and not was_ending:
-        killed = killed_ranks(mpirun_log, t.state.plan)
+        killed = killed_ranks(launcher_log, t.state.plan)
         loss = describe_loss(without_exit, t.state, silence, killed)
         peers = [t.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
         cause = () if loss.kind == "cut-off" else peers
@@ -216,33 +216,33 @@ def on_all_ended(t: Transition) -> None:
     replace_verdict(t, ending._replace(code=1), _wrappers_killed(gone), loss)
 
 
-def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, float], log: Sequence[str]) -> None:
-    """Decide what ended mpirun without a known failure: a lost rank, or mpirun itself. Intel's hydra may die of SIGPIPE
+def check_left_behind(t: Transition, launcher: LauncherState, silence: Mapping[int, float], log: Sequence[str]) -> None:
+    """Decide what ended the launcher without a known failure: a lost rank, or itself. Intel's hydra may die of SIGPIPE
     when it loses a host, before the connections of that host's ranks are closed."""
     left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
     if not left:
         return
-    is_direct, lost = t.state.starter.is_direct, []
+    is_direct, lost = t.state.launcher_kind.is_direct, []
     named = killed_ranks(log, t.state.plan)
     for peer in left:
         at, is_cause = peer.disconnected_at, peer.rank in named and peer.closed_by_peer
-        is_before = is_direct or (not mpirun.was_killed and (at or 0.0) < (mpirun.ended_at or 0.0))
+        is_before = is_direct or (not launcher.was_killed and (at or 0.0) < (launcher.ended_at or 0.0))
         if at is not None and (is_before or is_cause):
             t.set_rank(peer.rank, lost_at=at)
             lost.append(peer.rank)
     on_lost(t, lost, silence, log)
     if lost:
         return
-    fail_with_program(t, left, *mpirun.ended_by)
+    fail_with_program(t, left, *launcher.ended_by)
 
 
 def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
-    starter = t.state.starter
-    program = "the rank wrapper" if starter.is_direct else starter.name
+    kind = t.state.launcher_kind
+    program = "the rank wrapper" if kind.is_direct else kind.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
     met = [peer for peer in left if peer.has_begun]
     how = signal_name(by) if by else f"exit code {code}"
-    detail = Detail(f"{'wrapper' if starter.is_direct else 'mpirun'}-{'signalled' if by else 'ended'}", {"how": how})
+    detail = Detail(f"{'wrapper' if kind.is_direct else 'mpirun'}-{'signalled' if by else 'ended'}", {"how": how})
     if met:
         fail(t, "mpirun", f"{text} while {ranks_on_hosts(met)} ran", detail=detail)
     else:
@@ -272,7 +272,7 @@ def begin_next_attempt(t: Transition) -> None:
         silent=None,
     )
     t.log("restart", attempt=before.attempt + 1, after=before.reason)
-    t.set(ranks=first_ranks(t.state.plan), mpirun=None, ending=None, signalled_at=None)
+    t.set(ranks=first_ranks(t.state.plan), launcher=None, ending=None, signalled_at=None)
 
 
 # The ranks are stopped, and exit
@@ -300,8 +300,8 @@ def on_output_ended(t: Transition, rank: int) -> None:
 
 
 def release_ended(t: Transition) -> None:
-    """Let all ended ranks exit together: when one exits while a run ends, mpirun may kill the others, and their output
-    would be lost. If the run may restart, the job file must be kept until all ranks have ended."""
+    """Let all ended ranks exit together: when one exits while a run ends, the launcher may kill the others, and their
+    output would be lost. If the run may restart, the job file must be kept until all ranks have ended."""
     if not any(peer.is_connected and not peer.is_done for peer in t.ranks):
         for peer in t.ranks:
             if peer.is_over and not peer.is_released:

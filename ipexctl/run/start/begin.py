@@ -1,6 +1,6 @@
-"""Starts a planned run: the supervisor on node0, a job file for every host, then mpirun. The supervisor starts while
-the project is compared. Each store gets RUNDIR/agent.zip, the run's own copy of the agent, or a copy with bytecode from
-an earlier run. Token and secrets travel by stdin into files of mode 0600.
+"""Starts a planned run: the supervisor on node0, a job file for every host, then the launcher. The supervisor starts
+while the project is compared. Each store gets RUNDIR/agent.zip, the run's own copy of the agent, or a copy with
+bytecode from an earlier run. Token and secrets travel by stdin into files of mode 0600.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Launch:
         if plan.has_starters and others:
             _raise_first(self._pool.each(others, start))
 
-    def start_mpirun(self, connectivity: ConnectivityRecord | None, notify: str = "") -> None:
+    def start_launcher(self, connectivity: ConnectivityRecord | None, notify: str = "") -> None:
         """From then on the run continues on its own. Raises a StartError."""
         self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
         checked = None if connectivity is None else connectivity._asdict()

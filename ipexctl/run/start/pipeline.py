@@ -232,7 +232,7 @@ def _start_locked(
                 raise _UnneededLogin(error.failure, reading) from None
             raise
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-        _start_mpirun(launch, connectivity, spec.notify, undo)
+        _start_launcher(launch, connectivity, spec.notify, undo)
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
@@ -442,10 +442,10 @@ def _preflight(start: _Start, context: Gathered, plan: Plan) -> ConnectivityReco
 # Start
 
 
-def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, notify: str, undo: _Undo) -> None:
+def _start_launcher(launch: Launch, connectivity: ConnectivityRecord | None, notify: str, undo: _Undo) -> None:
     """Start the ranks. From then on nothing is undone, even if it is unclear whether the run started."""
     try:
-        launch.start_mpirun(connectivity, notify)
+        launch.start_launcher(connectivity, notify)
     except StartError as error:
         if error.failure.is_unsure:
             undo.pop_all()

@@ -174,11 +174,11 @@ def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None
     return own if own is not None and own.is_good else None
 
 
-def _of_mpirun(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+def _of_launcher_log(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
     """Needs a run that no rank's exit code or signal ended, and a known line or detail in mpirun's log."""
     if first is not None and (first.exit_code is not None or first.signal is not None):
         return None
-    cause = cause_of(snapshot.context.mpirun, snapshot.context, known_errors())
+    cause = cause_of(snapshot.context.launcher_output, snapshot.context, known_errors())
     return cause if cause is not None and cause.is_good else None
 
 
@@ -233,8 +233,8 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | Non
         own = _own_text(snapshot, first)
         if own is None or own.id not in _OF_WAITING:
             return None
-    of_mpirun = cause_of(context.mpirun, context, known_errors())
-    if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
+    of_launcher = cause_of(context.launcher_output, context, known_errors())
+    if of_launcher is not None and of_launcher.is_good and of_launcher.id not in _OF_SLOW_RANKS:
         return None
     hosts = (first.host,) if first.kind == "lost" and first.host else context.hosts
     shares = {host: share for host in hosts if (share := context.ranks_per_core(host)) is not None}
@@ -319,7 +319,7 @@ CAUSE_FINDERS: Final = (
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
     CauseFinder("the checkpoints from which the ranks resumed", _of_different_checkpoints),
     CauseFinder("the text of the rank that failed first", _of_first_rank),
-    CauseFinder("mpirun's log", _of_mpirun),
+    CauseFinder("mpirun's log", _of_launcher_log),
     CauseFinder("the other ranks", _of_other_ranks),
     CauseFinder("the rank's own text, though it follows from another end", _own_text),
     CauseFinder("the record", _of_record),

@@ -109,7 +109,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     notes = _notes(snapshot, cause)
     if first is None or first.rank is None:
         headline = f"{failed}: {snapshot.status.reason or 'no rank printed a reason'}"
-        own = [line for line in snapshot.context.mpirun.err if line != snapshot.status.reason]
+        own = [line for line in snapshot.context.launcher_output.err if line != snapshot.status.reason]
         lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
         has_started = any(row.pid for row in snapshot.status.ranks)
         command = f"ipexctl logs {run}" if has_started else "ipexctl doctor"

@@ -167,7 +167,7 @@ def _failure_context(
     return FailureContext(
         run=status.id,
         outputs=tuple(outputs),
-        mpirun=RankOutput(None, node0, (), (*log, status.reason), details=known),
+        launcher_output=RankOutput(None, node0, (), (*log, status.reason), details=known),
         plan=plan,
         master=status.master,
         tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},

@@ -9,7 +9,7 @@ from test_verdict import cluster
 
 from ipexctl.node.common.home import REFUSALS, HomeRefused
 from ipexctl.node.common.records import OutOfMemory
-from ipexctl.node.run.machine_state import MpirunEnded, RankSent
+from ipexctl.node.run.machine_state import LauncherExited, RankSent
 from ipexctl.node.run.messages import OutsideSignal
 
 
@@ -30,7 +30,7 @@ def test_node() -> None:
     signalled = cluster().run_until(5).at(5, RankSent(3, OutsideSignal(15)))
     note("signal from outside the run", signalled.run_until(7))
     for code, ending in ((-9, (137, 9)), (255, (255, None))):
-        note(f"without mpirun: {ending}", cluster().run_until(5).at(5, MpirunEnded(code)).run_until(8))
+        note(f"without mpirun: {ending}", cluster().run_until(5).at(5, LauncherExited(code)).run_until(8))
     for kind in REFUSALS:
         refused = HomeRefused(kind, "/home/me/my proj", " (train.py, runs)" if kind == "other_files" else "")
         cases.append(Case(f"home refused: {kind}", f"{refused.reason}\n{refused.fix}"))

@@ -11,7 +11,7 @@ from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
-from ipexctl.node.run.mpirun import node_starter
+from ipexctl.node.run.launcher import launcher_kind_of
 from plan_helpers import small_plan
 
 EPOCH = 1_700_000_000.0
@@ -42,7 +42,7 @@ class Supervised:
         self.clock = 0.0
         self.jump = 0.0
         """By which the time of day differs."""
-        self.state = m.first_state(start, node_starter(plan), status, self.now, job)
+        self.state = m.first_state(start, launcher_kind_of(plan), status, self.now, job)
         self.commands: list[m.Action] = []
         """Since `at` or `run_until` was called last."""
         self.silent_since: dict[int, float] = {}
@@ -110,25 +110,25 @@ class Supervised:
                 self._handle(m.RankSent(rank, messages.Started(2000 + rank)))
         return self
 
-    def end(self, clock: float, *ranks: int, code: int = 0, mpirun: int | None = None) -> Supervised:
-        """These ranks (all by default) exit and have sent all output; with `mpirun`, that ends with this code."""
+    def end(self, clock: float, *ranks: int, code: int = 0, launcher: int | None = None) -> Supervised:
+        """These ranks (all by default) exit and have sent all output; with `launcher`, that ends with this code."""
         self.at(clock)
         for rank in ranks or self.state.ranks:
             self._handle(exit_of(rank, code))
             self._handle(m.RankSent(rank, messages.End({})))
-        if mpirun is not None:
-            self._handle(m.MpirunEnded(mpirun))
+        if launcher is not None:
+            self._handle(m.LauncherExited(launcher))
         return self
 
-    def stopped_ranks_end(self, clock: float, mpirun: int = 1) -> Supervised:
-        """The ranks that still run end by SIGTERM, all output arrives, and mpirun ends after them."""
+    def stopped_ranks_end(self, clock: float, launcher: int = 1) -> Supervised:
+        """The ranks that still run end by SIGTERM, all output arrives, and the launcher exits after them."""
         self.at(clock)
         for peer in list(self.state.ranks.values()):
             if peer.exit is None and peer.is_connected:
                 self._handle(exit_of(peer.rank, 143, is_own=False, signal=15))
             if not peer.is_over and peer.is_connected:
                 self._handle(m.RankSent(peer.rank, messages.End({})))
-        self._handle(m.MpirunEnded(mpirun))
+        self._handle(m.LauncherExited(launcher))
         return self
 
     # What came of it

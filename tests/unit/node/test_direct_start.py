@@ -8,7 +8,7 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.frames import FrameError
-from ipexctl.node.common.limits import LAST_MESSAGES, MPIRUN_EXIT, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
+from ipexctl.node.common.limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
 from ipexctl.node.common.plan import LaunchFile
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
@@ -36,8 +36,8 @@ def test_each_host_but_node0_has_a_starter_and_with_an_mpirun_none_has() -> None
 def test_run_is_over_once_the_last_wrapper_has_ended() -> None:
     run = direct().begin().end(5)
     run.at(5.1, *wrappers(0, 0, 0))
-    assert run.state.mpirun is not None
-    assert run.state.mpirun.ended_at is None
+    assert run.state.launcher is not None
+    assert run.state.launcher.ended_at is None
     run.at(5.2, m.WrapperExited(3, 0, 0)).run_until(6)
     assert (run.ending, run.state.is_closing, run.state.status.mpirun.exit_code) == (None, True, 0)
 
@@ -96,7 +96,7 @@ def test_restart_calls_a_starter_that_is_gone_by_a_login(files: tuple[LaunchFile
     run.run_until(5 + 2 * STARTER_CALL)
     assert run.done(m.CallStarters) == []  # while the attempt ends, its ranks need none
     run.stopped_ranks_end(run.clock).at(run.clock, *wrappers(0, 0, 3, 0))
-    while run.state.status.attempt == 0 or run.state.mpirun is None:
+    while run.state.status.attempt == 0 or run.state.launcher is None:
         run.run_until(run.clock + 0.25)
     run.run_until(run.clock + 1.5 * STARTER_CALL)
     assert run.done(m.CallStarters) == [m.CallStarters(("node2",))] * times
@@ -116,8 +116,8 @@ def test_silent_starter_is_dropped_as_a_silent_rank_is() -> None:
 
 def test_wrapper_that_ends_before_its_rank_has_begun_fails_the_run_soon() -> None:
     run = direct().begin(0, 1, 2).at(2, m.WrapperExited(3, 111, 0))
-    run.looks = {"mpirun_log": ("ipexctl: node2: no way back",)}
-    assert machine.needs_mpirun_log(run.state)
+    run.looks = {"launcher_log": ("ipexctl: node2: no way back",)}
+    assert machine.needs_launcher_log(run.state)
     run.run_until(2 + LAST_MESSAGES + 1)
     assert run.ending == ("failed", 1)
     failure = run.state.status.first_failure
@@ -137,7 +137,7 @@ def test_killed_wrapper_is_the_loss_of_its_rank() -> None:
 
 def test_wrappers_of_a_starter_that_answers_no_more_are_given_up() -> None:
     """They are told to end, then killed; where nothing says that they are, that is waited for no longer."""
-    run = direct().begin().end(5).at(5.1, *wrappers(0, 0)).run_until(5 + MPIRUN_EXIT + 8)
+    run = direct().begin().end(5).at(5.1, *wrappers(0, 0)).run_until(5 + LAUNCHER_EXIT + 8)
     assert run.state.is_closing
 
 

@@ -14,7 +14,7 @@ from ipexctl.node.common.limits import (
     FULL_DISK_FLUSH,
     FULL_DISK_ROOM,
     LAST_MESSAGES,
-    MPIRUN_EXIT,
+    LAUNCHER_EXIT,
     RANK_EXIT,
     RANK_RECONNECT,
     RANK_SILENCE,
@@ -74,8 +74,8 @@ CHECK = machine.RUNNING_INTERVAL
         ({}, [(5, m.StopAsked(15))], ("stopped", 143), None, 5, "it was stopped"),
         ({}, [(5, m.StopAsked(2))], ("stopped", 130), None, 5, "it was stopped"),
         ({"time_limit": 7.0}, [], ("failed", 1), ("time-limit", None), 7, "7 s"),
-        ({}, [(5, m.MpirunEnded(7))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun 7 ranks 0-3"),
-        ({}, [(5, m.MpirunEnded(-9))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun SIGKILL 0-3"),
+        ({}, [(5, m.LauncherExited(7))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun 7 ranks 0-3"),
+        ({}, [(5, m.LauncherExited(-9))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun SIGKILL 0-3"),
         ({}, [(5, closed_by_peer(1))], ("failed", 1), ("lost", 1), 5 + RANK_RECONNECT, "rank 1 its wrapper process"),
         ({}, [(5, silent(2, 3))], ("failed", 1), ("lost", 2), 5 + RANK_SILENCE, "node2 stopped responding"),
         (
@@ -207,8 +207,8 @@ def test_ranks_that_do_not_begin_in_time_are_named() -> None:
 
 
 def test_mpirun_that_ends_before_any_rank_begins_is_shown_with_its_last_lines() -> None:
-    run = Supervised(2).at(0, m.Begin()).at(1, m.MpirunEnded(255))
-    run.looks = {"mpirun_log": ("Error: Unable to run bstrap_proxy on node2",)}
+    run = Supervised(2).at(0, m.Begin()).at(1, m.LauncherExited(255))
+    run.looks = {"launcher_log": ("Error: Unable to run bstrap_proxy on node2",)}
     run.run_until(2 + LAST_MESSAGES)
     assert run.blamed == ("not-begun", None, None, [0, 1])
     assert missing(run.reason, "mpirun 255 0-1 node1") == []
@@ -306,7 +306,7 @@ def test_a_run_is_ok_when_all_ranks_and_mpirun_have_ended() -> None:
     assert (run.sent("release"), run.sent("remove-job")) == ([0, 1], [0, 1])
     run.run_until(6)
     assert not run.state.is_closing
-    run.at(6, m.MpirunEnded(0)).run_until(6.25)
+    run.at(6, m.LauncherExited(0)).run_until(6.25)
     assert run.done(m.Close) == [m.Close(FULL_DISK_ROOM, keeps_connectivity=True, asks_job=False)]
     run.at(7, m.Closed())
     status = run.state.status
@@ -336,7 +336,7 @@ def test_a_rank_without_an_end_is_given_up(is_connected: bool, seconds: float) -
     run = Supervised(2).begin().at(5, exit_of(0, 3), SENT(0, messages.End({})))
     if not is_connected:
         run.at(5, m.Disconnected(1, 5.0))
-    run.at(5, m.MpirunEnded(1)).run_until(5 + min(seconds, RANK_RECONNECT) - 0.25)
+    run.at(5, m.LauncherExited(1)).run_until(5 + min(seconds, RANK_RECONNECT) - 0.25)
     assert not run.state.is_closing
     run.run_until(5 + seconds + 0.5)
     assert (run.state.is_closing, run.states(), run.ending) == (True, ["failed", "lost"], ("failed", 3))
@@ -361,7 +361,7 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     found: dict[int, float] = {}
     for turn in range(20):
         run.run_until(5 + turn * 0.25)
-        for sent in run.done(m.SignalMpirun):
+        for sent in run.done(m.SignalLauncher):
             found.setdefault(sent.signal, run.clock - 5)
     for after, number in signals:
         assert after <= found[number] <= after + 0.5
@@ -369,19 +369,19 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
 
 
 def test_mpirun_has_time_to_exit_by_itself() -> None:
-    run = Supervised(2).begin().end(5).run_until(5 + MPIRUN_EXIT)
-    assert not run.done(m.SignalMpirun)
-    run.run_until(5.75 + MPIRUN_EXIT)
-    assert run.done(m.SignalMpirun)[0] == m.SignalMpirun(signal.SIGTERM)
+    run = Supervised(2).begin().end(5).run_until(5 + LAUNCHER_EXIT)
+    assert not run.done(m.SignalLauncher)
+    run.run_until(5.75 + LAUNCHER_EXIT)
+    assert run.done(m.SignalLauncher)[0] == m.SignalLauncher(signal.SIGTERM)
 
 
 def test_mpirun_is_ended_with_ranks_that_do_not_exit() -> None:
-    run = Supervised(2).begin().at(5, m.StopAsked(15)).run_until(5 + TERM_GRACE + machine.MPIRUN_LATE)
-    assert not run.done(m.SignalMpirun)
+    run = Supervised(2).begin().at(5, m.StopAsked(15)).run_until(5 + TERM_GRACE + machine.LAUNCHER_LATE)
+    assert not run.done(m.SignalLauncher)
     run.run_until(run.clock + 0.5)
-    assert {sent.signal for sent in run.done(m.SignalMpirun)} == {signal.SIGTERM}
-    run.run_until(run.clock + machine.MPIRUN_KILLED)
-    assert run.done(m.SignalMpirun)[-1].signal == signal.SIGKILL
+    assert {sent.signal for sent in run.done(m.SignalLauncher)} == {signal.SIGTERM}
+    run.run_until(run.clock + machine.LAUNCHER_KILLED)
+    assert run.done(m.SignalLauncher)[-1].signal == signal.SIGKILL
 
 
 # Restarts
@@ -397,7 +397,7 @@ def test_each_attempt_begins_anew_and_the_last_failure_counts() -> None:
     ]
     assert run.ending is None
     run.connect()
-    run.end(8, mpirun=0).run_until(8.25)
+    run.end(8, launcher=0).run_until(8.25)
     assert run.done(m.Close)
     run.at(9, m.Closed())
     assert (run.state.status.state, run.state.status.attempt) == ("ok", 1)
@@ -410,7 +410,7 @@ def test_an_attempt_begins_when_all_ranks_of_the_one_before_have_ended() -> None
     assert (run.sent("release"), run.sent("remove-job")) == ([0, 1], []), "the next attempt reads the job file"
     run.run_until(8.25)
     assert not run.done(m.StartAttempt)
-    run.at(8.25, m.MpirunEnded(4)).run_until(8.5)
+    run.at(8.25, m.LauncherExited(4)).run_until(8.5)
     assert run.done(m.StartAttempt)
 
 
@@ -466,7 +466,7 @@ def test_ranks_that_have_ended_wait_for_a_full_disk_for_a_while() -> None:
 
 
 def test_a_run_that_ends_on_a_full_disk_has_more_time() -> None:
-    run = Supervised(2).begin().at(5, m.OutputRefused(), m.StopAsked(15), m.MpirunEnded(0))
+    run = Supervised(2).begin().at(5, m.OutputRefused(), m.StopAsked(15), m.LauncherExited(0))
     run.run_until(5 + FULL_DISK_FLUSH)
     assert not run.state.is_closing
     run.run_until(6 + FULL_DISK_FLUSH)
@@ -585,7 +585,7 @@ def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None
     run.run_until(3550)
     run.at(3550, exit_of(0, 1))  # it misses the other one
     assert (run.ending, run.states([0])) == (None, ["stopped"])
-    run.at(3550, SENT(0, messages.End({})), m.MpirunEnded(0)).run_until(3551)
+    run.at(3550, SENT(0, messages.End({})), m.LauncherExited(0)).run_until(3551)
     assert (run.ending, run.sent("release")) == (("stopped", 143), [])
 
 
@@ -640,6 +640,6 @@ def test_a_failure_by_a_signal_is_what_slurm_did_and_slurm_is_asked() -> None:
 def test_a_step_that_the_supervisor_has_ended_was_not_cancelled_by_slurm() -> None:
     run = Supervised(2, job=job(may_requeue=False)).begin().at(5, exit_of(1, 143, signal=15), SENT(1, messages.End({})))
     run.at(5, exit_of(0, 143, is_own=False, signal=15), SENT(0, messages.End({}))).run_until(7)
-    assert run.done(m.SignalMpirun)
-    run.at(7, m.MpirunEnded(-15)).run_until(8).at(8, m.Closed(is_step_cancelled=True))
+    assert run.done(m.SignalLauncher)
+    run.at(7, m.LauncherExited(-15)).run_until(8).at(8, m.Closed(is_step_cancelled=True))
     assert (run.state.status.state, run.state.status.job_end) == ("failed", "")

@@ -174,7 +174,7 @@ def test_the_host_that_does_not_answer_is_to_blame(
     elif kind == "checkpoint":
         run.begin(pids=False).at(5, m.ExchangeOver("node3: timed out", "node3"))
     elif kind == "mpirun":
-        run.begin().at(5, m.MpirunEnded(7)).run_until(8)
+        run.begin().at(5, m.LauncherExited(7)).run_until(8)
     else:
         run.begin().at(5, exit_of(2, 1))
     assert run.first.kind == kind
@@ -182,8 +182,8 @@ def test_the_host_that_does_not_answer_is_to_blame(
         if run.state.ranks[rank].exit is None:
             run._handle(exit_of(rank, 143, is_own=False, signal=15))
         run._handle(m.RankSent(rank, messages.End({})))
-    if run.state.mpirun is not None and run.state.mpirun.ended_at is None:
-        run._handle(m.MpirunEnded(1))
+    if run.state.launcher is not None and run.state.launcher.ended_at is None:
+        run._handle(m.LauncherExited(1))
     run.run_until(run.clock + 0.5)
     answer(run, *answers).run_until(run.clock + HOST_ANSWER + 15)
     first = run.state.status.attempts[0].first_failure

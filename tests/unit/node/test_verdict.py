@@ -112,7 +112,7 @@ def test_wrapper_that_mpirun_reports_as_killed_is_first_of_those_that_disconnect
     report: str, after: float, first: tuple[Any, ...]
 ) -> None:
     run = cluster().run_until(5).at(5, closed_by_peer(0)).at(5 + after, closed_by_peer(3))
-    run.looks = {"mpirun_log": ("=====", report, "=   KILLED BY SIGNAL: 9")}
+    run.looks = {"launcher_log": ("=====", report, "=   KILLED BY SIGNAL: 9")}
     run.run_until(5.0 + LOST)
     assert run.blamed[1:] == first
 
@@ -130,7 +130,7 @@ def test_host_that_mpirun_loses_first_is_first_of_those_that_disconnect_at_once(
 ) -> None:
     run = cluster().run_until(5).at(5, closed_by_peer(0))
     run.at(5 + after, closed_by_peer(3), closed_by_peer(2), closed_by_peer(4))
-    run.looks = {"mpirun_log": (f"[mpiexec@node1] Error: Downstream from host {host} exited abnormally",)}
+    run.looks = {"launcher_log": (f"[mpiexec@node1] Error: Downstream from host {host} exited abnormally",)}
     run.run_until(5.0 + LOST)
     assert run.blamed[1:] == first
 
@@ -147,9 +147,9 @@ def test_host_that_mpirun_loses_first_is_first_of_those_that_disconnect_at_once(
 def test_host_that_mpirun_loses_is_the_cause_if_mpirun_dies_of_it(
     log: str, code: int, kind: str, host: str | None
 ) -> None:
-    run = cluster().run_until(5).at(5, m.MpirunEnded(code))
+    run = cluster().run_until(5).at(5, m.LauncherExited(code))
     run.at(5.1, *(closed_by_peer(rank) for rank in run.state.ranks))
-    run.looks = {"mpirun_log": (f"[mpiexec@node1] Error: {log}",)}
+    run.looks = {"launcher_log": (f"[mpiexec@node1] Error: {log}",)}
     run.run_until(5 + LOST)
     assert (run.first.kind, run.first.host) == (kind, host)
 
@@ -159,7 +159,7 @@ def test_sigterm_to_all_ranks_is_an_mpirun_failure() -> None:
     for rank in run.state.ranks:
         run.at(5, m.RankSent(rank, OutsideSignal(15)), exit_of(rank, 143, is_own=False, signal=15))
     assert (run.state.is_signal_open, run.ending) == (True, None)
-    run.at(5, m.MpirunEnded(143), run.tick())
+    run.at(5, m.LauncherExited(143), run.tick())
     assert run.blamed[:2] == ("mpirun", None)
 
 
@@ -220,7 +220,7 @@ def test_rank_that_was_lost_before_an_exception_elsewhere_is_the_first_failure(
 def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed(
     code: int, expected: tuple[Any, ...]
 ) -> None:
-    run = cluster().run_until(5).at(5, closed_by_peer(3)).at(5.5, m.MpirunEnded(code)).run_until(8)
+    run = cluster().run_until(5).at(5, closed_by_peer(3)).at(5.5, m.LauncherExited(code)).run_until(8)
     assert run.blamed == expected
     if code == -9:
         assert run.reason == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"

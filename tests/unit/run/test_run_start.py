@@ -134,7 +134,7 @@ def begin(pool: FakeSessionPool, retention: RetentionLimits | None = None, **fie
     launch = launch_on(pool, plan, retention)
     try:
         launch.upload_jobs(plan, SECRETS)
-        launch.start_mpirun(None)
+        launch.start_launcher(None)
     except StartError as error:
         launch.abandon()
         return error.failure
@@ -276,7 +276,7 @@ def test_the_call_that_has_started_the_run_follows_it() -> None:
     pool = FakeSessionPool()
     launch = launch_on(pool, plan_of())
     launch.upload_jobs(plan_of(), SECRETS)
-    launch.start_mpirun(None)
+    launch.start_launcher(None)
     pool.cancel.throw()  # the run continues
     request = follow_request("/h", "r")
     reply = launch.follow(request, lambda _: None, Cancel())

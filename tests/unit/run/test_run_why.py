@@ -19,7 +19,7 @@ from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import RankOutput
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
-from ipexctl.node.run.machine_state import MpirunEnded, StartFailed
+from ipexctl.node.run.machine_state import LauncherExited, StartFailed
 from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -465,9 +465,9 @@ def silent(*ranks: int) -> Callable[[Supervised], object]:
 @pytest.mark.parametrize(
     ("happens", "plan", "wanted"),
     [
-        (lambda run: run.at(5, MpirunEnded(-9)), {}, "mpi.ended"),
-        (lambda run: run.at(5, MpirunEnded(7)), {}, None),
-        (lambda run: run.at(5, MpirunEnded(-9)), {"flavor": "none", "has_starters": True}, None),
+        (lambda run: run.at(5, LauncherExited(-9)), {}, "mpi.ended"),
+        (lambda run: run.at(5, LauncherExited(7)), {}, None),
+        (lambda run: run.at(5, LauncherExited(-9)), {"flavor": "none", "has_starters": True}, None),
         (lambda run: run.at(5, closed_by_peer(1)), {}, "node.wrapper_killed"),
         (silent(1, 2), {}, "node.cut_off"),
         (silent(2), {}, "node.lost"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol, Sequence
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.processes import end_with_parent, kill_sessions
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
-from ipexctl.node.run.machine_state import MpirunEnded, WrapperExited
+from ipexctl.node.run.machine_state import LauncherExited, WrapperExited
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.starter_connections import StarterConnections
 
 
-class NodeStarter(NamedTuple):
+class LauncherKind(NamedTuple):
     """Words for the launcher in messages and records."""
 
     name: str
@@ -37,20 +37,20 @@ class NodeStarter(NamedTuple):
     in_job: bool
     """True in a Slurm job: the launcher then needs the job's variables, and the run ends with the job."""
     is_hydra: bool = False
-    """True for Intel MPI and MPICH, whose SIGTERM may be endless (`machine.py: end_mpirun`)."""
+    """True for Intel MPI and MPICH, whose SIGTERM may be endless (`machine.py: end_launcher`)."""
 
     @property
     def is_direct(self) -> bool:
         return not self.name
 
 
-def node_starter(plan: Plan) -> NodeStarter:
+def launcher_kind_of(plan: Plan) -> LauncherKind:
     if plan.has_starters:
         fix = "ipexctl envs --verify tests the environment"
-        return NodeStarter("", "the rank", "rank-not-started", fix, bool(plan.job))
+        return LauncherKind("", "the rank", "rank-not-started", fix, bool(plan.job))
     program = os.path.basename(plan.argv[0])
     name, fix = "srun" if program == "srun" else "mpirun", "ipexctl doctor looks for one"
-    return NodeStarter(name, name, "mpirun-not-started", fix, bool(plan.job), program == "mpiexec.hydra")
+    return LauncherKind(name, name, "mpirun-not-started", fix, bool(plan.job), program == "mpiexec.hydra")
 
 
 MAX_LOG = 1 << 18
@@ -80,12 +80,12 @@ def start_attempt(
     `orders`: message to each host's starter.
     """
     if not plan.has_starters:
-        return MpirunProcess(plan, argv)
+        return LauncherProcess(plan, argv)
     return DirectProcesses(plan, argv, attempt, starters, orders)
 
 
-class MpirunProcess:
-    """A started mpirun, which ends with the supervisor. Its stdin stays open until then."""
+class LauncherProcess:
+    """A started mpirun or srun, which ends with the supervisor. Its stdin stays open until then."""
 
     def __init__(self, plan: Plan, argv: Sequence[str]) -> None:
         environ = environment_of(plan)
@@ -111,14 +111,14 @@ class MpirunProcess:
 
     def take_events(self) -> list[Event]:
         code = self._process.poll()
-        return [] if code is None else [MpirunEnded(code)]
+        return [] if code is None else [LauncherExited(code)]
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
     def kill_leftovers(self) -> None:
-        """Kill children of mpirun with their own process groups, such as an ssh to an unreachable node."""
+        """Kill children of the launcher with their own process groups, such as an ssh to an unreachable node."""
         kill_sessions({self.pid})
 
 
