@@ -1,8 +1,7 @@
 """Reads the file that `accelerate config` writes, in every format since 0.19, and takes over its options.
 
-The options of the command line win over it (`with_config`). The error for a setting that machines with ssh and without
-GPUs can't meet points at its line. A key that means nothing there is ignored, and an unknown key gets a note. Keys of a
-section are also read from the top level. `accelerate_env` makes the variables.
+Options of the command line win over the file. The error for a setting that machines with ssh and without GPUs can't
+meet points at its line. A key that means nothing there is ignored, and an unknown key gets a note.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ class _AccelerateConfigReader:
         )
 
     def _section(self, name: str) -> dict[str, Entry]:
-        """Keys of a section, and those that stand at the top level by mistake."""
+        """Keys of a section, and its keys that are at the top level by mistake."""
         entry = self._top.get(name)
         found: dict[str, Entry] = {}
         if entry is not None and not is_null(entry.value):
@@ -176,7 +175,7 @@ class _AccelerateConfigReader:
         return {**{key: self._top[key] for key in strays}, **found}
 
     def _distributed_type(self) -> str:
-        """Refuses files for GPUs, TPUs, SageMaker and the like."""
+        """Refuse files for GPUs, TPUs, SageMaker and the like."""
         environment = self._top.get("compute_environment")
         if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
             raise self._tree.error(
@@ -230,7 +229,7 @@ class _AccelerateConfigReader:
         return self._tree.text(entry.value).strip() if entry is not None else ""
 
     def _port(self) -> int | None:
-        """0 means a free port."""
+        """The port; None for 0, which means a free port."""
         entry = self._top.get("main_process_port")
         port = self._whole(entry)
         if entry is not None and port is not None and port > 65535:
@@ -238,7 +237,7 @@ class _AccelerateConfigReader:
         return port or None
 
     def _count(self, key: str) -> int | None:
-        """-1: the command line sets it."""
+        """The number; None for -1, because the command line then sets it."""
         entry = self._top.get(key)
         number = self._whole(entry, least=-1)
         if entry is not None and number == 0:

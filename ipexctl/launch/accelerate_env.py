@@ -1,7 +1,4 @@
-"""Makes the variables that accelerate sets for its ranks from its config file, as each version does.
-
-Taken from the code of versions 0.19 to 1.15; `docs/accelerate.md` has the table.
-"""
+"""Makes the variables that accelerate sets for its ranks from its config file, as versions 0.19 to 1.15 do."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ def misunderstandings(config: AccelerateConfig, packages: Mapping[str, str]) -> 
 
 
 def no_optimize(packages: Mapping[str, str], request: str) -> str:
-    """Why this environment's accelerate does not call ipex.optimize, and what to type; empty if it does.
-
-    `request`: what asks for IPEX, such as `default_config.yaml: ipex`.
-    """
+    """Why this environment's accelerate does not call ipex.optimize, and what to type; empty if it does."""
     version, torch = packages.get(PROJECT, ""), packages.get("torch", "")
     if version and not before(version, WITHOUT_IPEX):
         return (

@@ -1,10 +1,8 @@
 """Decides how ranks add up gradients, and in which format gradients cross the network. Pure.
 
-Shared memory (`inrank/`, in the ranks' own Python) needs gloo, the same number of ranks on every host, two or more on
-one host, a torch known to work with it, and x86-64, because it relies on that order of stores. The ranks check again
-when they start. `auto` leaves ranks that outnumber a host's cores to the backend, because a waiting rank spins for a
-moment. The memory is not a file in /dev/shm, so the size of /dev/shm does not matter. Sending fewer bytes between hosts
-changes the training a little, so only the user chooses it.
+Shared memory needs x86-64, because it relies on that order of stores. `auto` leaves ranks that outnumber a host's cores
+to the backend, because a waiting rank spins for a moment. Sending fewer bytes between hosts changes the training a
+little, so only the user chooses it.
 """
 
 from __future__ import annotations
@@ -29,12 +27,11 @@ from ipexctl.node.common.plan import (
 )
 
 OLDEST_TORCH: Final = (2, 1)
-"""The oldest torch on which the code in `inrank/` is tested."""
 SHIM: Final = "IPEXCTL_SHIM"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
 BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
-"""Relative to fp32."""
+"""Bytes relative to fp32."""
 
 
 def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
@@ -54,7 +51,7 @@ def choose_allreduce(gathered: Gathered, nodes: Sequence[NodeLayout], backend: B
 
 
 def choose_wire(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
-    """The user's choice; or fp32, with the first reason why no other format is possible, or `default` if one is."""
+    """The user's choice; or fp32, with the reason why no other format is possible, or `default` if one is."""
     wanted = gathered.spec.wire
     if len(nodes) == 1:
         return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "one-host")
@@ -72,7 +69,7 @@ def choose_wire(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backen
 def _obstacle(
     gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
-    """Why shared memory can't add up gradients, and on which hosts; some host must have at least `fewest` ranks."""
+    """Why shared memory can't add up gradients, and on which hosts. `fewest`: ranks that some host must have."""
     if backend == "none":
         return "no-process-group", ()
     if backend != "gloo":
@@ -98,9 +95,7 @@ def torch_version(gathered: Gathered) -> tuple[int, int] | None:
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """The variable that turns the rank's hook on. Its value is the option's: rank 0 prints what the ranks decided only
-    if the user asked for shared memory.
-    """
+    """The variable that turns the rank's hook on. Rank 0 prints the ranks' decision only if it is `shared`."""
     if context.allreduce.mode == "shared":
         value = "shared" if context.allreduce.reason == "asked" else "auto"
         yield Setting(ALLREDUCE, value, "ranks on one host add gradients up in shared memory (--allreduce)")
@@ -109,7 +104,6 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def choice_text(context: LaunchContext) -> str | None:
-    """Line of the plan that says how gradients are added up and why; None if there is nothing to choose."""
     if context.world_size == 1 or context.backend != "gloo":
         return None
     if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
@@ -123,7 +117,6 @@ def choice_text(context: LaunchContext) -> str | None:
 
 
 def wire_text(context: LaunchContext) -> str | None:
-    """Line of the plan with the format of gradients between hosts; None if it is unchanged."""
     mode = context.wire.mode
     if mode == "fp32":
         return None
@@ -135,7 +128,6 @@ def wire_text(context: LaunchContext) -> str | None:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
-    """Say why --allreduce shared or --wire has no effect, and what to type."""
     options = context.gathered.spec
     if options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
         yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"

@@ -1,9 +1,7 @@
 """Variables of gloo, oneCCL, libfabric and the MPI library, each with its reason. Pure.
 
-They decide where ranks meet, which interface they use, which transport oneCCL uses, on which cores its workers run, and
-which ranks yield a core. A variable is set where the library's own choice may hang or be slow (an address such as
-127.0.1.1, a docker bridge, binding twice), and left alone where the site has set it or there is a fast network. Backend
-`none` gets none. The user's -x is applied later and wins (`overrides.py`).
+A variable is set where the library's own choice may hang or be slow (an address such as 127.0.1.1, a docker bridge,
+binding twice), and left alone where the site has set it or there is a fast network. Backend `none` gets none.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def common_iface(context: LaunchContext) -> str | None:
-    """The interface's name if it is the same on every host."""
     names = {node.iface for node in context.nodes}
     return names.pop() if len(names) == 1 else None
 
@@ -208,7 +205,7 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 
 def _other_master(context: LaunchContext) -> str | None:
-    """Note for a pasted line with another MASTER_ADDR, such as 127.0.0.1 for several hosts. It is never used."""
+    """Note for a pasted line with another MASTER_ADDR, such as 127.0.0.1, which is never used."""
     node0, wanted = context.nodes[0], context.gathered.spec.master_addr
     host = context.gathered.hosts[0]
     own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}

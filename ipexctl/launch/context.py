@@ -70,7 +70,7 @@ class LaunchContext:
         return sum(node.count for node in self.nodes)
 
     def per_node(self, name: str, choose: Callable[[NodeLayout], ChosenValue | None]) -> list[Setting]:
-        """One setting for each node, or a single one if value and reason are the same on all."""
+        """One setting per node, or a single one if value and reason are the same on all."""
         choices = {node.name: choose(node) for node in self.nodes}
         different = set(choices.values())
         if len(different) == 1:

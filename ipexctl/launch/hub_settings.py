@@ -1,13 +1,9 @@
 """Finds the hub repositories that a script names; decides which cache ranks read, and if they may ask the hub. Pure.
 
 The script is parsed, never run. `--data out/final` looks like a repository, so one is certain only if a library call
-always runs, the script imports a hub library, and no other text of the script begins with that directory.
-
-The user's choice wins: a variable of `-x`, a login or a setup file. Otherwise ranks read the cache in ipexctl's home if
-a push filled it, unless only the account's cache has everything that the script names, because `HF_HOME` would hide
-that cache. A token stays where `hf auth login` put it. A host that can't reach the hub is set offline: the libraries
-try each request six times within 23 s, and a tokenizer makes two. If every host has everything, no host asks, because
-one that reaches the hub could get a newer revision. A run is refused only if no host can get what it certainly needs.
+always runs, the script imports a hub library, and no other text of the script begins with that directory. A host that
+can't reach the hub is set offline: the libraries try each request six times within 23 s, and a tokenizer makes two. If
+every host has everything, no host asks, because one that reaches the hub could get a newer revision.
 """
 
 from __future__ import annotations
@@ -70,7 +66,6 @@ class NamedRepo:
 class HubUse:
     repos: tuple[NamedRepo, ...] = ()
     imports: bool = False
-    """True if the script imports a library that downloads models or data from a hub."""
     texts: frozenset[str] = field(default=frozenset(), hash=False)
     """First directories of the script's other texts."""
     loads_others: bool = False
@@ -149,7 +144,6 @@ def imported_modules(node: ast.AST) -> Iterator[str]:
 
 
 def _assigned(tree: ast.Module) -> Mapping[str, ast.Constant]:
-    """Names that are assigned exactly once, to a text."""
     bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     values: dict[str, ast.Constant] = {}
     for node in ast.walk(tree):
@@ -169,14 +163,10 @@ def _repo(kind: RepoKind, text: str, revision: str = DEFAULT_REVISION) -> HubRep
 
 
 class _Finder:
-    """Walks the syntax tree, keeping track of whether a line always runs."""
-
     def __init__(self, name: str, assigned: Mapping[str, ast.Constant], *, imports: bool) -> None:
         self._name, self._assigned, self._imports = name, assigned, imports
         self.repos: list[tuple[int, NamedRepo]] = []
-        """Line number and repository."""
         self.used: set[int] = set()
-        """`id()` of each text node that names a repository."""
         self.loads_others = False
 
     def visit_all(self, tree: ast.Module) -> None:
@@ -212,7 +202,6 @@ class _Finder:
         self.loads_others |= name in _LOADS and isinstance(value, (ast.Name, ast.Attribute)) and not text
 
     def _look_at_option(self, call: ast.Call) -> None:
-        """Add the default of an option such as `--model_name`."""
         options = [text for text in (self._text(word)[0] for word in call.args) if _OPTION.fullmatch(text)]
         default = next((entry.value for entry in call.keywords if entry.arg == "default"), None)
         match = _OPTION.fullmatch(options[0]) if options else None
@@ -252,10 +241,8 @@ OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
 
 @dataclass(frozen=True, slots=True)
 class HostHub:
-    """Repositories in a host's caches, and whether the host reaches the hub."""
-
     problem: str = ""
-    """Why the host can't reach the hub; empty if it can, or was not asked."""
+    """Empty if the host reaches the hub, or was not asked."""
     has_own_cache: bool = False
     """True if a variable of the account or of the setup file names a cache."""
     in_home: frozenset[HubRepo] = frozenset()
@@ -265,14 +252,13 @@ class HostHub:
     prepared_in_home: frozenset[HubRepo] = frozenset()
     """Datasets next to the home's cache that `datasets` loads without the hub."""
     prepared_in_own: frozenset[HubRepo] = frozenset()
-    """Datasets next to the account's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
     use: HubUse = NO_USE
     hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
-    """Empty if the script does not seem to use a hub, so no host was asked."""
+    """Empty if the script does not seem to use a hub."""
     home: str = ""
     """The HF_HOME that `ipexctl push` fills."""
 
@@ -311,7 +297,6 @@ def _token(gathered: Gathered, host: str) -> ChosenValue | None:
 
 
 def _names(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
-    """True if the command line, a login or the setup file sets one of these variables on the host."""
     found = gathered.hub.hosts.get(host)
     is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
     exported = {export.name for export in gathered.spec.exports}
@@ -319,7 +304,8 @@ def _names(gathered: Gathered, host: str, names: frozenset[str]) -> bool:
 
 
 def _reads_home(gathered: Gathered) -> bool:
-    """True if ranks read the home's cache on hosts where nothing else chooses a cache."""
+    """True if ranks read the home's cache where nothing else chooses one. The account's cache wins if only it has
+    everything."""
     if not any(facts.home is not None and facts.home.has_hub for facts in gathered.facts.values()):
         return False
     named = frozenset(entry.repo for entry in gathered.hub.use.repos)
@@ -329,7 +315,6 @@ def _reads_home(gathered: Gathered) -> bool:
 
 
 def _has(gathered: Gathered, host: str) -> frozenset[HubRepo]:
-    """The named repositories in the cache that the host's ranks read."""
     found = gathered.hub.hosts.get(host, HostHub())
     return found.in_home if _is_home_read(gathered, host) else found.in_own
 
@@ -401,7 +386,7 @@ def refusal(context: LaunchContext) -> Refusal | None:
 
 
 def _decided(gathered: Gathered) -> bool | None:
-    """True if a variable on the command line keeps the ranks from the hub; None if there is no such variable."""
+    """True if the command line keeps the ranks from the hub; None if it does not say."""
     values = [export.value for export in gathered.spec.exports if export.name == OFFLINE]
     return values[-1].strip().upper() in _TRUE if values else None
 

@@ -2,10 +2,7 @@
 
 An mpirun must have the same path on all hosts, because node0 starts its daemons by that path. Wheels of several MPIs in
 one environment overwrite each other's programs: Intel's wins over MPICH's, and Open MPI's is used only if it is alone.
-No mpirun is needed if a `Launcher` (`transports.py`) can start the ranks; `--launcher` decides.
-
-mpirun gets a clean environment, because old variables of another launcher would mislead it. It binds nothing, unless
-the user asks Intel MPI to. Node0 starts every daemon itself, because only node0 can log in to the other hosts.
+mpirun gets a clean environment, because old variables of another launcher would mislead it.
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ def title_of(flavor: str) -> str:
 
 
 def started_by(flavor: str) -> str:
-    """`started by Intel MPI`."""
     launcher = launcher_of(flavor)
     return f"started by {title_of(flavor)}" if launcher is None else launcher.started
 
@@ -61,8 +57,7 @@ def started_by(flavor: str) -> str:
 def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backend) -> LauncherProgram | Refusal:
     """Choose the launcher. `counts`: host → number of ranks.
 
-    `auto` takes an mpirun, unless there is a single rank or the launcher needs none. If no mpirun works, and neither
-    --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks directly.
+    If no mpirun works, and neither --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks.
     """
     wanted, node0 = gathered.spec.launcher, gathered.hosts[0].name
     is_single = DIRECT.is_single(counts, node0)
@@ -91,7 +86,7 @@ def _needs_mpirun(needing: MpiImport) -> str:
 
 
 def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: int) -> str:
-    """Note that each rank may take itself for the only one; empty if mpirun starts them, or no module needs mpirun."""
+    """Note that each rank may take itself for the only one; empty if that can't happen."""
     needing = gathered.spec.project.mpi_import
     if needing is None or launcher.mode == "mpirun" or world_size == 1:
         return ""
@@ -124,7 +119,6 @@ def _direct(
 
 
 def _find_mpirun(gathered: Gathered, counts: Mapping[str, int]) -> LauncherProgram | Refusal:
-    """Find an mpirun that has the same path on all hosts."""
     choice, names = gathered.spec.mpi, list(counts)
     if "/" in choice:
         return _named(gathered, choice)
@@ -252,7 +246,7 @@ def _mpich(context: LaunchContext, _: LauncherProgram) -> tuple[str, ...]:
 
 
 def _own_address(context: LaunchContext) -> tuple[str, ...]:
-    """Option that names node0's address for the nodes. By default mpirun takes node0's host name or hostfile entry."""
+    """Option with node0's address. By default mpirun takes node0's host name or hostfile entry."""
     if context.alone:
         return ()
     if iface := common_iface(context):
@@ -286,7 +280,6 @@ def _openmpi(context: LaunchContext, program: LauncherProgram) -> tuple[str, ...
 
 
 def launcher_env(context: LaunchContext, program: LauncherProgram) -> Iterator[Setting]:
-    """Variables of mpirun itself, whose environment is otherwise empty."""
     if launcher_of(program.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))

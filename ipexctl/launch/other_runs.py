@@ -1,8 +1,4 @@
-"""Finds and describes other runs on the hosts of a plan: whose, on which cores, since when, what both share. Pure.
-
-Input: what each host reports (`facts/live_runs.py`) and the cores planned there. A run that is alive on several hosts
-is one `OtherRun`.
-"""
+"""Finds and describes other runs on the hosts of a plan: whose, on which cores, since when, what both share. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +13,12 @@ from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
 
 MOST_SHOWN: Final = 3
-"""Runs that a message describes; it counts the others."""
 
 
 def find_other_runs(
     looks: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
 ) -> tuple[OtherRun, ...]:
-    """`looks`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core; hosts without
-    ranks are missing."""
+    """`looks`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core."""
     found: dict[tuple[str, str], dict[str, RunOnHost]] = {}
     for host, look in looks.items():
         for live in look.runs:
@@ -51,10 +45,8 @@ def find_other_runs(
 
 
 def find_waiting(looks: Mapping[str, RunsOnHost], mine: Mapping[str, WaitingCall | None]) -> tuple[OtherRun, ...]:
-    """The calls that wait for these hosts, those that came first at the front.
-
-    `mine`: this call's own place on each host; only what is before it counts there, or all without a place.
-    """
+    """The calls that wait for these hosts, first come first. `mine`: this call's place; only what is before it counts
+    there."""
     found: dict[tuple[str, str], dict[str, WaitingCall]] = {}
     for host, look in looks.items():
         own = mine.get(host)
@@ -81,7 +73,7 @@ def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
 
 
 def describe(other: OtherRun, now: float) -> str:
-    """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are this machine's."""
+    """As in `run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`, in this machine's time."""
     since = "" if other.since is None else f" since {time_of(other.since, now)}"
     until = "" if other.until is None else f", until {time_of(other.until, now)} at most"
     cores = _by_cores(other.cores, other.hosts)
@@ -97,7 +89,6 @@ def describe_all(others: Sequence[OtherRun], now: float) -> str:
 
 
 def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
-    """One note about all other runs; empty if there are none."""
     if not others:
         return ()
     first = max(others, key=lambda other: bool(other.shared_cores))
@@ -111,7 +102,6 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
 
 
 def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
-    """`cores 0-3`; with the hosts if their cores differ."""
     by_cores: dict[str, list[str]] = {}
     for host, numbers in cores.items():
         by_cores.setdefault(numbers, []).append(host)
@@ -123,7 +113,6 @@ def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
 
 
 def time_of(seconds: float, now: float) -> str:
-    """`09:12`, or with the day if it is not today."""
     then, today = time.localtime(seconds), time.localtime(now)
     is_today = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M" if is_today else "%b %d %H:%M", then)

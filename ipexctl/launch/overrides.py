@@ -1,13 +1,8 @@
 """Applies the user's choices: refuses options that can't be met, chooses the backend, merges variables. Pure.
 
-`check_options` and `check_limits` refuse what no host could do, before any host is contacted. A variable's value comes
-from the user's exports, else the accelerate config, else the plan, so a rule that depends on a variable reads the
-user's value first (`requested_variables`). RANK and the like can't be exported, because one value for all ranks would
-hang them. A secret's value is never in a plan.
-
-`--backend auto` takes the backend of the script's arguments (`--ddp_backend ccl`) or of accelerate's file. The plan is
-for gloo, with a note, if the environment lacks oneCCL's bindings, or if its transformers or accelerate no longer
-supports oneCCL: accelerate would silently take gloo, and transformers would refuse the argument.
+A variable's value comes from the user's exports, else the accelerate config, else the plan. With `--backend auto`, the
+plan is for gloo, with a note, if the environment lacks oneCCL's bindings, or if its transformers or accelerate no
+longer supports oneCCL: accelerate would silently take gloo, and transformers would refuse the argument.
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESS
 
 
 def check_options(spec: RunSpec) -> Refusal | None:
-    """Why no hosts could meet the options. Called before a host is contacted; the planner does not repeat it."""
+    """Why no hosts could meet the options. Called before a host is contacted."""
     if spec.master_port is not None and not 0 < spec.master_port < 1 << 16:
         return Refusal(f"--master-port {spec.master_port} is not a port", "a number from 1024 to 65535")
     if (refusal := check_limits(spec)) is not None:
@@ -90,7 +85,7 @@ def check_limits(options: Any) -> Refusal | None:
 
 
 def check_addresses(gathered: Gathered) -> Refusal | None:
-    """Refuse a machine that is named twice: with `internal=` or --iface, two hosts may have the same address."""
+    """Refuse a machine that is named twice, possible with `internal=` or --iface."""
     owners: dict[str, str] = {}
     for host in gathered.first_hosts if len(gathered.first_hosts) > 1 else ():
         other = owners.setdefault(gathered.addresses[host.name], host.name)
@@ -106,8 +101,7 @@ def check_addresses(gathered: Gathered) -> Refusal | None:
 def choose_backend(
     gathered: Gathered, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
-    """The backend and, under `auto`, the reason. `hosts`: number of hosts with ranks; `cores_per_rank`: the fewest of
-    any rank."""
+    """The backend and, under `auto`, the reason. `cores_per_rank`: the fewest of any rank."""
     choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)
     no_workers = has_no_workers(gathered)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
@@ -140,12 +134,11 @@ def choose_backend(
 
 
 def has_no_workers(gathered: Gathered) -> bool:
-    """True if the user sets CCL_WORKER_COUNT to 0. accelerate then takes gloo, and oneCCL refuses the value."""
     return requested_variables(gathered).get("CCL_WORKER_COUNT") == "0"
 
 
 def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
-    """Of an accelerate config, for the environment's version of accelerate. Exports override them."""
+    """Settings of an accelerate config, for the environment's version of accelerate."""
     config = gathered.spec.accelerate
     if config is None:
         return ()
@@ -157,7 +150,6 @@ def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
 
 
 def requested_variables(gathered: Gathered) -> dict[str, str]:
-    """Variables that the user sets for all ranks: accelerate's config, overridden by exports."""
     values = {setting.name: setting.value for setting in given_settings(gathered) if setting.value is not None}
     return {**values, **{export.name: export.value for export in gathered.spec.exports}}
 
@@ -181,7 +173,7 @@ def worker_count(gathered: Gathered, wanted: Mapping[str, str], backend: Backend
 
 
 def is_bound_by_mpi(spec: RunSpec, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
-    """True if the user has Intel MPI bind the ranks to cores. An explicit --bind overrides that."""
+    """True if the user has Intel MPI bind the ranks. An explicit --bind overrides that."""
     if flavor != "intel" or spec.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
         return False
     return any(name in wanted for name in _PLACEMENTS_OF_MPI)
@@ -194,7 +186,6 @@ def _is_off(value: str) -> bool:
 def apply_overrides(
     planned: Iterable[Setting], given: Iterable[Setting], exports: Iterable[Export]
 ) -> tuple[Setting, ...]:
-    """The planned settings, overridden by accelerate's config, and then by the user's exports."""
     settings = list(planned)
     for override in given:
         settings = [
@@ -222,11 +213,8 @@ _ONE_ARGUMENT: Final = "gloo"
 
 @dataclass(frozen=True, slots=True)
 class StatedBackend:
-    """A backend named by something other than the options of `ipexctl run`."""
-
     backend: Backend
     source: str
-    """`--ddp_backend ccl`, `mpirun_ccl 1 of FILE`."""
     for_gloo: str
     of_trainer: bool = False
     """True for an argument of the Trainer. Newer versions of transformers refuse it."""
@@ -252,7 +240,7 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
 
 
 def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
-    """Why ranks can't use oneCCL although the environment has its bindings, and the versions that can; or empty."""
+    """Why ranks can't use oneCCL although its bindings are installed, and the versions that can; or empty."""
     packages = gathered.env.packages
     stated, script = stated_by(gathered.spec), gathered.spec.project.script
     of_trainer = stated is not None and stated.of_trainer
@@ -272,7 +260,7 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
 
 
 def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_workers: bool) -> str:
-    """Note that the ranks get a backend other than the stated one, why, and what to type; empty if they get it."""
+    """Note on a backend other than the stated one, with what to type; empty if the ranks get the stated one."""
     if world_size == 1 or backend == "none":
         return ""
     choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)

@@ -1,10 +1,7 @@
 """Makes the plan of a run and its notes, or the reason why there is none. Pure; the rules are in the modules it calls.
 
-It decides in this order, and each decision uses the earlier ones: ranks of each host (`rank_distribution`), backend
-(`overrides`), launcher (`mpi`), oneCCL's workers, cores (`topology`), all-reduce and wire format (`allreduce`), host
-names for mpirun, variables (`python_env`, `threads`, `comm_env`), and last the user's variables. The first refusal ends
-it. A note says what the user should know or decide before the run; a choice only explains the plan, so `run` prints it
-only with -v.
+A note says what the user should know or decide before the run; a choice only explains the plan, so `run` prints it only
+with -v.
 """
 
 from __future__ import annotations
@@ -135,7 +132,6 @@ def _local_rank_option(option: str, torch: str) -> str:
 
 
 def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
-    """Other runs on the hosts with ranks, and on node0."""
     planned = {
         host.name: CpuList.of(core for rank in host.ranks for core in (*rank.cores, *rank.ccl_cores))
         if all(rank.cores for rank in host.ranks)
@@ -231,7 +227,6 @@ def _command(gathered: Gathered) -> tuple[str, ...]:
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
-    """Reasons for what ipexctl chose by itself."""
     choices = [f"ranks on each host: {distribution.why}"]
     if program.of_env:
         choices.append(f"{started_by(program.flavor)}: {program.why}")
@@ -291,12 +286,11 @@ def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
 
 
 def _sockets(node: NodeLayout) -> int:
-    """0 if unknown."""
     return len({core.socket for core in node.cores.cores if core.socket is not None})
 
 
 def _straddling(context: LaunchContext) -> Iterator[str]:
-    """Notes on ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
+    """Notes on ranks with cores of two sockets, or of shared NUMA nodes."""
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         if node.binding.crowded or context.gathered.spec.bind not in ("auto", "cores"):
@@ -323,7 +317,6 @@ def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> b
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
-    """One line for all hosts with the same problem."""
     bind, omp = context.gathered.spec.bind, context.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:

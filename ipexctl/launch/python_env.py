@@ -1,8 +1,4 @@
-"""Chooses the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those that are removed. Pure.
-
-Later rules override these settings. A site's tuning variable stays if it has one value on all hosts. The variables with
-which another launcher numbers its ranks are removed, unless this run sets them.
-"""
+"""Chooses the variables that a rank gets for Python, Hugging Face and torchrun's kin, and those to remove. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +17,11 @@ _STRAYS: Final = (
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
 _PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
 _TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "GLIBC_TUNABLES")
-"""Tuning variables of a site, kept if all hosts have the same value. Ranks with different values hang."""
+"""A site's tuning variables are kept if all hosts have the same value. Ranks with different values hang."""
 _LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """Settings of the lowest precedence: threads and communication override them."""
     yield from _own_rank(context)
     yield from _environment(context)
     yield Setting("PYTHONUNBUFFERED", "1", "a line appears when it is printed, not when a block is full")
@@ -44,7 +39,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
-    """Remove variables that a login or another launcher left. `chosen`: variables of a rule or the user, which stay."""
+    """Remove variables that a login or another launcher left. `chosen` stay."""
     for name in _STRAYS:
         if name not in chosen:
             yield Setting(name, None, "a variable of another launcher: a script would take it for its own rank")

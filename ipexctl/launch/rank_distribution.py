@@ -1,9 +1,8 @@
 """Distributes ranks over hosts by slots, -n and --ppn, else one per NUMA node; refuses what memory can't hold. Pure.
 
-No host gets more ranks than cores, whatever its slots, unless --oversubscribe allows it. A rank takes the memory of an
-earlier run of this script, or at least what Python with torch takes. Ranks are refused if torch alone does not fit, or
-if a host gets more ranks than in the earlier run and they do not fit. All else is a note, because another model or
-batch needs another amount.
+No host gets more ranks than cores, unless --oversubscribe allows it. Ranks are refused if torch alone does not fit, or
+if a host gets more ranks than in an earlier run and they do not fit. All else is a note, because another model or batch
+needs another amount.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ class RankDistribution:
     why: str
     notes: tuple[str, ...] = ()
     by_default: bool = False
-    """True if neither the command line nor slots decide the number of ranks."""
 
 
 def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -> RankDistribution | Refusal:
-    """Ranks for each host, or why its cores are too few. A host whose cores are unknown passes."""
+    """Ranks for each host, or a refusal if there are too few cores. A host whose cores are unknown passes."""
     cpus = {host.name: facts[host.name].cpu for host in hosts}
     found = distribute_ranks(hosts, spec.n, spec.ppn, min(map(default_ranks, cpus.values())))
     if isinstance(found, Refusal):
@@ -64,7 +62,6 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -
 
 
 def fewer_ranks(spec: RunSpec, ppn: int) -> str:
-    """What to type for `ppn` ranks on each host."""
     typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
     return f"--ppn {ppn} instead of {typed}" if typed else f"--ppn {ppn}"
 
@@ -144,11 +141,10 @@ class EarlierMemory:
     size: int
     run: str
     ppn: int = 0
-    """Most ranks that the earlier run had on one host; 0 if its record does not say."""
+    """Most ranks on one host; 0 if the earlier run's record does not say."""
 
 
 def memory_refusal(context: LaunchContext) -> Refusal | None:
-    """Why the ranks can't fit, for the first host where they can't."""
     earlier, spec = context.gathered.earlier_memory, context.gathered.spec
     for node in context.nodes:
         free = _free_memory(node.facts.memory)
@@ -170,7 +166,6 @@ def memory_refusal(context: LaunchContext) -> Refusal | None:
 
 
 def memory_notes(context: LaunchContext) -> Iterator[str]:
-    """One line for all hosts with the same problem."""
     earlier, hosts = context.gathered.earlier_memory, defaultdict[str, list[str]](list)
     for node in context.nodes:
         free = _free_memory(node.facts.memory)

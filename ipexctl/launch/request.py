@@ -21,24 +21,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankEnv:
-    """The Python environment the ranks run in: at the same path on every host."""
-
     python: str
     prefix: str | None = None
-    """Its directory; None if only the interpreter is known."""
+    """None if only the interpreter is known."""
     name: str | None = None
-    """Its name if ipexctl installed it; None for a user's environment."""
+    """None for a user's environment."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     prepended: tuple[str, ...] = ()
     ccl: bool = False
     is_installed: bool = True
-    """False for a plan with the environment that install would make."""
+    """False for the environment that install would make."""
     stacks: tuple[str, ...] = ()
-    """Its stack, or those that the indexes decide between; empty for a user's environment."""
+    """Stacks that the indexes decide between; empty for a user's environment."""
     version: str = ""
     mpi_backend: bool | None = False
-    """Its torch was built with MPI; no wheel is. None: unknown."""
+    """True for a torch built with MPI, which no wheel is. None: unknown."""
 
 
 MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
@@ -48,25 +46,21 @@ MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
 class MpiImport(NamedTuple):
     module: str
     place: str
-    """`train.py, line 3`."""
+    """As in `train.py, line 3`."""
     is_certain: bool
     """False in a function, an `if` or a `try`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node0Files:
-    """Files of an earlier `trust` and an earlier run on node0."""
-
     ssh_config: str = ""
-    """Text of trust's ssh config; or empty."""
     connectivity: ConnectivityRecord | None = None
     """A check that passed, or found no logins, in the last hours."""
     uptime: float = 0.0
-    """Node0's uptime in seconds when these files were read; 0 if unknown."""
+    """In seconds when these files were read; 0 if unknown."""
     no_logins: str = ""
-    """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty if unknown."""
+    """Why node0 can't log in to the hosts of this run; empty if unknown."""
     logins_tried: float = 0.0
-    """When that was found, in seconds since node0's boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +72,20 @@ class Gathered:
     addresses: Mapping[str, str] = field(hash=False)
     """Host → its address for the others; empty for a single host."""
     home: str
-    """Absolute, the same on every host."""
     env: RankEnv
     mpi: Mpi | None = None
     """The MPI at `--mpi PATH`, if the facts don't have it."""
     setup: str | None = None
-    """The file that the launcher and the ranks source."""
+    """Sourced before the launcher and the ranks."""
     ssh_config: str | None = None
-    """Path of trust's ssh config on node0, if it has all hosts; None: the account's own config."""
+    """trust's ssh config on node0, if it has all hosts; None: the account's own."""
     ssh_names: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Host → its name for node0's ssh; without an entry its own name."""
     notes: tuple[str, ...] = ()
     node0: Node0Files = field(default_factory=Node0Files)
     transport: Transport = OVER_SSH
-    """The way to the hosts, and from node0 to the others."""
     hub: Hub = NO_HUB
     job: str = ""
-    """Number of the scheduler's job that the hosts belong to, if known; empty outside one."""
     job_seconds: int | None = None
     earlier_memory: EarlierMemory | None = None
 
@@ -108,7 +99,6 @@ class Gathered:
         return first_hosts(self.spec.hosts, self.spec)
 
     def nodes_of(self, plan: Plan) -> tuple[Host, ...]:
-        """Node0, which may be without ranks, and the hosts with ranks in some attempt."""
         return tuple(host for host in self.hosts if host.name in plan.names)
 
     @property
@@ -124,5 +114,4 @@ def common_python(facts: Mapping[str, Facts]) -> str:
 
 
 def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
-    """The hosts of the first attempt; the others wait as spares."""
     return tuple(hosts[: len(hosts) - spec.spares])

@@ -1,8 +1,7 @@
 """Chooses the variables for OpenMP, the allocator, the instruction sets and --fp32-math, each with its reason. Pure.
 
-A rank gets one thread for each of its physical cores. A process must have one OpenMP only: Intel's is preloaded before
-torch's libgomp, and its variables are set only where it exists. tcmalloc or malloc's settings keep freed memory for the
-next step. If the CPUs differ, all ranks use the instructions of the weakest, because they would round differently.
+A process must have one OpenMP only: Intel's is preloaded before torch's libgomp. If the CPUs differ, all ranks use the
+instructions of the weakest, because they would round differently.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
-    """Path of libiomp5 on the host: the environment's, else the system's, else None."""
+    """Path of libiomp5: the environment's, else the system's, else None."""
     env = context.gathered.env
     if context.gathered.spec.openmp == "default":
         return None
@@ -40,18 +39,14 @@ def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
 
 
 def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
-    """True if libiomp5 will be preloaded on the host. The user's own LD_PRELOAD may prevent it."""
     if "LD_PRELOAD" in context.wanted:
         return "libiomp5" in context.wanted["LD_PRELOAD"]
     return openmp_library(context, node) is not None
 
 
 def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
-    """True if the threads of each rank there take turns (SCHED_BATCH).
-
-    On a single core, each message of gloo wakes up a thread that would take the core from the one that computes. Ranks
-    with more cores were not measured; ranks over ccl or MPI wait for messages without sleeping.
-    """
+    """True if the threads of each rank there take turns (SCHED_BATCH): on a single core, each message of gloo wakes up
+    a thread that would take the core from the one that computes. Ranks with more cores were not measured."""
     binding = node.binding
     one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)
     return one_core and context.backend == "gloo" and context.world_size > 1
@@ -88,7 +83,7 @@ def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
 
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
-    """Paths of the allocator to preload on that host: tcmalloc, unless a pasted line names another one."""
+    """Paths to preload: tcmalloc, unless a pasted line names another allocator."""
     choice = context.gathered.spec.allocator
     name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
     return node.facts.software.libraries.get(name, ()) if choice != "default" else ()
@@ -158,7 +153,6 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:
-    """If the CPUs differ, limit ranks to instructions that all of them have, so that results differ less."""
     tiers = {node.name: node.facts.cpu.tier for node in context.nodes}
     known = [TIERS.index(tier) for tier in tiers.values() if tier]
     if len(known) < len(tiers) or len(set(known)) == 1 or min(known) == 0:

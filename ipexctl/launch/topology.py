@@ -1,9 +1,7 @@
 """Counts the physical cores that ranks may use, and assigns them to ranks and their oneCCL workers. Pure.
 
-doctor's advice and run's plan both use it, so they agree. A core counts once, however many threads it has. E-cores are
-left out, because all ranks would wait for a rank on one, and a cgroup's quota limits the count. By default each NUMA
-node gets a rank, and the smallest host decides for all. oneCCL's workers get a core only where compute keeps one.
-All ranks get the same number of cores, because the slowest sets the pace, and in one NUMA node where they fit.
+A core counts once, however many threads it has. E-cores are left out, because all ranks would wait for a rank on one,
+and a cgroup's quota limits the count. All ranks get the same number of cores, because the slowest sets the pace.
 """
 
 from __future__ import annotations
@@ -38,13 +36,11 @@ class Core:
 @dataclass(frozen=True, slots=True)
 class Cores:
     cores: tuple[Core, ...] = ()
-    """Empty if only `count` is known, or not even that."""
     count: int = 1
     """Cores that can be busy at the same time; under a quota fewer than `cores`."""
     limited: bool = False
     """True under a quota. Other containers may then use the same cores."""
     left_out: int = 0
-    """Number of E-cores."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -53,7 +49,7 @@ class Cores:
 
 @lru_cache(maxsize=64)  # hosts of a cluster have equal processors
 def cores_of(cpu: Cpu) -> Cores:
-    """The physical cores that this account may use, without E-cores, sorted by socket, NUMA node and number."""
+    """The cores that this account may use, without E-cores, sorted by socket, NUMA node and number."""
     kept, left_out = _without_e_cores(cpu)
     if not kept:
         return Cores(count=cpu.allowed or 1)
@@ -110,7 +106,6 @@ def threads_of_rank(cores: int, ranks: int, workers: int) -> tuple[int, str]:
 
 
 def default_ranks(cpu: Cpu) -> int:
-    """One rank per NUMA node, but never more than cores."""
     return max(1, min(numa_nodes(cpu), cores_of(cpu).count))
 
 
@@ -122,7 +117,6 @@ def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
 
 
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:
-    """Layout, backend and its reason for a run on these hosts with default options."""
     found = common_layout(cpus, 0)
     backend, reason = automatic_backend(has_ccl, len(cpus), found.ppn * len(cpus), found.cores_per_rank)
     return (common_layout(cpus, 1) if backend == "ccl" else found), backend, reason
@@ -131,9 +125,9 @@ def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, B
 def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank: int) -> tuple[Backend, str]:
     """The backend of `--backend auto`, and its reason. `cores_per_rank`: 0 if there are more ranks than cores.
 
-    The rule for few cores was measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores: 64
-    MB over ccl and gloo in 128 and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms (3
-    ranks, more than cores); a DDP step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
+    Measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores: 64 MB over ccl and gloo in 128
+    and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms (3 ranks, more than cores); a DDP
+    step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
     """
     if not has_ccl:
         return "gloo", "the environment has no oneCCL bindings"
@@ -170,17 +164,15 @@ class Binding:
     threads: int
     formula: str
     workers: int
-    """oneCCL workers per rank with their own cores; 0 if a rank has no core to spare."""
+    """0 if a rank has no core to spare for a worker."""
     alone: bool
     """True if no two ranks share a core, so each thread may be bound to one."""
     crowded: bool = False
 
 
 def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bind_workers: bool = True) -> Binding:
-    """Give each rank a block of cores within one NUMA node, else within one socket, else in numeric order.
-
-    `omp`: how many cores of a rank its workers must leave free. `bind_workers`: false if something else binds them.
-    """
+    """Give each rank a block of cores within one NUMA node, else within one socket, else in numeric order. `omp`: how
+    many cores of a rank its workers must leave free."""
     reserved = workers if cores.count // ranks - workers >= omp else 0
     threads, formula = threads_of_rank(cores.count, ranks, reserved)
     crowded = ranks > cores.count
@@ -205,7 +197,6 @@ def bind(cores: Cores, ranks: int, workers: int, mode: Bind, *, omp: int = 1, bi
 
 
 def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
-    """Blocks of the same size, one for each rank."""
     size = len(cores) // ranks
     for kind in ("node", "socket"):
         groups = [tuple(group) for _, group in groupby(cores, key=lambda core: (core.socket, getattr(core, kind)))]
@@ -221,7 +212,6 @@ def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
 
 
 def level(total: int, room: Sequence[int]) -> list[int]:
-    """Deal out `total` one by one to entries that have room left; stops early if all are full."""
     counts = [0] * len(room)
     while total:
         with_room = [at for at, limit in enumerate(room) if counts[at] < limit]
@@ -236,7 +226,6 @@ def level(total: int, room: Sequence[int]) -> list[int]:
 
 
 def _bound_cores(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Sequence[Core]:
-    """The cores a rank is bound to: its block, or all cores of the block's NUMA nodes or sockets."""
     if mode == "numa":
         nodes = {(core.socket, core.node) for core in block}
         return [core for core in cores if (core.socket, core.node) in nodes]
@@ -247,6 +236,6 @@ def _bound_cores(block: Sequence[Core], cores: Sequence[Core], mode: Bind) -> Se
 
 
 def _memory(bound: Sequence[Core], cores: Cores) -> tuple[int, ...]:
-    """The NUMA nodes of the cores; empty if these are all nodes."""
+    """The cores' NUMA nodes; empty if these are all nodes."""
     nodes = tuple(sorted({core.node for core in bound if core.node is not None}))
     return () if nodes == cores.nodes and len(nodes) > 1 else nodes

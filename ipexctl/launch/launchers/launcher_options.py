@@ -1,8 +1,7 @@
 """The table of launchers: a row for each, with its names and the options that ipexctl translates. Data only.
 
 Names of options have no leading dashes, and `_` for `-`. The target of an option is the field of ipexctl's option, or a
-word that `options` knows (`variable`, `ignored` …). The table has what guides and most users type. `options` refuses
-the rest, because it can't know whether a value follows.
+word that `options` knows (`variable`, `ignored` …). Other options are refused, because a value may follow them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ ACCELERATE: Final = {
     "mpirun_ccl": "ccl_workers", "mpirun_hostfile": "hostfile", "num_machines": "machines",
     "num_processes": "processes", "ipex": "ipex", "ipex_enabled": "ipex_enabled",
 }  # fmt: skip
-"""Option of accelerate that its config file has too → field of `AccelerateConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,8 @@ class LauncherRow:
     """Option that is refused → what to type instead."""
     runs_commands: bool = False
     module: str = ""
-    """Module that it runs; empty if the line names one."""
+    """Empty if the line names one."""
     has_options_anywhere: bool = False
-    """True if options of launcher and module are mixed."""
     runs_itself: bool = False
     """True if each rank runs it, without the options that start ranks."""
     of_fabric: bool = False
@@ -49,9 +46,9 @@ class LauncherRow:
     starts_copies: bool = False
     """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""
-    """What to type instead, for a launcher that ipexctl can't translate."""
+    """What to type instead of a launcher that ipexctl can't translate."""
     environment: str = ""
-    """What to type, for a program that only chooses a local environment and starts no ranks."""
+    """What to type instead of a program that only chooses a local environment."""
 
 
 def _named(names: str) -> tuple[tuple[str, ...], ...]:

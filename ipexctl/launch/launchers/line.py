@@ -1,8 +1,7 @@
 """Finds the launcher in a command. Pure.
 
-The user's shell has split the words: `mpirun -f hostfile -n 16 accelerate launch x.py`. A line that comes as one quoted
-word is split here, unless only a shell can read it. A launcher must never start inside a rank, so a launcher after
-another program or in a shell script is refused.
+A line that comes as one quoted word is split here, unless only a shell can read it. A launcher must never start inside
+a rank, so a launcher after another program or in a shell script is refused.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ _PREFIXES: Final = frozenset(
     "nohup time exec sudo nice stdbuf timeout numactl taskset setsid command chrt env".split()  # noqa: SIM905
 )
 _OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
-"""Start of a file that a shell executes, with or without a `#!` line."""
 _HERE_DOCUMENT: Final = re.compile(
     r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?=[^\n]*\n)[\s\S]*?^\t*(?P=end)$", re.MULTILINE
 )
-"""A here-document, such as a script's usage text. No launcher is searched in it."""
+"""No launcher is searched in a here-document, such as a script's usage text."""
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?:(?<=[\s;&|()<>])|\A)#[^\n]*""", re.DOTALL)
 _ONLY_FOR_SHELL: Final = re.compile(r"[;&|()<>\n$`~*?{#]")
 
@@ -60,7 +58,7 @@ def is_python(word: str) -> bool:
 
 
 def launcher_at(words: Sequence[str], at: int) -> tuple[LauncherRow, int] | None:
-    """The launcher with its name at this position, and the position of its first option."""
+    """The launcher at this position, and the position of its first option."""
     if at >= len(words):
         return None
     names = (PurePosixPath(words[at]).name, *words[at + 1 :])
@@ -132,7 +130,6 @@ def _joined(script: str) -> str:
 
 
 def _launcher_in(script: str) -> str:
-    """Name of the first launcher that a command of the script starts; or empty."""
     for command in re.split(r"[;&|()<>\n]", _QUOTED_OR_COMMENT.sub("_", _joined(script))):
         words = tuple(command.split())
         with_launcher = True

@@ -1,7 +1,7 @@
 """Reads the options of a launcher's line from left to right. Pure.
 
 If an option comes twice, its first value counts, because the outer launcher starts the ranks. Nothing is guessed: any
-option or value that ipexctl does not know is refused, with a caret under it.
+option or value that ipexctl does not know is refused.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ _PYTHON_FLAGS: Final = ("-u", "-B")
 
 
 class TakenValue(NamedTuple):
-    """Value of the line for one of ipexctl's options."""
-
     value: Any
     source: str
-    """`mpirun -n 16`"""
 
 
 @dataclass(frozen=True, slots=True)
 class PastedLine:
     names: tuple[str, ...]
-    """Launchers of the line, the outer one first."""
+    """Launchers of the line, outermost first."""
     kind: CommandKind
     argv: tuple[str, ...]
     values: Mapping[str, TakenValue]
@@ -49,16 +46,13 @@ class PastedLine:
     typed: Mapping[str, Sequence[str]]
     """The options for `accelerate`, the `ignored` ones, and `ipex_key`, as typed."""
     packages: tuple[str, ...] = ()
-    """Packages of `uv run --with`."""
     environment: str = ""
     """What to type for the environment that the line chooses, because the hosts don't have it; or empty."""
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
-    """None if the words have no launcher. Raises a UserError for a launcher or option that ipexctl does not know.
-
-    `is_script`: a Python script is expected, so a leading `python` is dropped as launchers are.
-    """
+    """None if the words have no launcher. Raises a UserError for an unknown launcher or option. If `is_script`, a
+    leading `python` is dropped."""
     found = own_line(words)
     if found is None and not (is_script and words and is_python(words[0])):
         return None
@@ -128,7 +122,6 @@ class _Reader:
     def _started(
         self, row: LauncherRow | None, rest: tuple[str, ...], python: str | None
     ) -> tuple[CommandKind, tuple[str, ...], str | None]:
-        """Like `_program`; `python` is the launcher's Python."""
         is_module = "module" in self._targets
         if row is not None and row.runs_itself:
             return "command", (*row.name.split(), *rest), python
@@ -150,7 +143,6 @@ class _Reader:
             raise self._wrong(at, f"{outer} and {row.name} would both start ranks", fix)
 
     def _read_options(self, row: LauncherRow, at: int) -> int:
-        """Read the options that begin at this position; return the position after them."""
         words = self._words
         if row.has_options_anywhere:
             return at
@@ -235,7 +227,7 @@ class _Reader:
             self._set("ppn", ppn, source)
 
     def _export(self, text: str, at: int, source: str) -> None:
-        """`-genv NAME=VALUE`, `-x NAME=VALUE`; `-x NAME`, whose value is never shown."""
+        """Read `-genv NAME=VALUE`, `-x NAME=VALUE` or `-x NAME`, whose value is never shown."""
         name, equals, value = text.partition("=")
         option = " ".join(source.split()[:2])
         if not is_variable_name(name):
@@ -258,7 +250,7 @@ class _Reader:
             self._set("master_port", int(value), source)
 
     def _add_own(self, row: LauncherRow) -> None:
-        """What a launcher does without an option."""
+        """Add what a launcher does without an option."""
         if row.starts_copies:
             self._copies(row.name)
         if row.of_fabric:

@@ -1,7 +1,6 @@
 """Merges a pasted launcher line into ipexctl's options. Reads accelerate's config file and the line's shell script.
 
-An option of ipexctl wins over the line, and the line over a file of defaults. Of two launchers the outer one wins,
-because it starts the ranks. Limits of values are checked later, by the option declarations.
+An option of ipexctl wins over the line, and the line over a file of defaults. Of two launchers the outer one wins.
 """
 
 from __future__ import annotations
@@ -41,18 +40,16 @@ class UnwrappedCall:
     spec: RunSpec
     config: AccelerateConfig | None = None
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
-    """Values that the line sets and the command line does not. Keys: the option's field name, or `$NAME`."""
+    """Option's field name, or `$NAME` → a value that the command line does not set."""
     note: str = ""
 
     @property
     def hosts(self) -> dict[str, Any]:
-        """Hostfile or hosts that the line names."""
         if "hostfile" in self.values:
             return {"hostfile": Path(self.values["hostfile"].value)}
         return {"hosts": self.values["hosts"].value} if "hosts" in self.values else {}
 
     def note_on(self, hosts: int) -> str:
-        """The note. For a line that was written for one host, with the number of ranks that start."""
         ppn = self.values.get("ppn")
         if ppn is None or hosts < 2 or "nodes" in self.values or not self.values.keys().isdisjoint(_HOSTS):
             return self.note
@@ -77,10 +74,8 @@ def unwrap(
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
 ) -> UnwrappedCall | None:
-    """Turn `mpirun … X` or `accelerate launch … X` into X and its options; None without a launcher.
-
-    `given`: fields of the options on the command line. If it names a script, `python X` becomes X, too.
-    """
+    """Turn `mpirun … X` into X and its options; None without a launcher. `given`: fields of the options on the command
+    line."""
     line = read_line(spec.argv, environ, is_script=spec.kind == "script")
     if line is None:
         _check_script(spec.argv)
@@ -122,7 +117,6 @@ def _accelerate(
     wins: Mapping[str, TakenValue],
     environ: Mapping[str, str],
 ) -> AccelerateConfig:
-    """The configuration of accelerate's file, with its options over it."""
     own = default_file(environ)
     if "config_file" in wins:
         config = read_accelerate_file(Path(wins["config_file"].value), is_typed=True)
