@@ -21,7 +21,6 @@ from checkpoint_helpers import TOKEN, Hosts, saved
 from run_helpers import STAND_IN, Run
 
 from agent_helpers import all_pythons, wait_until
-from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, send_line
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
@@ -195,19 +194,6 @@ def test_temporary_files_and_outside_links_are_not_distributed(hosts: Callable[[
     assert [note for note in cluster.notes if "away.pt" in note]
 
 
-def test_symlinks_in_the_target_path_are_not_followed(hosts: Callable[[str], Hosts]) -> None:
-    cluster = hosts("out")
-    cluster.write("node1", saved("one"), "out/step-1/model.pt")
-    outside = cluster.base / "outside"
-    outside.mkdir()
-    cluster.of("node2").mkdir(parents=True)
-    cluster.of("node2", "out/step-1").symlink_to(outside)
-    failure = cluster.exchange().failure
-    assert "node2" in failure
-    assert "link" in failure
-    assert list(outside.iterdir()) == []
-
-
 @pytest.mark.parametrize("is_synced", [True, False])
 def test_link_of_the_project_brings_and_overwrites_nothing(hosts: Callable[[str], Hosts], is_synced: bool) -> None:
     """As `ckpt -> ../../../.aws` of a cloned repository. A link that the user made on the hosts is followed."""
@@ -234,31 +220,6 @@ def test_link_of_the_project_brings_and_overwrites_nothing(hosts: Callable[[str]
 
 def aws_of(cluster: Hosts, name: str) -> Path:
     return cluster.base / name / "aws/credentials"
-
-
-def test_link_made_after_the_scan_is_not_written_through(tmp_path: Path) -> None:
-    files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
-    content = saved("new")
-    copy = ManifestEntry("out/step/last.pt", "f", 0o777, len(content), hashlib.sha256(content).hexdigest(), 1)
-    received = Path(files.inbox, copy.content, "content")
-    received.parent.mkdir(parents=True)
-    assert files.scan().copies == {}
-    (tmp_path / "outside").mkdir()
-    for link in ("out", "out/step"):
-        received.write_bytes(content)
-        (tmp_path / link).symlink_to(tmp_path / "outside")
-        with pytest.raises(AgentError, match="link"):
-            files.place([copy])
-        (tmp_path / link).unlink()
-        (tmp_path / link).mkdir()
-    before = os.umask(0o027)
-    try:
-        CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home")).place([copy, copy._replace(path="out/2.pt")])
-    finally:
-        os.umask(before)
-    assert list((tmp_path / "outside").iterdir()) == []
-    written = [tmp_path / name for name in ("out/2.pt", "out/step/last.pt")]
-    assert [(path.read_bytes(), path.stat().st_mode & 0o777) for path in written] == [(content, 0o750)] * 2
 
 
 def test_pipe_in_the_directory_is_left_out(hosts: Callable[[str], Hosts]) -> None:

@@ -105,44 +105,6 @@ def parcel(*contents: bytes) -> bytes:
     return b"".join(first_line({"sha256": sha(each), "size": len(each)}) + each for each in contents) + END
 
 
-def test_everything_arrives_with_its_mode_and_nothing_else_is_left(target: Target) -> None:
-    found = target.inspect(ROWS)
-    assert found.last["need"] == list(dict.fromkeys((sha(b"a"), sha(LARGE), sha(b"b"))))
-    assert Path(found.last["directory"]).parent == target.path
-    assert Path(found.last["directory"]).stat().st_mode & 0o777 == 0o700
-    done = target.place(found, target.store(found.last["directory"], (LARGE, CONTENT), (parcel(b"a", b"b"), PARCEL)))
-    assert done.last == {"event": "done", "placed": 5}
-    assert target.all() == ALL
-    assert (target.path / "a.txt").stat().st_mode & 0o700 == 0o700
-    again = target.inspect(ROWS).last
-    assert (again["is_complete"], again["same"], again["directory"]) == (True, 5, "")
-    assert target.all() == ALL
-
-
-@pytest.mark.core
-def test_file_that_differs_stays_without_force_and_is_replaced_with_it(target: Target) -> None:
-    target.path.mkdir()
-    (target.path / "a.txt").write_bytes(b"x")
-    rows: Rows = [ROOT, file_row("a.txt", b"a"), file_row("new", b"b")]
-    refused = target.inspect(rows).last
-    assert (refused["differing"], refused["differing_count"], refused["directory"]) == (["a.txt"], 1, "")
-    assert target.all() == {"a.txt": b"x"}
-    found = target.inspect(rows, force=True)
-    blobs = target.store(found.last["directory"], (parcel(b"a", b"b"), PARCEL))
-    unforced = target.place(found, blobs)  # as if the file was made after the comparison
-    assert "created there during the push" in unforced.reason
-    assert (target.path / "a.txt").read_bytes() == b"x"
-    assert target.place(found, blobs, force=True).last["event"] == "done"
-    assert target.all() == {"a.txt": b"a", "new": b"b"}
-
-
-def test_dry_run_names_what_would_come_and_writes_nothing(target: Target) -> None:
-    found = target.inspect(ROWS, dry_run=True).last
-    assert (found["lacking"], found["directory"]) == (5, "")
-    assert set(found["names"]) == {"a.txt", "large", "link", "sub/again", "sub/b.txt"}
-    assert list(target.account.iterdir()) == []
-
-
 @pytest.mark.parametrize("path", ["/", "~", ".", "~/.ipexctl", ".ipexctl/runs/x", "..", "/usr/.."])
 def test_path_of_a_root_a_home_or_ipexctl_is_refused(target: Target, path: str) -> None:
     (target.account / ".ipexctl").mkdir()
@@ -156,42 +118,10 @@ def test_link_that_leads_to_the_home_is_the_home(target: Target, tmp_path: Path)
     assert target.inspect([ROOT, file_row("a", b"a")], str(tmp_path)).last["event"] == "failed"  # above it
 
 
-def test_no_link_and_no_directory_in_the_way_is_replaced_or_followed(target: Target, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    target.path.mkdir()
-    (target.path / "sub").symlink_to(outside)
-    (target.path / "a.txt").mkdir()
-    found = target.inspect(ROWS, force=True).last
-    assert (found["blocked"], found["directory"]) == (["a.txt", "sub"], "")
-    assert list(outside.iterdir()) == []
-
-
-def test_link_made_after_the_comparison_is_not_followed(target: Target, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    rows: Rows = [ROOT, ["sub", "d", 0o755, 0, ""], file_row("sub/b.txt", b"b")]
-    found = target.inspect(rows)
-    (target.path / "sub").symlink_to(outside)
-    done = target.place(found, target.store(found.last["directory"], (parcel(b"b"), PARCEL)))
-    assert done.last["event"] == "failed"
-    assert list(outside.iterdir()) == []
-
-
 def test_name_that_leads_out_of_the_path_is_refused(target: Target) -> None:
     for name in ("../x", "a/../../x", "/etc/x", "a//x"):
         assert target.inspect([ROOT, file_row(name, b"a")]).last["event"] == "failed"
     assert list(target.account.iterdir()) == []
-
-
-def test_single_file_and_its_kind(target: Target) -> None:
-    row = file_row("", b"model")
-    found = target.inspect([row], "models/m.bin")
-    target.place(found, target.store(found.last["directory"], (parcel(b"model"), PARCEL)))
-    assert (target.account / "models/m.bin").read_bytes() == b"model"
-    assert [entry.name for entry in (target.account / "models").iterdir()] == ["m.bin"]
-    assert target.inspect([row], "models").last["event"] == "failed"
-    assert target.inspect([ROOT], "models/m.bin").last["event"] == "failed"
 
 
 def test_what_did_not_arrive_is_an_error_and_the_rest_is_used_by_the_next_call(target: Target) -> None:

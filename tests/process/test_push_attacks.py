@@ -22,8 +22,6 @@ from typing import Any
 import pytest
 from node_store_helpers import END, file_of, frame
 
-from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.place import CONTENT, PARCEL
 from ipexctl.node.files.push import list_name, own_directory
 from ipexctl.remote.node_call import agent_zip
@@ -174,17 +172,6 @@ def test_a_link_of_another_account_in_the_path_is_not_followed(team: Team, force
     assert team.untouched()
 
 
-def test_own_links_and_those_of_root_are_followed(team: Team) -> None:
-    (team.data / "big").mkdir()
-    os.chown(team.data / "big", VICTIM, TEAM)
-    (team.data / "link").symlink_to("big")
-    found = team.inspect(ROWS, f"{team.data}/link")
-    assert found["path"] == f"{team.data}/big"
-    team.receive(found, CONTENTS)
-    assert team.place(found, CONTENTS)["event"] == "done"
-    assert (team.data / "big/model.bin").read_bytes() == CONTENTS
-
-
 def test_a_member_who_renames_all_the_time_redirects_nothing(team: Team) -> None:
     """The attacker exchanges push's directory with one of their own, as fast as they can, during whole pushes."""
     parcel = frame(CONTENTS, str(ROWS[1][4])) + END
@@ -218,55 +205,3 @@ while time.monotonic() < end:
     attacker.join()
     assert team.untouched()
     assert {path.name.partition(".aside")[0] for path in team.data.iterdir()} <= {directory.name, "model.bin"}
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("corpus", ROWS),
-        ("corpus", ROWS[:1]),
-        ("corpus/model.bin", [["", *ROWS[1][1:]]]),
-        ("model.bin", [["", *ROWS[1][1:]]]),
-    ],
-    ids=["directory", "nothing to send", "directory of a file", "file with the content"],
-)
-def test_a_place_that_another_account_has_made_in_a_sticky_directory_is_refused(
-    team: Team, name: str, rows: list[list[Any]]
-) -> None:
-    """That account could change the files later: which files a run reads would be its choice."""
-    shared = team.data.parent / "tmp"
-    shared.mkdir()
-    shared.chmod(0o1777)
-    made = "os.umask(0); os.mkdir(sys.argv[1] + '/corpus')"
-    team.as_attacker(f"{made}; open(sys.argv[1] + '/model.bin', 'wb').write(b'weights' * 1000)", shared)
-    refused = team.inspect(rows, f"{shared}/{name}")
-    assert (refused["event"], f"uid {ATTACKER}" in refused["reason"]) == ("failed", True)
-    assert not any((shared / "corpus").iterdir())
-    assert team.inspect(ROWS, f"{shared}/own")["event"] == "done"
-
-
-def test_a_place_that_another_account_has_made_since_the_comparison_gets_no_file(team: Team) -> None:
-    shared = team.data.parent / "tmp"
-    shared.mkdir()
-    shared.chmod(0o1777)
-    found = team.inspect(ROWS, f"{shared}/corpus")
-    team.receive(found, CONTENTS)
-    (shared / "corpus").rename(team.own / "corpus")
-    team.as_attacker("os.umask(0); os.mkdir(sys.argv[1] + '/corpus')", shared)
-    assert f"uid {ATTACKER}" in team.place(found, CONTENTS)["reason"]
-    assert not any((shared / "corpus").iterdir())
-
-
-def test_a_checkpoint_that_another_account_has_made_in_a_sticky_directory_is_not_read(
-    team: Team, tmp_path: Path
-) -> None:
-    shared = team.data.parent / "tmp"
-    shared.mkdir()
-    shared.chmod(0o1777)
-    own = shared / "own"
-    own.mkdir()
-    (own / "a.pt").write_bytes(b"weights")
-    team.as_attacker("os.umask(0); os.mkdir(sys.argv[1] + '/ck'); open(sys.argv[1] + '/ck/a.pt', 'w')", shared)
-    assert set(CheckpointFiles(str(own), str(tmp_path)).scan().copies) == {"own/a.pt"}
-    with pytest.raises(AgentError, match=f"uid {ATTACKER}"):
-        CheckpointFiles(str(shared / "ck"), str(tmp_path)).scan()

@@ -24,12 +24,10 @@ from ipexctl.files.distribute import Distributor
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import GuardedDirectory, open_own
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import StagedFiles
 from ipexctl.node.files.replies import Generation
-from ipexctl.node.files.tree import ProjectTree
-from ipexctl.node.files.tree_upload import TreePlan
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
@@ -117,175 +115,6 @@ def test_host_with_an_older_tree_gets_all_missing_files(place: Place) -> None:
     assert other.there() == contents(place.root)
 
 
-@pytest.mark.parametrize("is_whole", [False, True])
-def test_data_directory_that_an_earlier_sync_sent_stays_and_is_known_again_without_data(
-    place: Place, monkeypatch: pytest.MonkeyPatch, is_whole: bool
-) -> None:
-    """`is_whole`: the second sync is one call."""
-    put(place.root, "train.py", "1")
-    put(place.root, "data/a", "a")
-    put(place.root, "database", "d")
-    place.synced()
-    shutil.rmtree(place.root / "data")
-    put(place.root, "train.py", "2")
-    put(place.tree, "data/b", "host's own")
-    with monkeypatch.context() as patch:
-        patch.setattr(project_sync, "UPDATE_SIZE", project_sync.UPDATE_SIZE if is_whole else -1)
-        done = place.synced(data=["data"])
-    assert len(place.ran) == (1 if is_whole else 2)
-    assert (done.files_sent, done.files_deleted, done.kept) == (1, 0, ())
-    put(place.tree, "data/a", "changed on the host")
-    again = place.synced(data=["data"])
-    assert (again.status, again.kept) == ("ok", ()), "nothing in data is compared"
-    put(place.tree, "data/a", "a")
-    put(place.root, "data/a", "new")
-    assert place.synced().files_sent == 1
-    assert place.there() == {"train.py": "2", "database": "d", "data": "/", "data/a": "new", "data/b": "host's own"}
-
-
-def test_what_a_killed_sync_wrote_into_a_data_directory_is_known_again_without_data(place: Place) -> None:
-    put(place.root, "train.py", "1")
-    put(place.root, "data/a", "a")
-    place.synced()
-    state = place.tree / ".ipexctl" / "state.json"
-    rows = json.loads(state.read_text())["rows"]
-    in_data = [row[:5] for row in rows if row[0].startswith("data")]
-    state.write_text(json.dumps({"digest": "", "rows": [row for row in rows if not row[0].startswith("data")]}))
-    state.with_name("pending.json").write_text(json.dumps({"rows": in_data}))
-    assert place.synced(data=["data"]).status in ("ok", "changed")
-    put(place.root, "data/a", "new")
-    assert (place.synced().files_sent, place.there()["data/a"]) == (1, "new")
-
-
-def test_files_created_by_a_run_are_kept(place: Place) -> None:
-    put(place.root, "train.py", "1")
-    put(place.root, "out/readme", "r")
-    place.sync()
-    put(place.tree, "out/epoch-1.pt", "weights")
-    put(place.tree, "ckpt.pt", "weights")
-    put(place.tree, "logs/a/b.txt", "lines")
-    put(place.root, "train.py", "2")
-    shutil.rmtree(place.root / "out")
-    done = place.synced()
-    assert done.files_deleted == 1
-    assert place.there() == {
-        "train.py": "2",
-        "out": "/",
-        "out/epoch-1.pt": "weights",
-        "ckpt.pt": "weights",
-        "logs": "/",
-        "logs/a": "/",
-        "logs/a/b.txt": "lines",
-    }
-
-
-def test_file_changed_by_a_run_is_kept_if_unchanged_in_the_project(place: Place) -> None:
-    put(place.root, "ckpt.pt", "old")
-    put(place.root, "train.py", "1")
-    place.sync()
-    put(place.tree, "ckpt.pt", "trained")
-    done = place.synced()
-    assert (done.status, done.kept) == ("ok", ("ckpt.pt",))
-    put(place.root, "train.py", "2")
-    done = place.synced()
-    assert done.kept == ("ckpt.pt",)
-    assert place.there() == {"ckpt.pt": "trained", "train.py": "2"}
-    assert place.synced().kept == ("ckpt.pt",)
-
-
-def test_file_changed_on_both_sides_is_replaced_and_the_host_copy_renamed(place: Place) -> None:
-    put(place.root, "conf.json", "1")
-    place.sync()
-    for number in (1, 2):
-        put(place.tree, "conf.json", f"theirs {number}")
-        put(place.root, "conf.json", f"mine {number}")
-        assert place.synced().moved_away == ("conf.json",)
-        assert place.there()["conf.json"] == f"mine {number}"
-    assert place.there()["conf.json.node-1"] == "theirs 1"
-    assert place.there()["conf.json.node-2"] == "theirs 2"
-
-
-def test_paths_created_by_a_run_are_not_overwritten_or_deleted(place: Place) -> None:
-    put(place.root, "train.py", "1")
-    place.sync()
-    put(place.tree, "best.pt", "of the run")
-    put(place.tree, "same.txt", "both")
-    put(place.tree, "dir/file", "of the run")
-    put(place.root, "best.pt", "of the project")
-    put(place.root, "same.txt", "both")
-    put(place.root, "dir", "a file")
-    done = place.synced()
-    assert set(done.blocked) == {"best.pt", "dir"}
-    assert place.there()["best.pt"] == "of the run"
-    assert place.there()["dir/file"] == "of the run"
-    for name in ("best.pt", "same.txt", "dir"):
-        (place.root / name).unlink()
-    place.sync()
-    assert set(place.there()) == {"train.py", "best.pt", "same.txt", "dir", "dir/file"}
-
-
-def test_files_directories_and_links_may_replace_each_other(place: Place) -> None:
-    put(place.root, "x", "file")
-    put(place.root, "y/z", "below")
-    (place.root / "w").symlink_to("x")
-    place.sync()
-    (place.root / "x").unlink()
-    shutil.rmtree(place.root / "y")
-    (place.root / "w").unlink()
-    put(place.root, "x/z", "below")
-    (place.root / "y").symlink_to("x")
-    put(place.root, "w", "file")
-    place.sync()
-    assert place.there() == contents(place.root)
-
-
-def test_sync_does_not_write_through_a_directory_replaced_by_a_link(place: Place, tmp_path: Path) -> None:
-    put(place.root, "data/a", "1")
-    place.sync()
-    scratch = tmp_path / "scratch"
-    shutil.move(place.tree / "data", scratch)
-    (place.tree / "data").symlink_to(scratch)
-    put(place.root, "data/a", "2")
-    put(place.root, "data/b", "2")
-    done = place.synced()
-    assert (scratch / "a").read_text() == "1"
-    assert not (scratch / "b").exists() or done.blocked
-    shutil.rmtree(place.root / "data")
-    place.sync()
-    assert (scratch / "a").read_text() == "1"
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_directory_in_place_of_a_synced_link_is_written_in_the_tree(
-    place: Place, tmp_path: Path, is_there: bool
-) -> None:
-    """Nothing is looked up or written through the link, which may lead to ~/.ssh."""
-    outside = tmp_path / "outside"
-    (outside / "deep").mkdir(parents=True)
-    files = {"authorized_keys": "mine", "deep/key": "mine", "same": "same"} if is_there else {}
-    for name, text in files.items():
-        put(outside, name, text)
-    put(place.root, "train.py")
-    (place.root / "d").symlink_to(outside)
-    place.sync()
-    (place.root / "d").unlink()
-    for name in ("authorized_keys", "deep/key", "same"):
-        put(place.root, f"d/{name}", "same" if name == "same" else "of the project").chmod(0o755)
-    done = place.synced()
-    assert (done.files_sent, done.blocked) == (3, ())
-    assert place.there() == contents(place.root)
-    assert {str(path.relative_to(outside)): path.read_text() for path in outside.rglob("*") if path.is_file()} == files
-
-
-def test_mode_changes_are_applied_without_sending_files(place: Place) -> None:
-    put(place.root, "run.sh", "x").chmod(0o644)
-    place.sync()
-    (place.root / "run.sh").chmod(0o755)
-    done = place.synced()
-    assert (done.status, done.files_sent) == ("changed", 0)
-    assert (place.tree / "run.sh").stat().st_mode & 0o777 == 0o755
-
-
 def test_fifos_are_left_out_with_a_note(place: Place) -> None:
     put(place.root, "a")
     os.mkfifo(place.root / "pipe")
@@ -333,14 +162,6 @@ def test_any_file_names_and_changes_are_synced(
                     with open(where, "rb") as file:
                         found[os.path.relpath(where, os.fsencode(place.tree))] = file.read()
             assert found == wanted
-
-
-def test_projects_with_the_same_name_have_separate_trees(place: Place, tmp_path: Path) -> None:
-    put(place.root, "a", "1")
-    other = Place(tmp_path / "other" / "project", place.home)
-    put(other.root, "a", "2")
-    one, two = place.synced(), other.synced()
-    assert one.path != two.path
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["with the query", "of its own"])
@@ -461,16 +282,6 @@ def test_hosts_with_different_home_paths_fail_with_notes_about_their_copies(plac
         assert any(name in note and path in note for note in report.notes)
 
 
-def test_tree_sent_by_another_control_machine_is_inspected_first(place: Place) -> None:
-    put(place.root, "a", "1")
-    place.sync()
-    shutil.rmtree(read_project(place.root, home=str(place.home)).cache)
-    put(place.root, "a", "2")
-    assert place.synced().files_sent == 1
-    assert "change the tree" in place.ran
-    assert place.there() == {"a": "2"}
-
-
 def test_dry_run_reports_changes_and_writes_nothing(place: Place) -> None:
     put(place.root, "a", "1")
     put(place.root, "b", "1")
@@ -507,34 +318,6 @@ def test_a_small_amount_is_packed_a_large_one_is_streamed_and_a_dry_run_sends_no
     assert place.synced().sent_bytes > 0
     assert packed == ["a"]
     assert place.there() == contents(place.root)
-
-
-def test_incomplete_staged_file_of_a_killed_sync_is_sent_again(place: Place) -> None:
-    put(place.root, "a", "1")
-    place.sync()
-    put(place.root, "a", "22")
-    (entry,) = read_project(place.root).manifest.files.values()
-    put(place.tree, f".ipexctl/stage/{entry.content}", "2")
-    place.synced()
-    assert place.there() == {"a": "22"}
-
-
-def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(place: Place, tmp_path: Path) -> None:
-    put(place.root, "out/a", "1")
-    place.sync()
-    put(place.root, "out/a", "2")
-    outside = put(tmp_path, "outside/a", "theirs").parent
-    entries = list(read_project(place.root).manifest.entries)
-    tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
-    with open_own(os.fsdecode(tree.path)) as top, top.enter(b".ipexctl/stage", make=True) as directory:
-        plan, stage = TreePlan(tree, entries, []), StagedFiles(directory, "it has changed")
-        stage.add(entries[-1].content, [b"2"])
-        (place.tree / "out").rename(place.tree / "moved")
-        (place.tree / "out").symlink_to(outside)
-        with pytest.raises(AgentError, match="is a link"):
-            plan.apply(top, stage, "0" * 64)
-    assert contents(outside) == {"a": "theirs"}
-    assert (place.tree / "moved/a").read_text() == "1"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
-import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from zlib import crc32
+from typing import NamedTuple
 
 import pytest
+from tree_calls import (
+    STRANGER,
+    TIME,
+    Call,
+    change,
+    exchanged,
+    fetched,
+    left_over,
+    parse,
+    pushed,
+    stored,
+    sync,
+    target_of,
+    written,
+)
 
-from ipexctl.files.destination import Destination
-from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files import policies, push, store
-from ipexctl.node.files.checkpoint import CheckpointFiles
-from ipexctl.node.files.file_stream import END, header_line
-from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.place import CONTENT
+from ipexctl.node.files import policies
 from ipexctl.node.files.policies import Action, Policy, State
-from ipexctl.node.files.tree import generations
-from ipexctl.node.files.tree_upload import put_into
 
-Files = dict[str, bytes | None]
-"""Path → content; None for a directory."""
-STRANGER = 61002
-
+pytest_plugins = ["tree_fixtures"]
 PAGE = Path(__file__).parents[3] / "docs/sync.md"
 COLUMNS = {
     "`sync`": policies.TREE,
@@ -89,176 +86,51 @@ def test_the_page_has_the_table() -> None:
     assert table() in page, "IPEXCTL_GOLDEN=write"
 
 
-OLD, NEW, HOST = b"old", b"new", b"made there"
-
-
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """What the last call wrote, what was changed there since, and what the source has now."""
 
-    sent: Files
-    there: Files
-    source: Files
+    sent: str
+    there: str
+    source: str
 
 
 SCENES: dict[State, Scene] = {
-    "missing": Scene({}, {}, {"f": NEW}),
-    "equal": Scene({}, {"f": NEW}, {"f": NEW}),
-    "similar": Scene({}, {"f": b"NEW"}, {"f": NEW}),
-    "written": Scene({"f": OLD}, {}, {"f": NEW}),
-    "changed": Scene({"f": NEW}, {"f": HOST}, {"f": NEW}),
-    "both": Scene({"f": OLD}, {"f": HOST}, {"f": NEW}),
-    "unknown": Scene({}, {"f": HOST}, {"f": NEW}),
-    "directory": Scene({}, {"f": None, "f/x": HOST}, {"f": NEW}),
-    "no directory": Scene({}, {"f": HOST}, {"f": None, "f/x": NEW}),
-    "stranger": Scene({}, {"f": HOST}, {"f": NEW}),
-    "gone": Scene({"f": OLD}, {}, {}),
-    "extra": Scene({}, {"f": HOST}, {}),
+    "missing": Scene("", "", "f=NEW"),
+    "equal": Scene("", "f=NEW", "f=NEW"),
+    "similar": Scene("", "f=new", "f=NEW"),
+    "written": Scene("f=old", "", "f=NEW"),
+    "changed": Scene("f=NEW", "f=host", "f=NEW"),
+    "both": Scene("f=old", "f=host", "f=NEW"),
+    "unknown": Scene("", "f=host", "f=NEW"),
+    "directory": Scene("", "f/x=host", "f=NEW"),
+    "no directory": Scene("", "f=host", "f/x=NEW"),
+    "stranger": Scene("", "f=host", "f=NEW"),
+    "gone": Scene("f=old", "", ""),
+    "extra": Scene("", "f=host", ""),
 }
 MORE_SCENES: list[tuple[State, Scene]] = [
-    ("missing", Scene({"f": NEW}, {"f": b""}, {"f": NEW})),
-    ("extra", Scene({"f": OLD}, {"f": HOST}, {})),
+    ("missing", Scene("f=NEW", "f-", "f=NEW")),
+    ("extra", Scene("f=old", "f=host", "")),
 ]
 """Deleted there since; changed there and deleted in the source."""
 OTHER = "z"
 """A file without problems, after the others."""
 
 
-def sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def entries_of(files: Files) -> list[ManifestEntry]:
-    return [
-        ManifestEntry(path, "d", 0o755, 0, "")
-        if content is None
-        else ManifestEntry(path, "f", 0o644, len(content), sha(content), 10**18)
-        for path, content in files.items()
-    ]
-
-
-def packed(entries: list[ManifestEntry]) -> bytes:
-    return gzip.compress(json.dumps([entry[:5] for entry in entries]).encode())
-
-
-def stream(files: Mapping[str, bytes | None], **header: Any) -> bytes:
-    contents = [content for content in files.values() if content is not None]
-    return b"".join(header_line({"sha256": sha(each), "size": len(each), **header}) + each for each in contents) + END
-
-
-def write_below(target: Path, files: Files, owner: int) -> None:
-    for path, content in files.items():
-        if content is None:
-            (target / path).mkdir(parents=True)
-        elif not content:
-            (target / path).unlink()
-        else:
-            target.mkdir(parents=True, exist_ok=True)
-            (target / path).write_bytes(content)
-            os.chown(target / path, owner, -1)
-
-
-def sync(target: Path, files: Files) -> bool:
-    """True if something was refused, as for the others below."""
-    home, manifest = target.parents[1], packed(entries_of(files))
-    request: Any = {"project": target.name, "digest": "d", "lease": None, "ended": [], "dry_run": False, "data": []}
-    request.update(home=str(home), manifest=len(manifest), generation=1, parcels=[])
-    reply = put_into(generations(os.fsencode(home), target.name), request, io.BytesIO(manifest + stream(files)))
-    assert reply.changes is not None
-    return bool(reply.changes.blocked)
-
-
-def pushed(target: Path, files: Files, *, force: bool = False) -> bool:
-    manifest = packed([ManifestEntry("", "d", 0o755, 0, ""), *entries_of(files)])
-    request: Any = {"path": str(target), "home": str(target.parent / "home"), "manifest": len(manifest)}
-    request.update(is_file=False, force=force, dry_run=False, repos="", quick=False)
-    try:
-        found = push.inspect(request, io.BytesIO(manifest), lambda *_, **__: None)
-    except AgentError:
-        return True
-    if found.blocked_count or (found.differing_count and not force):
-        return True
-    arriving = {path: content for path, content in files.items() if content and sha(content) in found.need}
-    stored = f"{found.directory}/store"
-    store.receive({"store": stored, "files": None}, io.BytesIO(stream(arriving, name=CONTENT)), ignore)
-    push.place({"path": found.path, "listed": found.listed, "force": force, "repos": "", "parcels": []})
-    return False
-
-
-def ignore(*_: object, **__: object) -> None:
-    pass
-
-
-def fetched(target: Path, files: Files) -> bool:
-    refused = False
-    with Destination(str(target)) as destination:
-        for entry in entries_of(files):
-            try:
-                missing = destination.inspect(entry)
-            except AgentError:
-                refused = True
-                continue
-            if missing is not None and missing.in_place:
-                assert missing.known, "the host compares the hash"
-            elif missing is not None:
-                content = files[entry.path] or b""
-                destination.begin(missing, 0)
-                destination.write(memoryview(content))
-                destination.finish(crc32(content), changed=False)
-    return refused
-
-
-def exchanged(target: Path, files: Files) -> bool:
-    """An exchange that has decided to bring these."""
-    checkpoint = CheckpointFiles(str(target), str(target.parent / "home"))
-    for content in filter(None, files.values()):
-        arrived = Path(checkpoint.inbox, sha(content), CONTENT)
-        arrived.parent.mkdir(parents=True, exist_ok=True)
-        arrived.write_bytes(content)
-    copies = [entry._replace(path=f"{target.name}/{entry.path}") for entry in entries_of(files) if entry.kind == "f"]
-    try:
-        checkpoint.place(copies)
-    except (AgentError, OSError):
-        return True
-    finally:
-        checkpoint.close()
-    return False
-
-
-def stored(target: Path, files: Files) -> bool:
-    """The content at f is to be that of the file of this hash."""
-    place = target.parent / "wheels"
-    wanted: Any = [{"sha256": sha(each), "name": path, "size": len(each)} for path, each in files.items() if each]
-    for file in wanted:
-        if (target / file["name"]).is_file():
-            (place / file["sha256"]).mkdir(parents=True)
-            (target / file["name"]).rename(place / file["sha256"] / file["name"])
-    present = store.have({"store": str(place), "files": wanted, "verify": True})["have"]
-    arriving = {path: content for path, content in files.items() if content and sha(content) not in present}
-    for path, content in arriving.items():
-        store.receive({"store": str(place), "files": None}, io.BytesIO(stream({path: content}, name=path)), ignore)
-    target.mkdir(exist_ok=True)
-    for file in wanted:
-        (place / file["sha256"] / file["name"]).rename(target / file["name"])
-    return False
-
-
-def seen_action(target: Path, before: bytes | None, *, is_refused: bool) -> Action:
+def seen_action(target: Path, before: str | None, *, is_refused: bool) -> Action:
     """What the call did at f, to tell it from all other actions."""
-    path, has_other = target / "f", (target / OTHER).is_file()
+    now = written(target)
     if is_refused:
-        return "refuse" if has_other else "refuse all"
-    assert has_other
-    now = path.read_bytes() if path.is_file() else None
-    if (target / "f.node-1").exists():
-        assert (now, (target / "f.node-1").read_bytes()) == (NEW, HOST)
+        return "refuse" if OTHER in now else "refuse all"
+    assert OTHER in now
+    if "f.node-1" in now:
+        assert (now["f"], now["f.node-1"]) == ("=NEW", "=host")
         return "replace and keep"
-    if now == before:
+    if now.get("f") == before:
         return "keep"
-    return "delete" if now is None else "send" if before is None else "replace"
+    return "delete" if "f" not in now else "send" if before is None else "replace"
 
 
-Call = Callable[..., bool]
 CALLS: list[tuple[str, Policy, Call, dict[str, bool]]] = [
     ("sync", policies.TREE, sync, {}),
     ("push", policies.PATH, pushed, {}),
@@ -270,7 +142,7 @@ CALLS: list[tuple[str, Policy, Call, dict[str, bool]]] = [
 BY_UNITS = ("newest", "set aside")
 """Decided for several hosts at once: test_checkpoint_units.py."""
 CASES = [
-    pytest.param(scene, state, policy.actions[state], call, options, id=f"{name}: {state}")
+    pytest.param(scene, state, policy, call, options, id=f"{name}: {state}")
     for name, policy, call, options in CALLS
     for state, scene in [*SCENES.items(), *(MORE_SCENES if call in (sync, pushed, fetched) else [])]
     if policy.actions.get(state) not in (None, *BY_UNITS)
@@ -278,32 +150,23 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("scene", "state", "expected", "call", "options"), CASES)
+@pytest.mark.parametrize(("scene", "state", "policy", "call", "options"), CASES)
 def test_a_call_does_what_the_table_says(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    scene: Scene,
-    state: State,
-    expected: Action,
-    call: Call,
-    options: dict[str, bool],
+    top: Path, scene: Scene, state: State, policy: Policy, call: Call, options: dict[str, bool]
 ) -> None:
     if state == "stranger" and os.geteuid() != 0:
         pytest.skip("two accounts need root")
-    monkeypatch.setenv("HOME", str(tmp_path / "account"))
-    target = tmp_path / "home/code/p-1" if call is sync else tmp_path / "target"
+    expected, target = policy.actions[state], target_of(top, call)
     if scene.sent or call is sync:  # which makes the home
-        call(target, scene.sent)
-    write_below(target, scene.there, STRANGER if state == "stranger" else -1)
-    path = target / "f"
-    before = path.read_bytes() if path.is_file() else None
-    is_refused = call(target, {**scene.source, OTHER: b"other"}, **options)
-    found = seen_action(target, before, is_refused=is_refused)
+        call(target, parse(scene.sent))
+    change(target, parse(scene.there), STRANGER if state == "stranger" else -1)
+    before = written(target)
+    said = call(target, parse(f"{scene.source} {OTHER}=other"), **options)
+    is_refused = any(re.match("blocked|differing|refused|failed", word) for word in said)
+    found = seen_action(target, before.get("f"), is_refused=is_refused)
     assert found == ("keep" if expected == "check" else expected)
-    if expected in ("refuse", "refuse all"):
-        assert {
-            name: (target / name).read_bytes()
-            for name, content in scene.there.items()
-            if content and (target / name).exists()
-        } == {name: content for name, content in scene.there.items() if content}
-    assert not [each for each in target.rglob("*") if re.search(r"\.part$|\.new$|ipexctl-push|/stage$", str(each))]
+    if is_refused:
+        assert before.items() <= written(target).items()
+    elif call is not stored:
+        assert ((target / OTHER).stat().st_mtime_ns == TIME) == policy.keeps_times
+    assert left_over(top) == []
