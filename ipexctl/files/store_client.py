@@ -6,24 +6,38 @@ logins go on stdin. An unreadable local file is `NotInStore`, no failure of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from ipexctl.files.stream import stream_blobs
 from ipexctl.hosts.host import Host
+from ipexctl.limits import STEP_SILENCE
+from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.frames import StreamName
 from ipexctl.node.files.file_stream import offset_of
-from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
+from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile, StoreRequest, receive
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError, ignore_event
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.node_call import agent_and_request, agent_command, call
+from ipexctl.remote.outcome import Cancelled, HostError, ignore_event
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, Readable, Session
 
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.files.download import DownloadRequest
+
+_BUFFER: Final = 1 << 16
+_STDERR_KEPT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,14 @@ class StoredFile:
     def to_json(self) -> StoreFile:
         return {"sha256": self.sha256, "name": self.name, "size": self.size}
 
+    def to_send(self) -> StoreFile:
+        return {**self.to_json(), "offset": self.have}
+
+
+def total_size(files: Iterable[StoredFile]) -> int | None:
+    sizes = [file.size for file in files]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
@@ -48,36 +70,6 @@ class StoreLocation:
     """ipexctl's directory there, with a copy of the agent. If empty, each call sends the agent."""
     is_guarded: bool = False
     """Other accounts may change a parent directory: see `store.entered`."""
-
-    def call(
-        self,
-        session: Session,
-        command: str,
-        action: str,
-        request: Mapping[str, Any],
-        *,
-        stdin: Readable | None = None,
-        on_event: Callable[[Reply], None] = ignore_event,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
-    ) -> Reply:
-        return call(
-            session,
-            command,
-            action,
-            {**request, **self._options()},
-            python=self.python,
-            home=self.home,
-            cached=bool(self.home),
-            stdin=stdin,
-            on_event=on_event,
-            timeout=timeout,
-            cancel=cancel,
-        )
-
-    def _options(self) -> dict[str, object]:
-        options = {"home": self.home, "guarded": self.is_guarded}
-        return {name: value for name, value in options.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,173 +85,261 @@ class DownloadResult:
     failed: Mapping[str, str]
 
 
-class TransferEvents:
-    """Counts received bytes and complete files of a transfer."""
+class StoreClient(NamedTuple):
+    location: StoreLocation
+    session: Session
+    cancel: Cancel | None = None
+    timeout: float | None = None
+    """Limits each call."""
 
-    def __init__(self, on_bytes: Callable[[int], None], on_got: Callable[[str], None] = ignore_event) -> None:
-        self.is_ready = False
-        """True once the receiver has started: the connection works."""
-        self._on_bytes = on_bytes
-        self._on_got = on_got
+    def call(
+        self,
+        command: str,
+        action: str,
+        request: Mapping[str, Any],
+        *,
+        stdin: Readable | None = None,
+        on_event: Callable[[Reply], None] = ignore_event,
+    ) -> Reply:
+        at = self.location
+        options = {name: value for name, value in (("home", at.home), ("guarded", at.is_guarded)) if value}
+        return call(
+            self.session,
+            command,
+            action,
+            {**request, **options},
+            python=at.python,
+            home=at.home,
+            cached=bool(at.home),
+            stdin=stdin,
+            on_event=on_event,
+            timeout=self.timeout,
+            cancel=self.cancel,
+        )
 
-    def __call__(self, event: Reply) -> None:
+    def missing(self, blobs: Sequence[StoredFile], *, verify: bool = False) -> tuple[StoredFile, ...]:
+        """Blobs that the store lacks. `verify` reads all its bytes and removes damaged files first."""
+        if not blobs:
+            return ()
+        request: HaveRequest = {
+            "store": self.location.store,
+            "files": [blob.to_json() for blob in blobs],
+            "verify": verify,
+        }
+        reply = self.call("files.store", "have", request)
+        present, left = set(reply.texts("have")), reply.record("unfinished")
+        unfinished = {prefix: left.integer(prefix) for prefix in left}
+        return tuple(
+            replace(blob, have=offset_of(blob.to_json(), unfinished)) for blob in blobs if blob.sha256 not in present
+        )
+
+    def fetch(
+        self,
+        downloads: Sequence[Download],
+        *,
+        settings: HttpSettings | None = None,
+        on_bytes: Callable[[int], None] = ignore_event,
+        on_got: Callable[[str], None] = ignore_event,
+    ) -> DownloadResult:
+        """Let the host download with these pip settings or its own. URLs and credentials go on stdin."""
+        if not downloads:
+            return DownloadResult((), {})
+        request: DownloadRequest = {
+            "store": self.location.store,
+            "files": [{**item.blob.to_json(), "url": item.url, "headers": item.headers or {}} for item in downloads],
+            "settings": settings or {},
+        }
+        reply = self.call("files.download", "fetch", request, on_event=report_events(on_bytes, on_got))
+        failed = {item.text("sha256"): item.text("reason") for item in reply.records("failed")}
+        return DownloadResult(reply.texts("got"), failed)
+
+    def push(
+        self,
+        files: Iterable[tuple[StoredFile, Path]],
+        *,
+        expected: Sequence[StoredFile] | None = None,
+        on_bytes: Callable[[int], None] = ignore_event,
+    ) -> tuple[str, ...]:
+        """Upload files in one stream; returns the hashes that arrived.
+
+        The iterable may block until a file is available, while earlier ones are sent. Its errors are raised here. The
+        host first checks that it has room for the `expected` files.
+        """
+        request: ReceiveRequest = {
+            "store": self.location.store,
+            "files": None if expected is None else [blob.to_send() for blob in expected],
+        }
+        stream = ChunkStream(stream_blobs((blob.to_send(), path) for blob, path in files))
+        try:
+            reply = self.call("files.store", "receive", request, stdin=stream, on_event=report_events(on_bytes))
+        except HostError as error:
+            if stream.error is not None:
+                raise stream.error from error
+            raise
+        refuse_damaged(reply, "the copy on this machine is damaged")
+        return reply.texts("got")
+
+    def read_all(self, files: Sequence[StoredFile], receive_files: Callable[[StoreRequest, BinaryIO], Json]) -> Reply:
+        """Let the host send files; `receive_files` reads their stream in another thread."""
+        request: StoreRequest = {"store": self.location.store, "files": [file.to_json() for file in files]}
+        read_end, write_end = os.pipe()
+
+        def receive_stream() -> Json:
+            with os.fdopen(read_end, "rb", buffering=_BUFFER) as stream:
+                return receive_files(request, stream)
+
+        received = run_in_background(receive_stream, "receive")
+        stderr = b""
+
+        def sink(stream: StreamName, data: bytes) -> None:
+            nonlocal stderr
+            if stream == "stderr":
+                stderr = (stderr + data)[-_STDERR_KEPT:]
+                return
+            left = memoryview(data)
+            while left:
+                left = left[os.write(write_end, left) :]
+
+        command = agent_command("files.store", "send", python=self.location.python)
+        stdin = io.BytesIO(agent_and_request("files.store", request))
+        try:
+            ended = self.session.run(command, sink, stdin=stdin, cancel=self.cancel, silence=STEP_SILENCE)
+            if stderr.strip() and not ended.ok:
+                name = self.location.host.name
+                raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")
+        except BrokenPipeError:
+            pass  # the receiver ended early; its error follows
+        finally:
+            os.close(write_end)
+            futures.wait([received])
+        return Reply(received.result())
+
+
+def report_events(
+    on_bytes: Callable[[int], None], on_got: Callable[[str], None] = ignore_event
+) -> Callable[[Reply], None]:
+    """Reports received bytes and complete files."""
+
+    def on_event(event: Reply) -> None:
         kind = event.get("event")
         if kind == "progress":
-            self._on_bytes(event.integer("done"))
+            on_bytes(event.integer("done"))
         elif kind == "got":
-            self._on_got(event.text("sha256"))
-        elif kind == "ready":
-            self.is_ready = True
+            on_got(event.text("sha256"))
 
-
-def missing(
-    session: Session,
-    location: StoreLocation,
-    blobs: Sequence[StoredFile],
-    *,
-    verify: bool = False,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> tuple[StoredFile, ...]:
-    """Blobs that the store lacks. `verify` reads all its bytes and removes damaged files first."""
-    if not blobs:
-        return ()
-    request: HaveRequest = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
-    response = location.call(session, "files.store", "have", request, timeout=timeout, cancel=cancel)
-    present, left = set(response.texts("have")), response.record("unfinished")
-    unfinished = {prefix: left.integer(prefix) for prefix in left}
-    return tuple(
-        replace(blob, have=offset_of(blob.to_json(), unfinished)) for blob in blobs if blob.sha256 not in present
-    )
-
-
-def fetch(
-    session: Session,
-    location: StoreLocation,
-    downloads: Sequence[Download],
-    *,
-    settings: HttpSettings | None = None,
-    on_bytes: Callable[[int], None] = ignore_event,
-    on_got: Callable[[str], None] = ignore_event,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> DownloadResult:
-    """Let the host download with these pip settings or its own. URLs and credentials go on stdin."""
-    if not downloads:
-        return DownloadResult((), {})
-    request: DownloadRequest = {
-        "store": location.store,
-        "files": [{**item.blob.to_json(), "url": item.url, "headers": item.headers or {}} for item in downloads],
-        "settings": settings or {},
-    }
-    response = location.call(
-        session,
-        "files.download",
-        "fetch",
-        request,
-        on_event=TransferEvents(on_bytes, on_got),
-        timeout=timeout,
-        cancel=cancel,
-    )
-    return DownloadResult(
-        response.texts("got"), {item.text("sha256"): item.text("reason") for item in response.records("failed")}
-    )
-
-
-def push(
-    session: Session,
-    location: StoreLocation,
-    files: Iterable[tuple[StoredFile, Path]],
-    *,
-    on_bytes: Callable[[int], None] = ignore_event,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> tuple[str, ...]:
-    """Upload files in one stream; returns the hashes that arrived.
-
-    The iterable may block until a file is available, while earlier ones are sent. Its errors are raised here. A wrong
-    hash is a HostError.
-    """
-    request: ReceiveRequest = {"store": location.store, "files": None}
-    stream = ChunkStream(stream_blobs(({**blob.to_json(), "offset": blob.have}, path) for blob, path in files))
-    try:
-        response = location.call(
-            session,
-            "files.store",
-            "receive",
-            request,
-            stdin=stream,
-            on_event=TransferEvents(on_bytes),
-            timeout=timeout,
-            cancel=cancel,
-        )
-    except HostError as error:
-        if stream.error is not None:
-            raise stream.error from error
-        raise
-    refuse_damaged(response, "the copy on this machine is damaged")
-    return response.texts("got")
-
-
-class Delivery:
-    def __init__(
-        self,
-        target: StoreLocation,
-        session: Session,
-        files: Sequence[StoredFile],
-        timeout: float | None,
-        cancel: Cancel,
-        on_progress: Callable[[Host, int, int | None], None],
-    ) -> None:
-        self.target = target
-        self.session = session
-        self.timeout = timeout
-        self.need = tuple(files)
-        """All files until the target has said what it lacks."""
-        self.is_asked = self.had_all = False
-        self._cancel = cancel
-        self._on_progress = on_progress
-        self._total: int | None = None
-        self._bytes_before = 0
-        self._reported = 0
-
-    def find_missing(self) -> None:
-        self._set_missing(missing(self.session, self.target, self.need, cancel=self._cancel))
-
-    def set_missing(self, hashes: Iterable[str]) -> None:
-        lacking = set(hashes)
-        self._set_missing(tuple(blob for blob in self.need if blob.sha256 in lacking))
-
-    def _set_missing(self, need: tuple[StoredFile, ...]) -> None:
-        self.need = need
-        left = _size(self.need)
-        if not self.is_asked:
-            self._total, self.is_asked, self.had_all = left, True, not self.need
-        elif left is not None and self._total is not None:
-            self._bytes_before = self._total - left
-
-    def on_bytes(self, done: int) -> None:
-        # A failed route may have stopped in the middle of a file, which the next route restarts.
-        self._reported = max(self._reported, self._bytes_before + done)
-        self._on_progress(self.target.host, self._reported, self._total)
-
-    def finish(self) -> None:
-        if self._total:
-            self._on_progress(self.target.host, self._total, self._total)
-
-
-def _size(files: Sequence[StoredFile]) -> int | None:
-    sizes = [file.size for file in files if file.size is not None]
-    return sum(sizes) if len(sizes) == len(files) else None
+    return on_event
 
 
 class Damaged(HostError):
     """A sent file doesn't match its hash."""
 
 
-def refuse_damaged(response: Reply, subject: str) -> None:
-    failed = response.records("failed")
+def refuse_damaged(reply: Reply, subject: str) -> None:
+    failed = reply.records("failed")
     if any(item.get("kind") == "hash" for item in failed):
         raise Damaged(f"{subject}: {failed[0].text('reason')}")
     if failed:
         raise HostError(failed[0].text("reason"))
+
+
+class ArrivingFiles:
+    """Files that come into a store of this machine, for the threads that wait for them."""
+
+    def __init__(self, store: str, cancel: Cancel) -> None:
+        self._store = store
+        self._cancel = cancel
+        self._changed = threading.Condition()
+        self._arrived: set[str] = set()
+        self._errors: dict[str, HostError] = {}
+
+    def add(self, sha256: str) -> None:
+        with self._changed:
+            self._arrived.add(sha256)
+            self._changed.notify_all()
+
+    def end(self, files: Iterable[StoredFile], error: HostError) -> None:
+        with self._changed:
+            self._errors.update((file.sha256, error) for file in files)
+            self._changed.notify_all()
+
+    def files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+        """Yield each file with its local path as soon as it arrives."""
+        left = {file.sha256: file for file in files}
+        while left:
+            for sha256 in self._wait(left):
+                file = left.pop(sha256)
+                yield file, Path(self._store, sha256, file.name)
+
+    def _wait(self, wanted: Iterable[str]) -> list[str]:
+        with self._changed:
+            while not (arrived := [sha256 for sha256 in wanted if sha256 in self._arrived]):
+                if self._cancel.thrown:
+                    raise Cancelled("stopped")
+                error = next((self._errors[sha256] for sha256 in wanted if sha256 in self._errors), None)
+                if error is not None:
+                    raise type(error)(error.reason, error.advice, option=error.option) from error
+                self._changed.wait(0.5)
+            return arrived
+
+
+class Relay:
+    """A temporary store on this machine, filled from a host's store with what targets request, each file once.
+
+    Targets request in their own threads. An error of the host is raised in all threads that wait for its files.
+    """
+
+    def __init__(self, source: Callable[[], AbstractContextManager[StoreClient]], cancel: Cancel) -> None:
+        self._source = source
+        self._cancel = cancel
+        self._lock = threading.Lock()
+        self._requested: set[str] = set()
+        self._readers: list[Future[None]] = []
+
+    def __enter__(self) -> Relay:
+        try:
+            self._directory = tempfile.TemporaryDirectory(prefix="ipexctl-")
+        except OSError as error:
+            raise HostError(
+                f"no temporary directory can be made on this machine: {error.strerror or error}",
+                "name a directory with free space: TMPDIR=DIR",
+            ) from None
+        self._store = f"{self._directory.name}/store"  # a store closes its parent directory to others
+        self._arriving = ArrivingFiles(self._store, self._cancel)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        futures.wait(self._readers)
+        self._directory.cleanup()
+
+    def files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+        """Yield each file with its local path as it arrives."""
+        with self._lock:
+            new = [file for file in files if file.sha256 not in self._requested]
+            self._requested.update(file.sha256 for file in new)
+            if new:
+                self._readers.append(run_in_background(lambda: self._read(new), "relay"))
+        return self._arriving.files(files)
+
+    def _read(self, files: Sequence[StoredFile]) -> None:
+        error = HostError("the source is lost")
+        try:
+            with self._source() as source:
+                name = source.location.host.name
+                error = HostError(f"{name} did not send all files")
+                refuse_damaged(source.read_all(files, self._receive), f"{name}'s copy is damaged")
+        except HostError as caught:
+            error = caught
+        except OSError as caught:
+            error = HostError(f"on this machine: {caught.strerror or caught}")
+        finally:
+            self._arriving.end(files, error)
+
+    def _receive(self, request: StoreRequest, stream: BinaryIO) -> Json:
+        try:
+            return receive({"store": self._store, "files": request["files"]}, stream, self._on_event)
+        except AgentError as error:
+            raise HostError(f"on this machine: {error.reason}", "use another directory: TMPDIR=DIR") from None
+
+    def _on_event(self, event: str, **fields: Any) -> None:
+        if event == "got":
+            self._arriving.add(str(fields["sha256"]))

@@ -6,22 +6,20 @@ is checked before use (`node/common/hub_cache.py: misplaced`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent import futures
-from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
-from ipexctl.files.distribute import Distributor
 from ipexctl.files.manifest import Manifest
 from ipexctl.files.push import PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
+from ipexctl.files.routes import Distributor, FileTransfer, HeldCall, Origin
 from ipexctl.files.store_client import StoredFile, StoreLocation
-from ipexctl.files.upload import UploadOptions, addresses_for_transfer
 from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader
 from ipexctl.hugging_face import HubRepo, hf_home
@@ -34,11 +32,9 @@ from ipexctl.node.files.hub_download import HubDownloadRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
-from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import readable
 
@@ -105,9 +101,8 @@ def push_repos(
         PushOptions(cache, options.home, True, options.dry_run, options.iface, options.timeout, repos=words),
         watch,
         facts=facts,
-        make_carrier=None
-        if downloader.is_control
-        else partial(_HubCarrier, downloader, manifest, hosts, facts, pool, options, watch),
+        origin=None if downloader.is_control else _send_from(downloader, manifest, options.home),
+        sender=None if downloader.is_control else downloader.host,
     )
     pushed = tuple(
         PushedRepo(repo.word, found.commit, found.files, _size_of(found, entries), found.downloaded)
@@ -200,90 +195,26 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
     return entries
 
 
-class _HubCarrier:
-    parcels: Sequence[str] = ()
+def _send_from(downloader: Downloader, manifest: Manifest, home: str) -> Origin:
+    """Files that the downloading host has in its cache."""
 
-    def __init__(
-        self,
-        downloader: Downloader,
-        manifest: Manifest,
-        hosts: Sequence[Host],
-        facts: dict[str, Facts],
-        pool: SessionPool,
-        options: HubPushOptions,
-        watch: Watch,
-        locations: Mapping[str, StoreLocation],
-        needs: Mapping[str, frozenset[str]],
-    ) -> None:
-        self.sent: dict[str, int] = {}
-        self._downloader, self._manifest, self._hosts, self._facts = downloader, manifest, hosts, facts
-        self._pool, self._options, self._watch = pool, options, watch
-        self._locations, self._needs = locations, needs
-        needed = sorted(frozenset().union(*needs.values()))
-        self._files = [StoredFile(sha256, CONTENT, manifest.files[sha256].size) for sha256 in needed]
-        self._exit_stack = ExitStack()
+    def send(transfer: FileTransfer, held: ExitStack) -> Distributor:
+        host, pool = downloader.host, transfer.pool
+        files = [StoredFile(sha256, CONTENT, manifest.files[sha256].size) for sha256 in transfer.contents]
+        paths = [[sha256, manifest.files[sha256].path.removeprefix(f"{HUB_CACHE}/")] for sha256 in transfer.contents]
+        request: OfferRequest = {"home": home, "files": paths}
 
-    def __enter__(self) -> _HubCarrier:
-        source = self._offer()
-        try:
-            self._distributor = self._exit_stack.enter_context(
-                Distributor(self._pool, source, self._files, on_progress=self._moved)
-            )
-        except BaseException:
-            self._exit_stack.close()
-            raise
-        return self
+        def offer(**options: Any) -> None:
+            call(pool.session(host), "files.hub", "offer", request, cancel=pool.cancel, **options)
 
-    def _offer(self) -> StoreLocation:
-        host, options = self._downloader.host, self._options
-        wanted = UploadOptions(options.home, options.iface, options.timeout)
-        addresses = addresses_for_transfer(self._hosts, self._pool, self._facts, wanted, self._watch)
-        self._locations = {
-            name: replace(location, address=addresses.get(name)) for name, location in self._locations.items()
-        }
-        under = f"{HUB_CACHE}/"
-        request: OfferRequest = {
-            "home": self._options.home,
-            "files": [
-                [file.sha256, self._manifest.files[file.sha256].path.removeprefix(under)] for file in self._files
-            ],
-        }
-        stdin: StdinQueue = StdinQueue()
-        offered: Future[str] = Future()
-        ended = run_in_background(partial(self._keep_offer, request, stdin, offered), "offer")
-        self._exit_stack.callback(futures.wait, [ended], OFFER_CLEANUP)
-        self._exit_stack.callback(stdin.end)
-        return StoreLocation(host, self._downloader.python, offered.result(), addresses.get(host.name), is_guarded=True)
+        offered = HeldCall(offer, _store_of, "its store of files for other hosts has ended")
+        held.callback(lambda: futures.wait([offered.end()], OFFER_CLEANUP))
+        address = transfer.addresses.get(host.name)
+        source = StoreLocation(host, downloader.python, offered.value.result(), address, is_guarded=True)
+        return Distributor(pool, source, files, transfer.watch, timeout=transfer.options.timeout)
 
-    def _keep_offer(self, request: OfferRequest, stdin: StdinQueue, offered: Future[str]) -> None:
+    return send
 
-        def on_event(event: Reply) -> None:
-            if event.get("event") == "offered" and not offered.done():
-                offered.set_result(event.text("store"))
 
-        error = HostError("its store of files for other hosts has ended")
-        try:
-            session = self._pool.session(self._downloader.host)
-            call(session, "files.hub", "offer", request, stdin=stdin, on_event=on_event, cancel=self._pool.cancel)
-        except HostError as caught:
-            error = caught
-        finally:
-            if not offered.done():
-                offered.set_exception(error)
-
-    def _moved(self, target: Host, done: int, total: int | None) -> None:
-        self._watch(BytesMoved(target.name, "receiving", done, total))
-
-    def __exit__(self, *_: object) -> None:
-        self._exit_stack.close()
-
-    def bring(self, host: Host, session: Session) -> object:
-        blobs = [file for file in self._files if file.sha256 in self._needs[host.name]]
-        route = self._distributor.bring(self._locations[host.name], session, timeout=self._options.timeout, files=blobs)
-        if route == "here":
-            self.sent[host.name] = sum(blob.size or 0 for blob in blobs)
-        return route
-
-    def failure_on(self, host: Host, error: HostError) -> HostError:
-        del host
-        return HostError(f"{self._downloader.name}, which sends the files on, failed: {error.reason}", error.fix)
+def _store_of(event: Reply) -> str | None:
+    return event.text("store") if event.get("event") == "offered" else None

@@ -20,10 +20,11 @@ from packaging.version import InvalidVersion, Version
 from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
-from ipexctl.files.store_client import StoreLocation
+from ipexctl.files.store_client import StoreClient, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
 from ipexctl.remote.session import Session
@@ -265,6 +266,9 @@ class ControlMachine:
     @property
     def location(self) -> StoreLocation:
         return StoreLocation(self.session.host, self.python, f"{self.home}/wheels")
+
+    def store(self, cancel: Cancel) -> StoreClient:
+        return StoreClient(self.location, self.session, cancel)
 
 
 class InstallContext:

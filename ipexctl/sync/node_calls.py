@@ -201,6 +201,7 @@ def put_tree(
     fields: PutRequest = {
         **request.fields(),
         "manifest": len(packed),
+        "size": sum(len(part) if isinstance(part, bytes) else part.size for part in contents),
         "generation": generation,
         "parcels": list(parcels),
     }

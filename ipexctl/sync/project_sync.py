@@ -1,7 +1,7 @@
 """Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
 
-First every host is asked what it has. Little content travels with that question; much goes to one host and from there
-to the others (`upload.py`). A tree in use by a run is never changed; a sync makes a second tree. A `run` takes its
+First every host is asked what it has. Little content travels with that question; much goes to one host, and from there
+to the others (`FileTransfer`). A tree in use by a run is never changed; a sync makes a second tree. A `run` takes its
 lease in the same call, so that no sync comes between the upload and the start.
 """
 
@@ -42,7 +42,7 @@ from ipexctl.sync.project import Project, last_sent, remember, sent_before
 
 if TYPE_CHECKING:  # most syncs send little, and ask for no facts: 50 ms
     from ipexctl.facts.facts import Facts
-    from ipexctl.files.upload import Uploader
+    from ipexctl.files.routes import FileTransfer
 
 
 class SyncPlan(NamedTuple):
@@ -278,55 +278,47 @@ class ProjectSync:
         return wanted - set(current.staged if current else ())
 
     def _to_leaders(self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
-        uploader, ready = self._make_uploader(plan, hosts, needs), list(hosts)
-        if uploader is not None:
-            ready = []
-            try:
-                with uploader:
-                    for brought in self.pool.each(hosts, uploader.bring):
-                        if brought.error is not None:
-                            self._fail(brought.host, brought.error)
-                        else:
-                            ready.append(brought.host)
-            except HostError as error:
-                for host in hosts:
-                    self._fail(host, uploader.failure_on(host, error))
-                return
+        transfer, ready = self._make_transfer(plan, hosts, needs), list(hosts)
+        if transfer is not None:
+            from ipexctl.files.routes import local_files
+
+            ready = transfer.bring_all(
+                local_files(self.project.root, self.project.manifest.files.__getitem__), self._fail
+            )
         for done in self.pool.each(
-            ready, lambda host, session: self._to_one(host, session, plan, needs[host.name], uploader)
+            ready, lambda host, session: self._to_one(host, session, plan, needs[host.name], transfer)
         ):
             if done.result is not None:
                 self._finish(done.result, plan.generation)
             elif done.error is not None:
                 self._fail(done.host, done.error)
 
-    def _make_uploader(self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
-        """For much content and several hosts: an uploader that sends it from host to host. Else None."""
-        contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
-        if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
+    def _make_transfer(
+        self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]
+    ) -> FileTransfer | None:
+        """For much content and several hosts: from host to host. Else None."""
+        size = sum(self.project.manifest.files[sha256].size for sha256 in set[str]().union(*needs.values()))
+        if self.dry_run or len(hosts) < 2 or size < DISTRIBUTE_SIZE:
             return None
+        from ipexctl.files.routes import FileTransfer, TransferOptions
         from ipexctl.files.store_client import StoreLocation
-        from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
 
-        ordered = sorted(hosts, key=lambda host: -len(needs[host.name]))
-        home, timeout = self.request.calls.home, self.request.calls.timeout
-        options = UploadOptions(home, self.iface, timeout)
-        addresses = addresses_for_transfer(ordered, self.pool, self.facts, options, self.watch)
-        locations = {}
-        for host in ordered:
+        stores = []
+        for host in hosts:
             state = self.answers[host.name]
             store = f"{state.tree_path(self.project.name, plan.generation)}/{STATE_DIRECTORY}/{STAGE}"
-            address = addresses.get(host.name)
-            locations[host.name] = StoreLocation(host, state.python, store, address, state.home)
-        return Uploader(self.project.root, contents, locations, self.pool, self.watch, timeout, needs=needs)
+            stores.append(StoreLocation(host, state.python, store, home=state.home))
+        calls = self.request.calls
+        options = TransferOptions(calls.home, self.iface, calls.timeout, self.facts)
+        return FileTransfer(stores, needs, self.pool, options, self.watch)
 
     def _to_one(
-        self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None
+        self, host: Host, session: Session, plan: SyncPlan, need: set[str], transfer: FileTransfer | None
     ) -> SyncResult:
         began = time.monotonic()
-        parcels = uploader.parcels if uploader is not None else ()
-        sent = uploader.sent.get(host.name, 0) if uploader is not None else 0
-        contents = self._contents(need) if uploader is None else []
+        parcels = transfer.parcels if transfer is not None else ()
+        sent = transfer.sent.get(host.name, 0) if transfer is not None else 0
+        contents = self._contents(need) if transfer is None else []
         for _ in range(_ROUNDS):
             reply, count = put_tree(session, self.request, plan.generation, contents, parcels)
             sent += count

@@ -19,14 +19,14 @@ from ipexctl.extras.lab.faults import break_host, mend_host
 from ipexctl.extras.lab.lab_plan import LabSpec
 from ipexctl.extras.lab.lab_record import Lab, LabHost
 from ipexctl.extras.lab.lab_system import in_host
-from ipexctl.files.distribute import Distributor
-from ipexctl.files.store_client import StoredFile, StoreLocation, missing, push
+from ipexctl.files.routes import Distributor
+from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, ProgressEvent, Unreachable
 from ipexctl.remote.session_pool import SessionPool
 
 LAB = LabSpec(hosts=4)
@@ -67,26 +67,30 @@ class StoreHosts:
     def spread(self, *, address: bool = True) -> dict[str, str]:
         """The route of the files to each host, or the error."""
         source = self.place(self.hosts[0], address=address)
-        with Distributor(self.pool, source, BLOBS, on_progress=self._note) as spreader:
+        with Distributor(self.pool, source, BLOBS, self._note) as spreader:
             ends = {
                 done.host.name: done.result or str(done.error)
                 for done in self.pool.each(self.hosts, lambda host, session: spreader.bring(self.place(host), session))
             }
         return {host.name: ends[host.name] for host in self.hosts}
 
-    def _note(self, host: Host, done: int, total: int | None) -> None:
-        assert done >= self.seen.get(host.name, (0, None))[0]
-        self.seen[host.name] = (done, total)
+    def _note(self, event: ProgressEvent) -> None:
+        assert isinstance(event, BytesMoved)
+        assert event.done >= self.seen.get(event.host, (0, None))[0]
+        self.seen[event.host] = (event.done, event.total)
+
+    def store(self, host: Host) -> StoreClient:
+        return StoreClient(self.place(host), self.pool.session(host))
 
     def lacks(self, host: Host) -> tuple[StoredFile, ...]:
-        return missing(self.pool.session(host), self.place(host), BLOBS, verify=True)
+        return self.store(host).missing(BLOBS, verify=True)
 
 
 @pytest.fixture
 def context(lab: Lab, files: list[tuple[StoredFile, Path]]) -> Iterator[StoreHosts]:
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
         context = StoreHosts(lab, pool)
-        push(pool.session(context.hosts[0]), context.place(context.hosts[0]), files)
+        context.store(context.hosts[0]).push(files)
         yield context
         for node in lab.hosts:
             mend_host(node)
@@ -127,10 +131,9 @@ def test_damaged_source_file_is_named_and_replaced_by_the_next_push(
     in_host(context.lab.hosts[0], f"printf xx | dd of={first.store}/{BLOBS[0].sha256}/p0.whl conv=notrunc 2>/dev/null")
     for name, end in context.spread().items():
         assert name == "node1" or all(word in end for word in ("node1", "p0.whl", "damaged"))
-    session = context.pool.session(context.hosts[0])
-    lost = missing(session, first, BLOBS)
-    assert [blob.name for blob in lost] == ["p0.whl"]
-    push(session, first, files[:1])
+    store = context.store(context.hosts[0])
+    assert [blob.name for blob in store.missing(BLOBS)] == ["p0.whl"]
+    store.push(files[:1])
     assert "there" in context.spread().values()
     assert all(context.lacks(host) == () for host in context.hosts)
 
@@ -164,12 +167,12 @@ def test_cancelled_distribution_leaves_no_processes_or_partial_files(lab: Lab, t
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
         context = StoreHosts(lab, pool)
         source = context.place(context.hosts[0], address=way == "server")
-        push(pool.session(context.hosts[0]), source, [(blob, large)])
+        context.store(context.hosts[0]).push([(blob, large)])
         pool.cancel = cancel
         with pytest.raises(Cancelled):
             target = context.place(context.hosts[1])
             session = pool.session(context.hosts[1])
-            with Distributor(pool, source, [blob], on_progress=lambda *_: cancel.throw()) as spreader:
+            with Distributor(pool, source, [blob], lambda _: cancel.throw()) as spreader:
                 spreader.bring(target, session)
         wait_until(lambda: not processes_with(lab, AGENT_MODULE), 3, lambda: processes_with(lab, AGENT_MODULE))
         left = in_host(lab.hosts[1], 'ls -A "$HOME_DIR/.ipexctl/wheels"').split()
@@ -182,7 +185,7 @@ def test_the_token_is_in_no_command_line_and_no_environment(
     context: StoreHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "feedc0de" * 8
-    monkeypatch.setattr("ipexctl.files.distribute.secrets", SimpleNamespace(token_hex=lambda _: token))
+    monkeypatch.setattr("ipexctl.files.routes.secrets", SimpleNamespace(token_hex=lambda _: token))
     seen: set[bytes] = set()
     over = threading.Event()
 
@@ -211,7 +214,7 @@ def test_control_machine_can_be_source_or_target(
 ) -> None:
     here = Host("localhost", "localhost")
     source = StoreLocation(here, sys.executable, str(tmp_path / "store"))
-    assert len(push(LocalSession(here), source, files)) == len(BLOBS)
+    assert len(StoreClient(source, LocalSession(here)).push(files)) == len(BLOBS)
     host = context.hosts[1]
     with Distributor(context.pool, source, BLOBS) as spreader:
         assert spreader.bring(source, LocalSession(here)) == "there"
@@ -221,23 +224,23 @@ def test_control_machine_can_be_source_or_target(
         target = StoreLocation(here, sys.executable, str(tmp_path / way))
         with Distributor(context.pool, context.place(context.hosts[0], address=address), BLOBS) as spreader:
             assert spreader.bring(target, LocalSession(here)) == way
-        assert missing(LocalSession(here), target, BLOBS, verify=True) == ()
+        assert StoreClient(target, LocalSession(here)).missing(BLOBS, verify=True) == ()
 
 
 def test_push_sends_files_while_later_ones_are_produced(
     context: StoreHosts, files: list[tuple[StoredFile, Path]]
 ) -> None:
-    first, session = context.hosts[1], context.pool.session(context.hosts[1])
+    store = context.store(context.hosts[1])
     arrived: list[bool] = []
 
     def coming() -> Iterator[tuple[StoredFile, Path]]:
         yield files[0]
         for _ in range(100):
-            if not missing(session, context.place(first), BLOBS[:1]):
+            if not store.missing(BLOBS[:1]):
                 arrived.append(True)
                 break
         yield files[1]
 
-    push(session, context.place(first), coming())
+    store.push(coming())
     assert arrived == [True]
-    assert missing(session, context.place(first), BLOBS[:2]) == ()
+    assert store.missing(BLOBS[:2]) == ()

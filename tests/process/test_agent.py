@@ -16,7 +16,7 @@ from node_store_helpers import END, file_of, frame
 
 import ipexctl.node
 from agent_helpers import agent_file, all_pythons, mark_home
-from ipexctl.files.store_client import StoredFile, StoreLocation, push
+from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.home import MARK
 from ipexctl.remote import node_call
@@ -179,7 +179,7 @@ def test_only_the_store_of_a_home_makes_and_marks_one(tmp_path: Path, in_home: b
     location = StoreLocation(session.host, sys.executable, f"{home}/wheels", home=str(home) if in_home else "")
     (tmp_path / "a.whl").write_bytes(CONTENT)
     blob = StoredFile(file_of(CONTENT)["sha256"], "a.whl", len(CONTENT))
-    assert push(session, location, [(blob, tmp_path / "a.whl")]) == (blob.sha256,)
+    assert StoreClient(location, session).push([(blob, tmp_path / "a.whl")]) == (blob.sha256,)
     assert {path.name for path in home.iterdir()} == {"wheels", *([MARK] if in_home else [])}
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 

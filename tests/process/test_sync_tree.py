@@ -19,8 +19,8 @@ from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
 from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
-from ipexctl.files import upload
-from ipexctl.files.distribute import Distributor
+from ipexctl.files import routes
+from ipexctl.files.routes import Distributor
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
@@ -332,7 +332,7 @@ def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
 ) -> None:
     """The hosts claim separate homes, but here they share one, so only the first has to change it."""
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
-    monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
+    monkeypatch.setattr(routes, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
     put(place.root, "small", "s" * 900)
     put(place.root, "twice", "s" * 900)
@@ -350,13 +350,16 @@ def test_what_arrived_before_a_failed_transfer_is_used_by_the_next_sync(
     """The second of two hosts gets the files first, and sends them on."""
     monkeypatch.setattr(project_sync, "DISTRIBUTE_SIZE", 1000)
     monkeypatch.setattr(project_sync, "UPDATE_SIZE", 1000)
-    monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
+    monkeypatch.setattr(routes, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
+
+    enter = Distributor.__enter__
 
     def fail(distributor: Any, *_: object, **__: object) -> None:
         if is_interrupted:
             distributor._pool.cancel.throw()
             raise Cancelled("stopped")
+        enter(distributor)
         raise HostError("no room")
 
     with monkeypatch.context() as patch:

@@ -89,6 +89,15 @@ def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int 
             os.close(at)
 
 
+def sync_directory(path: AnyPath) -> None:
+    """Make the names in a directory survive a crash of the machine."""
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True) -> None:
     write_atomically(path, json.dumps(value, separators=(",", ":")).encode(), durable=durable)
 

@@ -106,11 +106,12 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         raise AgentError(f"{peer} is not the server that was meant: {error}", fix) from None
     except ConnectError as error:
         raise AgentError(f"no connection to {peer}: {error}", fix) from None
+    left = store.unfinished(directory)
+    files = [{**file, "offset": offset_of(file, left)} for file in files]
     with conn:
         try:
             conn.settimeout(PEER_SILENCE)
-            left = store.unfinished(directory)
-            send_line(conn, [Wanted(file["sha256"], offset_of(file, left)) for file in files])
+            send_line(conn, [Wanted(file["sha256"], file["offset"]) for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
         conn.settimeout(PEER_SILENCE)

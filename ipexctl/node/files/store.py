@@ -357,6 +357,15 @@ def _remove(store: GuardedDirectory, file: StoreFile) -> None:
         os.rmdir(file["sha256"], dir_fd=store.number)
 
 
+def _check_room(store: str, files: Sequence[StoreFile]) -> None:
+    needed = sum((file["size"] or 0) - file.get("offset", 0) for file in files)
+    above = store
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    if needed > free_space(above):
+        raise _explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), above, needed)
+
+
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
     store, files, home = request["store"], request["files"], request.get("home", "")
     expected = None if files is None else {file["sha256"]: file for file in files}
@@ -364,6 +373,7 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     got, failed = [], []
     clear(store)
     report("ready")
+    _check_room(store, files or ())
     for arriving in read_files(stream):
         header, sha256, part = arriving.header, arriving.sha256, arriving.part
         file: StoreFile | None = {"sha256": sha256, "name": str(header.get("name")), "size": None}

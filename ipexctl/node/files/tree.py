@@ -78,6 +78,8 @@ class TreeRequest(TypedDict):
     """For an update: size of the packed manifest that follows, before the contents."""
     expected: NotRequired[str | None]
     """Digest of the only tree, to update in the same call. None: no tree yet."""
+    size: NotRequired[int]
+    """Bytes of the contents that follow."""
 
 
 def lstat_or_none(path: bytes) -> os.stat_result | None:

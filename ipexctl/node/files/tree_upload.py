@@ -16,7 +16,14 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO, Callable, NoReturn
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import decode_name, encode_name, write_json_atomically
+from ipexctl.node.common.files import (
+    decode_name,
+    encode_name,
+    explain_full_disk,
+    free_space,
+    sync_directory,
+    write_json_atomically,
+)
 from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, open_own
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
@@ -149,9 +156,10 @@ class TreePlan:
 
     def apply(self, top: GuardedDirectory, stage: StagedFiles, digest: str) -> None:
         tree = self.tree
-        # After a kill, the next sync sees here which files were written.
+        # After a kill or a power loss, the next sync sees here which files were written.
         journal = [entry[:5] for entry in (*tree.pending, *self.make)]
-        write_json_atomically(tree.state_directory + b"/pending.json", {"rows": journal}, durable=False)
+        write_json_atomically(tree.state_directory + b"/pending.json", {"rows": journal})
+        sync_directory(tree.state_directory)
         with Writer(top, TREE) as writer:
             for path in self.remove:
                 writer.remove(path)
@@ -257,6 +265,8 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
             return PutReply()  # another host with this home was faster
         with top.enter(_STATE + b"/" + _STAGE, make=True, mode=0o700) as directory:
             stage = StagedFiles(directory, "a file of the project changed while it was sent")
+            if request.get("size", 0) > free_space(directory.anchor):
+                raise explain_full_disk(decode_name(tree.path), request["size"])
             try:
                 for parcel in request["parcels"]:
                     stage.unpack(parcel)

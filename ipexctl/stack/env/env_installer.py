@@ -13,13 +13,12 @@ from dataclasses import replace
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import addresses_among
-from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation, missing
+from ipexctl.files.store_client import Damaged, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.env_replies import CheckResult
-from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
+from ipexctl.remote.outcome import Cancelled, HostError, HostFinished, HostStatus, Stepped, TimedOut
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
 from ipexctl.stack.env.environment import EnvClient, EnvSpec, explain, machine_token, parse_result
@@ -33,7 +32,7 @@ class EnvInstaller:
         self.spec = spec
 
     def build_everywhere(self, hosts: Sequence[Host]) -> None:
-        from ipexctl.files.distribute import Distributor  # slow to import
+        from ipexctl.files.routes import Distributor  # slow to import
 
         context = self.context
         ready = [host for host in hosts if self._check_room(host)]
@@ -48,22 +47,15 @@ class EnvInstaller:
             return
         leader_of = find_leaders(ready, self._store)
         leaders = list(dict.fromkeys(leader_of.values()))
-
-        def moved(host: Host, done: int, total: int | None) -> None:
-            context.watch(BytesMoved(host.name, "receiving", done, total))
-
         built: set[str] = set()
-        with Distributor(context.pool, source, self._files(leaders), on_progress=moved) as distributor:
+        files, timeout = self._files(leaders), context.request.timeout
+        with Distributor(context.pool, source, files, context.watch, timeout=timeout) as distributor:
 
             def build_one(host: Host, session: Session) -> None:
                 if self._needs_build(host):
-                    files = self._files([host])
                     with context.timed(host.name, "got the wheels"):
-                        route = distributor.bring(
-                            locations[host.name], session, timeout=context.request.timeout, files=files
-                        )
-                    if route == "here" and not isinstance(session, LocalSession):
-                        context.uplink += sum(file.size or 0 for file in files)
+                        distributor.bring(locations[host.name], session, self._files([host]))
+                    context.uplink += distributor.sent.get(host.name, 0)
                 with context.timed(host.name, "built the environment"):
                     is_new = self._build(host, session)
                 built.add(host.name)
@@ -298,7 +290,7 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
     location = StoreLocation(host, context.python(host, interpreter), f"{context.home}/wheels")
     files = [wheel.stored_file for wheel in lock.wheels]
     try:
-        lacking = missing(context.pool.session(host), location, files, timeout=60, cancel=context.pool.cancel)
+        lacking = StoreClient(location, context.pool.session(host), context.pool.cancel, 60).missing(files)
     except HostError:
         return found
     return home_obstacle(facts, lock, held=lock.size - sum(file.size or 0 for file in lacking))

@@ -24,9 +24,7 @@ from typing import Final
 from packaging.requirements import Requirement
 
 from ipexctl.errors import Refusal, UserError, place_fix
-from ipexctl.files import store_client
-from ipexctl.files.relay import ArrivingFiles
-from ipexctl.files.store_client import Download, StoredFile, StoreLocation
+from ipexctl.files.store_client import ArrivingFiles, Download, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
@@ -63,27 +61,20 @@ def is_intact(path: Path, wheel: Wheel) -> bool:
 
 def download_wheels(
     context: InstallContext,
-    session: Session,
-    location: StoreLocation,
+    store: StoreClient,
     wheels: Sequence[Wheel],
     index_answer: IndexAnswer,
     *,
     name: str = "",
     on_got: Callable[[str], None] = lambda _: None,
-    timeout: float | None = None,
-    cancel: Cancel,
 ) -> dict[str, str]:
     """Download into the store of the machine `name`; return hash → reason for each failed wheel."""
     total = _total(wheels)
-    result = store_client.fetch(
-        session,
-        location,
+    result = store.fetch(
         [Download(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
         settings=index_answer.settings.transport(),
         on_bytes=lambda done: context.watch(BytesMoved(name, "downloading", done, total)),
         on_got=on_got,
-        timeout=timeout,
-        cancel=cancel,
     )
     context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in result.got)
     return dict(result.failed)
@@ -95,6 +86,7 @@ class Staging:
         self._spec = spec
         self._session = session
         self._location = location
+        self._store = StoreClient(location, session, context.pool.cancel, context.request.timeout)
         self._reasons: dict[str, str] = {}
 
     def stage(self, wheels: Sequence[Wheel]) -> None:
@@ -102,9 +94,9 @@ class Staging:
 
         Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
         """
-        cancel, sources = self._context.pool.cancel, self._context.request.sources
+        sources = self._context.request.sources
         files = [wheel.stored_file for wheel in wheels]
-        missing = {file.sha256 for file in store_client.missing(self._session, self._location, files, cancel=cancel)}
+        missing = {file.sha256 for file in self._store.missing(files)}
         wanted = [wheel for wheel in wheels if wheel.sha256 in missing]
         if self._spec.index_answer is None:
             wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
@@ -122,16 +114,7 @@ class Staging:
         if index_answer is None:
             settings = pip_settings(self._session, self._location.python, cancel=context.pool.cancel)
             index_answer = unqueried(context.request.sources, settings)
-        self._reasons = download_wheels(
-            context,
-            self._session,
-            self._location,
-            wheels,
-            index_answer,
-            name=self._location.host.name,
-            timeout=context.request.timeout,
-            cancel=context.pool.cancel,
-        )
+        self._reasons = download_wheels(context, self._store, wheels, index_answer, name=self._location.host.name)
 
     def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
         context, name = self._context, self._location.host.name
@@ -154,13 +137,10 @@ class Staging:
             _transit(Path(context.control.location.store), clears=bool(to_download)),
             self._downloading(to_download, index_answer) as arriving,
         ):
-            store_client.push(
-                self._session,
-                self._location,
+            self._store.push(
                 (entry for entries in (to_send, arriving) for entry in entries),
+                expected=[wheel.stored_file for wheel in wheels],
                 on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
-                timeout=context.request.timeout,
-                cancel=context.pool.cancel,
             )
             context.watch(BytesMoved(name, "receiving", total or 0, total))
             if not isinstance(self._session, LocalSession):
@@ -202,16 +182,14 @@ class Staging:
     def _download_here(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
     ) -> None:
-        here = self._context.control
+        here = self._context.control.store(cancel)
         # An earlier call that failed may have left some wheels.
         files = [wheel.stored_file for wheel in wheels]
-        missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
+        missing = here.missing(files, verify=True)
         for file in set(files) - set(missing):
             arriving.add(file.sha256)
         absent = [wheel for wheel in wheels if wheel.stored_file in missing]
-        failed = download_wheels(
-            self._context, here.session, here.location, absent, index_answer, on_got=arriving.add, cancel=cancel
-        )
+        failed = download_wheels(self._context, here, absent, index_answer, on_got=arriving.add)
         if failed:
             sha256, reason = next(iter(failed.items()))
             name = next(wheel.filename for wheel in wheels if wheel.sha256 == sha256)
@@ -356,9 +334,8 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
     control, parts = context.control, directory / _PARTS
     store = parts / "wheels"  # a store closes its parent directory to others
     location = StoreLocation(control.session.host, control.python, str(store))
-    failed = download_wheels(
-        context, control.session, location, wheels, locked.index_answer, cancel=context.pool.cancel
-    )
+    client = StoreClient(location, control.session, context.pool.cancel)
+    failed = download_wheels(context, client, wheels, locked.index_answer)
     for wheel in wheels:
         path = store / wheel.sha256 / wheel.filename
         if wheel.url and wheel.sha256 not in failed:

@@ -21,8 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.files import store_client as stores
-from ipexctl.files.store_client import Download, StoreLocation
+from ipexctl.files.store_client import Download, StoreClient, StoreLocation
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.env_replies import PipSettings, SourceFailure
 from ipexctl.option_declaration import DEFAULT_ENV
@@ -390,14 +389,15 @@ class _Locking:
             host = context.first
             session, python = context.pool.session(host), context.python(host)
             location = StoreLocation(host, python, f"{context.home}/wheels", home=context.home)
+            store = StoreClient(location, session, cancel)
             if uv.url:
                 download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
                 settings = index_answer.settings.transport()
-                fetched = stores.fetch(session, location, [download], settings=settings, cancel=cancel)
+                fetched = store.fetch([download], settings=settings)
                 if fetched.failed:
                     raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
             elif uv.path:
-                stores.push(session, location, [(uv.stored_file, Path(uv.path))], cancel=cancel)
+                store.push([(uv.stored_file, Path(uv.path))])
             interpreter = plan.interpreters.get(host.name, "")
             return LockMaker(session, python, context.home, uv, host.name, interpreter, cancel)
         binary = uv_here()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeSession
-from ipexctl.files.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
+from ipexctl.files.store_client import Download, StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import PipSettings
 from ipexctl.remote.cancel import Cancel
@@ -68,11 +68,11 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
     "prune": ({"removed": [], "failed": {}, "bytes": 1}, lambda s: EnvClient(s, "python3", "/h").prune({})),
     "query_indexes": (INDEXES, lambda session: query_indexes(session, "python3", [], ["torch"], PipSettings())),
     "settings": (SETTINGS, lambda session: pip_settings(session, "python3")),
-    "missing": ({"have": ["0" * 64], "unfinished": {}}, lambda session: missing(session, LOCATION, [BLOB])),
-    "push": ({"got": ["0" * 64], "failed": []}, lambda session: push(session, LOCATION, [])),
+    "missing": ({"have": ["0" * 64], "unfinished": {}}, lambda session: StoreClient(LOCATION, session).missing([BLOB])),
+    "push": ({"got": ["0" * 64], "failed": []}, lambda session: StoreClient(LOCATION, session).push([])),
     "fetch": (
         {"got": [], "failed": [{"sha256": "0" * 64, "reason": "gone"}]},
-        lambda session: fetch(session, LOCATION, [Download(BLOB, "https://h/a.whl")]),
+        lambda session: StoreClient(LOCATION, session).fetch([Download(BLOB, "https://h/a.whl")]),
     ),
 }
 

@@ -1,9 +1,11 @@
-"""The relay on the control machine, which passes only complete files with the expected hash, and stores beside it."""
+"""Files from host to host: the relay on the control machine passes only complete files with the expected hash."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -14,16 +16,21 @@ from typing import Any
 
 import pytest
 
+from agent_helpers import mark_home
 from fakes import FakeSession
-from ipexctl.files import distribute, store_client
-from ipexctl.files.distribute import Servers
-from ipexctl.files.relay import Relay
-from ipexctl.files.store_client import Damaged, Delivery, StoredFile, StoreLocation
+from ipexctl.files import routes
+from ipexctl.files.routes import Distributor
+from ipexctl.files.store_client import Damaged, Relay, StoreClient, StoredFile, StoreLocation
 from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.store import StoreFile, receive
+from ipexctl.node.files.tree_upload import PutRequest, put
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import Ended
+from ipexctl.remote.session_pool import SessionPool
 
 ONE, TWO = b"the first file", b"the second"
 HOST = Host("node1", "node1")
@@ -42,7 +49,7 @@ def frame(content: bytes, **changed: Any) -> bytes:
 
 def relay_files(session: FakeSession, files: list[StoredFile]) -> dict[str, bytes]:
     """The files that arrive, by name."""
-    with Relay(SOURCE, lambda: nullcontext(session), Cancel()) as relay:
+    with Relay(lambda: nullcontext(StoreClient(SOURCE, session)), Cancel()) as relay:
         return {file.name: path.read_bytes() for file, path in relay.files(files)}
 
 
@@ -55,7 +62,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_files_are_read_once_and_temporary_files_are_removed(directory: Path) -> None:
     session = FakeSession(HOST, frame(ONE) + frame(TWO) + END)
     directory.chmod(0o1777)  # as /tmp, which belongs to another account
-    with Relay(SOURCE, lambda: nullcontext(session), Cancel()) as relay:
+    with Relay(lambda: nullcontext(StoreClient(SOURCE, session)), Cancel()) as relay:
         for _ in range(3):
             files = {file.name: path.read_bytes() for file, path in relay.files([file_of(TWO), file_of(ONE)])}
             assert files == {"f14.whl": ONE, "f10.whl": TWO}
@@ -110,6 +117,19 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None
         list(stream_blobs([(file, tmp_path / "pipe")]))
 
 
+def test_files_larger_than_the_disk_are_refused_before_the_first_byte(directory: Path) -> None:
+    home = mark_home(directory / "home")
+    tree: PutRequest = {
+        "home": str(home), "project": "p-1", "digest": "d", "lease": None, "ended": [], "dry_run": False, "data": [],
+        "generation": 1, "parcels": [], "manifest": 22, "size": 1 << 60,
+    }  # fmt: skip
+    file: StoreFile = {"sha256": "0" * 64, "name": "a", "size": 1 << 60}
+    with pytest.raises(AgentError, match=r"1152921504.6 GB more needed, .* free"):
+        put(tree, io.BytesIO(gzip.compress(b"[]")))
+    with pytest.raises(AgentError, match=r"1152921504.6 GB more needed, .* free"):
+        receive({"store": str(home / "wheels"), "files": [file]}, io.BytesIO(), lambda *_, **__: None)
+
+
 FILES = (StoredFile("a" * 64, "one.whl", 1),)
 
 
@@ -117,24 +137,28 @@ FILES = (StoredFile("a" * 64, "one.whl", 1),)
 def test_target_waits_for_a_busy_server_only_if_it_lacks_files(
     lacking: tuple[StoredFile, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distribute, "_PATIENCE", 0.1)
-    monkeypatch.setattr(store_client, "missing", lambda *_, **__: lacking)
+    monkeypatch.setattr(StoreClient, "missing", lambda *_, **__: lacking)
     source, target, cancel = Host("a", "a"), Host("b", "b"), Cancel()
-    servers = Servers(FILES, cancel)
-    servers.add(StoreLocation(source, "python3", "/h/wheels", "10.0.0.1"), FakeSession(source))
-    servers._servers[0].clients = distribute._MAX_CLIENTS
-    location = StoreLocation(target, "python3", "/h/wheels", "10.0.0.2")
-    delivery = Delivery(location, FakeSession(target), FILES, None, cancel, lambda *_: None)
-    sending = threading.Thread(target=_send, args=(servers, delivery), daemon=True)
-    sending.start()
-    sending.join(1)
-    assert sending.is_alive() == waits
-    assert delivery.had_all != waits
-    cancel.throw()
-    sending.join(3)
-    assert not sending.is_alive()
+    location = StoreLocation(source, "python3", "/h/wheels", "10.0.0.1")
+    with (
+        Connector(ConnectOptions()) as connector,
+        SessionPool(connector, cancel, forks=1) as pool,
+        Distributor(pool, location, FILES) as distributor,
+    ):
+        distributor._add_server(StoreClient(location, FakeSession(source)))
+        distributor._servers[0].clients = routes._MAX_CLIENTS
+        routes_taken: list[str] = []
 
+        def bring() -> None:
+            with contextlib.suppress(Cancelled):
+                at = StoreLocation(target, "python3", "/h/wheels", "10.0.0.2")
+                routes_taken.append(distributor.bring(at, FakeSession(target)))
 
-def _send(servers: Servers, delivery: Delivery) -> None:
-    with contextlib.suppress(Cancelled):
-        servers.send(delivery)
+        bringing = threading.Thread(target=bring, daemon=True)
+        bringing.start()
+        bringing.join(1)
+        assert bringing.is_alive() == waits
+        cancel.throw()
+        bringing.join(3)
+        assert not bringing.is_alive()
+    assert routes_taken == ([] if waits else ["there"])
