@@ -1,8 +1,7 @@
 """Transports: how a call reaches the nodes. Launchers: what starts ranks there without an MPI. Values and text only.
 
-A `Transport` is how one call reaches the nodes: over ssh, by Slurm's srun, or through a queue that an extra adds, in
-which a run may begin hours later (`run/queue.py`). A `Launcher` starts the ranks of a plan without an MPI: ipexctl
-itself, or a step of srun. Only the functions at the end compare names; other code asks the transport or launcher.
+A `Transport` is ssh, Slurm's srun, or a queue that an extra adds, in which a run may begin hours later
+(`run/queue.py`). Only the functions at the end compare names; other code asks the transport or launcher.
 """
 
 from __future__ import annotations
@@ -20,32 +19,29 @@ from ipexctl.text import printable
 
 TransportOption = Literal["auto", "ssh", "srun"]
 NoMpiFlavor = Literal["srun", "none"]
-"""What starts ranks without an MPI. `srun`: Slurm. `none`: ipexctl itself."""
 LaunchFlavor = Literal["intel", "openmpi", "mpich", NoMpiFlavor]
 
 
 class Launcher(Protocol):
-    """Starts all ranks of a plan without an MPI."""
-
     @property
     def flavor(self) -> NoMpiFlavor:
-        """Name in plans, where others name an MPI."""
+        """In plans, where others name an MPI."""
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """For people."""
 
     @property
     def started(self) -> str:
-        """Text for messages: `started by …`."""
+        """As in `started by …`."""
 
     @property
     def why(self) -> str:
-        """Why a plan takes it by default."""
+        """Why a plan takes this launcher by default."""
 
     @property
     def is_preferred(self) -> bool:
-        """True if it is preferred to an existing mpirun."""
+        """True if preferred to an existing mpirun."""
 
     @property
     def no_logins(self) -> str:
@@ -56,18 +52,16 @@ class Launcher(Protocol):
         """True if the control machine begins a host starter on each host but node0."""
 
     def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
-        """True if it can start these ranks. `counts`: host → number of ranks."""
+        """`counts`: host → number of ranks."""
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Words that come before the rank wrapper's. Empty if supervisor and host starters start each rank."""
+        """Words before the rank wrapper's; empty if supervisor and host starters start each rank."""
 
 
 class Transport(Protocol):
-    """How the call reaches the nodes, and how node0 reaches the others."""
-
     @property
     def name(self) -> str:
-        """Name in records and for --transport."""
+        """In records and for --transport."""
 
     @property
     def uses_ssh(self) -> bool:
@@ -75,7 +69,7 @@ class Transport(Protocol):
 
     @property
     def no_logins(self) -> str:
-        """Why node0 does not log in to the other nodes, for `trust`; empty if it does."""
+        """For `trust`: why node0 does not log in to the other nodes; empty if it does."""
 
     @property
     def remote_shell(self) -> str:
@@ -83,31 +77,28 @@ class Transport(Protocol):
 
     @property
     def launcher(self) -> Launcher:
-        """Launcher for plans over several hosts that need no MPI."""
+        """For plans over several hosts that need no MPI."""
 
     @property
     def waits(self) -> bool:
         """True for a `Queue` (`run/queue.py`): runs wait, and get hosts and ranks later."""
 
     def job(self, environ: Mapping[str, str]) -> str:
-        """Id of the scheduler's job that the nodes belong to; empty outside a job."""
+        """Id of the scheduler's job; empty outside a job."""
 
     def job_title(self, job: str) -> str:
         """The job, for people."""
 
     def seconds_left(self, job: str) -> int | None:
-        """Seconds until the job ends, from the scheduler; None without a limit or an answer."""
+        """From the scheduler; None without a limit or an answer."""
 
     def announcement(self, environ: Mapping[str, str]) -> str:
-        """Line that tells the user how hosts are reached, if ipexctl chose it; or empty."""
+        """Tells the user how hosts are reached, if ipexctl chose it; or empty."""
 
 
 class DirectLauncher:
-    """Starts ranks without an mpirun: the supervisor those of node0, and a host starter those of each other host.
-
-    The control machine starts the host starters over its own sessions, so no node logs in to another. This works for
-    gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun.
-    """
+    """The supervisor starts ranks on node0, and a host starter those of each other host, so no node logs in to another.
+    This works for gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun."""
 
     flavor: Final[NoMpiFlavor] = "none"
     title: Final = "ipexctl itself"
@@ -189,8 +180,8 @@ class SrunLauncher:
         return len(counts) > 1 and backend not in ("ccl", "mpi")
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """Words of srun. There is no --cpus-per-task, because it implies --exact: Slurm would choose the CPUs, fewer
-        than the plan's where they don't divide evenly. Without it the step has all CPUs of the job, as the plan has."""
+        """There is no --cpus-per-task, because it implies --exact: Slurm would choose the CPUs, fewer than the plan's
+        where they don't divide evenly."""
         options = (
             *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
             # Rank N is on line N of the file, whatever order Slurm has for the nodes.
@@ -214,8 +205,6 @@ STEP: Final = SrunLauncher()
 
 @dataclass(frozen=True, slots=True)
 class SrunTransport:
-    """Inside a Slurm job: srun starts all ranks, or mpirun's daemon on each node. Nothing logs in to a node."""
-
     name: str = "srun"
     uses_ssh: bool = False
     no_logins: str = (
@@ -266,8 +255,8 @@ def choose_transport(
     *,
     find_program: Callable[[str], str | None] = which,
 ) -> Transport:
-    """Choose how the call reaches its hosts: srun inside a Slurm allocation, unless there are login options; else ssh.
-    `wanted`: None for a command that needs ssh."""
+    """srun inside a Slurm allocation, unless there are login options; else ssh. `wanted`: None for a command that needs
+    ssh."""
     if wanted == "ssh":
         return OVER_SSH
     if hosts is None:

@@ -1,7 +1,5 @@
-"""Reads a file of hosts in any format (hostfile, INI, YAML).
-
-A file that the user did not name may have 1 MB; pipes and devices are never read.
-"""
+"""Reads a file of hosts in any format. A file that the user did not name may have 1 MB; pipes and devices are never
+read."""
 
 from __future__ import annotations
 

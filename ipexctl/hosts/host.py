@@ -1,7 +1,4 @@
-"""A host of the hostfile, and the ipexctl directory on it: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl.
-
-`node/common/home.py` decides on the host whether a directory may be a home. Hardware is in `facts`.
-"""
+"""A host of the hostfile, and the ipexctl directory on it: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class Host:
     """Ranks that the file allows, summed over repeated lines."""
     max_slots: int | None = None
     internal: str | None = None
-    """Address for the other hosts, if it differs."""
+    """The address that other hosts use, if it differs."""
     identity: Path | None = None
     known_hosts: Path | None = None
     ssh_config: Path | None = None

@@ -1,8 +1,7 @@
 """Hostfiles of mpirun, DeepSpeed and schedulers, and --hosts: a host or node set per line, with attributes.
 
-All formats share one grammar: `node[1-4] slots=8`, `node1:8`, `user@node1`. Slots of repeated lines add up, as in Open
-MPI; contradicting values are an error. A found file may set no attribute that runs a program or trusts a key
-(`source.py`).
+Slots of repeated lines add up, as in Open MPI; contradicting values are an error. A found file may set no attribute
+that runs a program or trusts a key (`source.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class Roster:
 
 
 def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
-    """Add up the slots of one host's lines. A value that contradicts an earlier line is an error."""
     values: dict[str, tuple[Any, int]] = {}
     for line, host in lines:
         for key in ("internal", *_SINGLE_KEYS, "address"):
@@ -104,7 +102,6 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read_count(text: str, what: str, *, most: int = MAX_SLOTS, example: str = "4") -> int:
-    """Read an integer from 1 to `most`; raises WordError with an example."""
     if _COUNT.fullmatch(text) is None:
         raise WordError(f"{what} must be a whole number, not {quoted(text)}", fix=f"such as {example}")
     number = int(text)
@@ -137,7 +134,6 @@ def read_ssh_config(text: str, base: Path) -> Path:
 
 
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
-    """Map each key to its pair. An unknown, repeated or empty key is an error."""
     fields: dict[str, Pair] = {}
     for pair in pairs:
         key = pair.key.replace("-", "_")
@@ -209,7 +205,6 @@ _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
 def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
-    """`path` names the file in errors; relative paths in it start at `base`."""
     lines = text.removeprefix("\ufeff").split("\n")
     source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     roster = Roster()
@@ -225,7 +220,7 @@ def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, foun
 
 
 def read_host_list(spec: str) -> tuple[Host, ...]:
-    """Comma-separated items, each like the first word of a hostfile line."""
+    """Read comma-separated items, each like the first word of a hostfile line."""
     roster = Roster()
     try:
         for item in split_specs(spec):

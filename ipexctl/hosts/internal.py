@@ -1,8 +1,7 @@
 """Chooses the address by which other hosts reach a host; it is seldom the one that ssh uses. Pure.
 
 The hostfile's `internal=` wins, then --iface, then a subnet where each host has an address of its own: first the
-control machine's, then IPv4. Container bridges are left out, and so is any subnet where two hosts have the same
-address: 172.17.0.1 is a bridge inside each of them.
+control machine's, then IPv4. Container bridges are left out: 172.17.0.1 is a bridge inside each host.
 """
 
 from __future__ import annotations
@@ -68,8 +67,6 @@ class HostAddresses:
 
 
 class InterfaceChoice:
-    """`--iface`: an interface name, or a network as CIDR."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self._network: Network | None = None
@@ -94,10 +91,7 @@ class InterfaceChoice:
 def internal_addresses(
     addresses: Mapping[str, HostAddresses], hosts: Sequence[Host], iface: str | None = None
 ) -> dict[str, str] | Refusal:
-    """Choose each host's address for the others, or refuse and name the hosts outside the common subnet.
-
-    A host without known addresses must have one in the file.
-    """
+    """Choose each host's address for the others, or refuse and name the hosts outside the common subnet."""
     given = {host.name: host.internal for host in hosts if host.internal}
     names = [host.name for host in hosts if host.name not in given and host.name in addresses]
     if not names:

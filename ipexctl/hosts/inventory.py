@@ -1,8 +1,7 @@
 """An Ansible inventory: groups, variables and the hosts they describe, filled by `inventory_files.py`.
 
-Variables merge in Ansible's order: all, then parents, children, the host. A connection variable (`ansible_host`, ssh
-arguments …) that can't be honoured is an error because the login would go elsewhere; other variables are kept for
-playbooks. `node1:8` is refused: Ansible reads a port, a hostfile slots.
+A connection variable (`ansible_host`, ssh arguments …) that can't be honoured is an error because the login would go
+elsewhere. `node1:8` is refused: Ansible reads a port, a hostfile slots.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class HostSetting:
 def host_from(
     source: SourceFile, name: str, position: tuple[int, int], groups: tuple[str, ...], settings: dict[str, HostSetting]
 ) -> Host:
-    """Build the host and remove the variables it uses from `settings`."""
+    """Build the host and remove the variables that it uses from `settings`."""
     reader = _SettingReader(source, settings)
     slots = settings.get("slots")
     local = settings.get("ansible_connection")
@@ -223,7 +222,6 @@ class Inventory:
         self.group(parent).children.setdefault(child, (line, column))
 
     def add_hosts(self, group: str, pattern: str, settings: Mapping[str, HostSetting], line: int, column: int) -> None:
-        """`pattern` may be `user@node[01:10].site:2222`."""
         try:
             word = read_host_word(pattern, column=column, names_of=expand_ranges)
             own = dict(settings)

@@ -1,8 +1,7 @@
 """Parses Ansible inventories, INI and YAML, into an `Inventory`, with a line and column for each entry.
 
-Every mistake is an error at its place, with the way to write it. Nothing is run or evaluated: output of an inventory
-script is refused, and so is a value with a tag such as `!vault` where it would be used. In INI a group may be used
-before its section.
+Nothing is run or evaluated: output of an inventory script is refused, and so is a value with a tag such as `!vault`
+where it would be used.
 """
 
 from __future__ import annotations

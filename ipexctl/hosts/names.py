@@ -1,8 +1,5 @@
-"""Checks names of hosts, addresses and users before anything uses them, and quotes user text in messages.
-
-A name ends up in commands, ssh configs and paths, so it has a fixed alphabet and no leading dash: ssh would read an
-option.
-"""
+"""Checks names of hosts, addresses and users before anything uses them, and quotes user text in messages. Names have no
+leading dash, because ssh would read an option."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ _DIGITS_AND_DOTS = frozenset("0123456789.")
 
 
 class WordError(UserError):
-    """`column` counts from 1 in the word."""
-
     def __init__(self, message: str, *, column: int = 1, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.column = column
@@ -54,7 +49,6 @@ def quoted(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
-    """Ask for the most similar known word, with `behind` appended."""
     from difflib import get_close_matches  # only for an error
 
     near = get_close_matches(word, list(known), n=1, cutoff=cutoff)
@@ -90,7 +84,6 @@ def check_host(name: str) -> None:
 
 
 def check_user(user: str) -> str:
-    """Return the name; raise WordError unless ssh and a shell read it as a user name."""
     if not user:
         raise WordError("the user's name is missing")
     if _USER.fullmatch(user) is None:

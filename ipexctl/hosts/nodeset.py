@@ -1,7 +1,7 @@
 """Node sets: expands `node[1-4,7]` to names in order, and folds names to a node set.
 
-Padding is kept (`n[01-10]`); bounds of different width are refused, not guessed. At most 100,000 hosts a line, because
-`node[1-999999999]` is a slip and must not fill the memory.
+Padding is kept (`n[01-10]`). A line has at most 100,000 hosts, because `node[1-999999999]` is a slip and must not fill
+the memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def expand_ranges(text: str) -> tuple[str, ...]:
 
 
 def split_specs(text: str) -> tuple[str, ...]:
-    """Split at commas outside brackets; drop empty parts."""
     return tuple(part for _, part in _split_parts(text))
 
 

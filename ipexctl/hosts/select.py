@@ -1,8 +1,8 @@
 """Chooses the hosts of a command: from the source that counts, with overrides and --limit applied.
 
 The first source wins: --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
-./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. A file that was found, not named,
-counts only if nobody but the caller or root could have written it, and may not set anything that runs programs.
+./hostfile, the hostfile in the project's root, this machine alone. A file that was found, not named, counts only if
+nobody but the caller or root could have written it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ _COLON: Final = re.compile(r":(?![^\[\]]*\])")
 def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tuple[Host, ...]:
     """Hosts by name, node set, glob or group, or by a file of these, in the order of the hosts' file.
 
-    Commas, or colons as in Ansible, separate parts; `!` excludes, `&` intersects. With only such parts, all hosts are
-    the start. A part without a match is an error: a misspelt exclusion must not run on that host. `found`: the limit
-    comes from a project's file, so the user did not name a file in it.
+    Commas, or colons as in Ansible, separate parts; `!` excludes, `&` intersects. A part without a match is an error: a
+    misspelt exclusion must not run on that host. `found`: the user did not name a file in the limit.
     """
     index = _Index(hosts)
     selected: set[str] = set()
@@ -142,13 +141,13 @@ class HostRequest(NamedTuple):
     hosts: str | None = None
     hostfile: Path | None = None
     hostfile_found: bool = False
-    """True if only a project's ipexctl.toml names the hostfile, not the user."""
+    """True if only a project's ipexctl.toml names the hostfile."""
     limit: str | None = None
     limit_found: bool = False
-    """True if the limit comes from a project's ipexctl.toml."""
+    """True if only a project's ipexctl.toml sets the limit."""
     accelerate_hostfile: Path | None = None
     accelerate_found: bool = False
-    """True if only the default accelerate config names the hostfile, not the user."""
+    """True if only the default accelerate config names the hostfile."""
     user: str | None = None
     port: int | None = None
     identity: Path | None = None
@@ -161,13 +160,12 @@ class Selection(NamedTuple):
     source: str
     """For messages: `./hostfile`, `this machine alone`."""
     project_hostfile: Path | None = None
-    """Set if the hostfile is in the project's root, not in the current directory."""
+    """Set if the hostfile is not in the current directory."""
 
 
 def select_hosts(
     request: HostRequest, *, environ: Mapping[str, str], cwd: Path, project: Path | None = None
 ) -> Selection:
-    """Without a named source, look for a hostfile in `cwd`, then in `project`, the project's root."""
     overrides = _overrides(request, cwd)  # before any file is read
     hosts, source, project_hostfile = _from_first_source(request, environ, cwd, project)
     has_remote = any(host.address != LOCAL.address for host in hosts)

@@ -1,7 +1,7 @@
 """Text of a hosts file: errors that point into it, and settings refused in a file the user did not name.
 
-A found file may come with a cloned repository. It must not run a program on the control machine (ssh config,
-ProxyCommand, jump) or decide which host keys are trusted. The error says how to name the file, so that it counts.
+A found file may come with a cloned repository. It must not run a program on the control machine or decide which host
+keys are trusted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class SourceFile(NamedTuple):
         return FileError(self.path, number, what, text=text, column=column, fix=fix)
 
     def found_error(self, number: int, column: int, setting: str, reason: str) -> FileError:
-        """The error for a setting refused because the user did not name this file."""
         return self.error(
             number,
             column,
@@ -69,7 +68,6 @@ RUNS_PROGRAMS: Final = "can run programs on this machine"
 TRUSTS_KEYS: Final = "decides which host keys are trusted"
 
 REFUSED_KEYS: Final = {"ssh_config": RUNS_PROGRAMS, "known_hosts": TRUSTS_KEYS}
-"""Hostfile key → reason for the refusal."""
 
 _FLAGS: Final = {"F": RUNS_PROGRAMS, "I": RUNS_PROGRAMS, "J": RUNS_PROGRAMS}
 """-F CONFIG, -I PKCS11_LIBRARY, and -J JUMP, which starts a second ssh."""
@@ -112,7 +110,7 @@ _OPTION = r"(?:-[46AaCfGgKkMNnqsTtVvXxYy]*o)?[\s=]*([A-Za-z0-9]+)"
 
 
 def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
-    """The first refused ssh argument: its name in messages, and why it is refused. None if all are accepted."""
+    """Name of the first refused ssh argument in messages, and why it is refused. None if all are accepted."""
     for argument in arguments:
         flag = re.match(_FLAG, argument)
         if flag is not None:

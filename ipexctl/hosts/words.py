@@ -1,8 +1,5 @@
-"""Splits a line of a hostfile or inventory into words and `key=value` pairs, each with its column.
-
-Blanks around `=` are allowed, as in Open MPI. Invisible characters, pasted from web pages, are refused by name because
-nobody could see them.
-"""
+"""Splits a line of a hostfile or inventory into words and `key=value` pairs, each with its column. Invisible
+characters, pasted from web pages, are refused by name because nobody could see them."""
 
 from __future__ import annotations
 
@@ -52,7 +49,6 @@ def split_words(line: str, *, escapes: bool = False) -> list[Word]:
 
 
 def refuse_invisible(line: str, end: int) -> None:
-    """Raise WordError for an invisible character before `end`, where the comment starts."""
     match = None if line.isprintable() else re.search(_INVISIBLE, line[:end])
     if match is not None:
         fix = "type a plain blank instead" if match[0].isspace() else "delete that character"

@@ -1,8 +1,7 @@
 """Parses YAML to nodes with positions; never constructs a Python object that the file names.
 
-Duplicate keys are errors because one value would be lost. The file may be hostile: nesting is limited to 100 (deeper,
-the C parser crashes the process), and aliases may expand to a multiple of the file's size (ten lines of aliases can
-stand for a billion values).
+The file may be hostile: nesting is limited to 100 (deeper, the C parser crashes the process), and ten lines of aliases
+can stand for a billion values.
 """
 
 from __future__ import annotations
@@ -49,8 +48,6 @@ class Entry(NamedTuple):
 
 
 class YamlTree:
-    """One YAML document; aliases are followed up to a limit."""
-
     def __init__(self, text: str, path: str | Path, base: Path | None = None, found: str = "") -> None:
         text = text.removeprefix("\ufeff")
         self.source = SourceFile(str(path), Path(path).parent if base is None else base, _LINE_END.split(text), found)

@@ -1,7 +1,5 @@
-"""The ssh algorithms that a connection may use: paramiko's that the user's ssh config allows, without weak ones.
-
-And OpenSSH's name patterns, `*` and `?`, as in its configuration and known_hosts.
-"""
+"""The ssh algorithms that a connection may use: paramiko's that the user's ssh config allows, without weak ones. And
+OpenSSH's name patterns."""
 
 from __future__ import annotations
 

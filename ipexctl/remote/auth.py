@@ -1,8 +1,7 @@
 """Logs in with the agent's keys, then with key files, in ssh's order.
 
-A key file is read once for all hosts, and its passphrase is asked for once on the terminal; meanwhile the deadlines of
-waiting hosts pause. Key files are not opened if the agent has offered the same public key. `Login.refusal` has the
-error with a fix.
+While a passphrase is asked for on the terminal, the deadlines of waiting hosts pause. Key files are not opened if the
+agent has offered the same public key.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class LoadedKey(NamedTuple):
 
 
 class KeyRing:
-    """The key files of one command. Each is read once for all hosts, and its passphrase is asked for once."""
+    """Key files of one command. Each is read once for all hosts, and its passphrase is asked for once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
     def load(self, path: Path, deadline: Deadline) -> LoadedKey | None:
-        """The key, or None if there is no such file. The deadline pauses while the user types."""
+        """The key, or None if there is no such file."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
                 self._loaded[path] = self._load_file(path, deadline.cancel)
@@ -79,11 +78,8 @@ class KeyRing:
 
 
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
-    """The private key in a file, with the certificate beside it.
-
-    Not read by PKey.from_path, which opens both files by name, waits forever for a pipe and reads a device until memory
-    is full. A check before that would be of another file if somebody renames one in between.
-    """
+    """The private key in a file, with the certificate beside it. PKey.from_path would wait forever for a pipe, and read
+    a device until memory is full."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 

@@ -1,8 +1,6 @@
 """Cancellation, requested by one thread for many, and the deadline of one step on one host.
 
-`Cancel.throw` may be called in a signal handler, so it takes no lock. `closing` ends a wait inside a library that has
-no timeouts by closing the connection from another thread. One thread watches all deadlines, because a thread per host
-costs 0.15 ms, and there may be hundreds of hosts.
+`closing` ends a wait inside a library that has no timeouts by closing the connection from another thread.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _LONGEST_WAIT: Final = 3600.0
 
 
 class Cancel:
-    """`throw` sets it permanently; `waking` registers a callback for threads that block elsewhere."""
+    """`throw` sets it permanently."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,10 +33,8 @@ class Cancel:
         return self._thrown
 
     def throw(self) -> None:
-        """Safe in a signal handler, while its thread holds locks that callbacks need.
-
-        Callbacks therefore run in a thread, which `threading.Thread` can't start, because it takes a lock itself.
-        """
+        """Safe in a signal handler, while its thread holds locks that callbacks need. Callbacks therefore run in a
+        thread, which `threading.Thread` can't start, because it takes a lock itself."""
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())
 
@@ -57,7 +53,7 @@ class Cancel:
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` on cancellation within the block, or at once if already cancelled."""
+        """Call `wake` on cancellation within the block, or at once."""
         with self._lock:
             self._wakers.append(wake)
             if self.thrown:
@@ -70,7 +66,7 @@ class Cancel:
 
 
 class Deadline:
-    """A deadline with `seconds` None never expires. With `is_of_silence`, any sign of work by the host restarts it."""
+    """With `seconds` None it never expires. With `is_of_silence`, any sign of work by the host restarts it."""
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
@@ -133,7 +129,7 @@ class Deadline:
 
 
 class _Clock:
-    """Closes connections whose deadline has passed. One thread for all, because starting one costs 0.15 ms."""
+    """Closes connections whose deadline has passed. One thread for all, because starting one costs 0.15 ms per host."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,8 +1,5 @@
-"""The TLS certificate of one call, for connections from the nodes.
-
-`cryptography` makes it; in a submitted job, which has only `submit`'s package, the program `openssl` makes it. The key
-is in memory, and for a moment in a private file, because Python loads keys only from files.
-"""
+"""The TLS certificate of one call, for connections from the nodes. In a submitted job, which has only `submit`'s
+package, `openssl` makes it. The key is in a private file for a moment, because Python loads keys only from files."""
 
 from __future__ import annotations
 

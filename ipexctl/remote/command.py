@@ -1,8 +1,7 @@
 """Commands for hosts, as one string that every login shell passes on unchanged.
 
-The shell may be bash, zsh, csh or fish, and may print at login. The script is therefore in single quotes, and a random
-marker, the fence, shows where the shell's own output ends. The fence has the session id, by which a cancelled command's
-processes are found and ended. `login_line` quotes for the login shell; scripts quote their own words with `shlex`.
+The shell may be bash, zsh, csh or fish, and may print at login, so a random marker, the fence, shows where the shell's
+own output ends. The fence has the session id, by which a cancelled command's processes are ended.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class Command(NamedTuple):
 
     @classmethod
     def argv(cls, *argv: str) -> Command:
-        """Literal arguments, which no shell expands."""
         line = shlex.join(argv)
         return cls(script=f"exec {line}", label=line, program=argv[0])
 
@@ -42,7 +40,6 @@ class Command(NamedTuple):
 
     @classmethod
     def scripts(cls, *files: Path, arguments: Sequence[str], label: str, functions: str = "") -> Command:
-        """Join scripts into one, with positional parameters; `functions` are shell functions that the scripts call."""
         text = functions + "".join(map(shell_text, files))
         return cls(script=f"set -- {shlex.join(arguments)}\n{text}", label=label)
 
@@ -63,8 +60,7 @@ def login_line(command: Command, nonce: str) -> str:
     """The string for sshd, which passes it to a login shell: bash, zsh, csh or fish.
 
     Text in single quotes is safe in all four shells without quotes, backslashes, `!` or newlines; a script with such
-    bytes is sent as an argument of `printf %b` with octal escapes. The fence follows the login shell's output on stdout
-    and stderr. On stdout it has the pid, which is also the id of session and process group.
+    bytes is sent as octal escapes. The fence on stdout has the pid, which is also the id of session and process group.
     """
     encoded = encode_for_printf(command.script)
     script = "$1" if encoded == command.script else '$(printf %b "$1")'

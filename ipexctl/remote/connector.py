@@ -1,9 +1,5 @@
-"""Opens sessions with the command's connection options: local on this machine, else over ssh or srun.
-
-For ssh, the user's own `ssh -G` tells how to log in; then follow TCP or a bastion, and the handshake, all within
---connect-timeout. Known hosts, keys and bastion logins are shared by all hosts. paramiko is slow to import, so it is
-imported while `ssh -G` runs.
-"""
+"""Opens sessions with the command's connection options: local on this machine, else over ssh or srun. paramiko is slow
+to import, so it is imported while `ssh -G` runs."""
 
 from __future__ import annotations
 
@@ -54,14 +50,12 @@ _UNUSED: Final[dict[str, dict[str, object]]] = {
     "invoke.vendor.yaml": {},
     "importlib.metadata": {"version": _version},
 }
-"""Modules that invoke imports for MockContext and its config files, and paramiko for its version, with the names used.
-
-They take a third of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata imports email.
-"""
+"""Modules that invoke and paramiko import, with the names used. They take a third of `import fabric`: unittest.mock
+imports asyncio and ssl, importlib.metadata imports email."""
 
 
 def import_ssh() -> None:
-    """Import paramiko and fabric once, without modules that ipexctl does not use; other threads wait for the first."""
+    """Import paramiko and fabric without modules that ipexctl does not use; other threads wait for the first."""
     with PARAMIKO_LOCK:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:
@@ -102,7 +96,7 @@ class ConnectOptions(NamedTuple):
     """Called once per unsupported option in the ssh config."""
     transport: Transport = OVER_SSH
     job: str = ""
-    """Slurm job whose nodes srun reaches; empty for the job that this call is in."""
+    """Slurm job whose nodes srun reaches; empty for this call's own job."""
     stays_on: frozenset[str] = frozenset()
     """Hosts on which a run may be started over srun, whose supervisor outlives the session."""
     shared: str = ""
@@ -118,8 +112,6 @@ def _check_own_kernel() -> None:
 
 
 class Connector:
-    """Opens sessions. Keys, known_hosts and bastion logins are read or made once for all hosts."""
-
     def __init__(self, options: ConnectOptions) -> None:
         allow_many_files()  # a connection takes several descriptors
         self.options = options
@@ -147,7 +139,6 @@ class Connector:
             return self._keys
 
     def load(self, hosts: Sequence[Host]) -> None:
-        """Import what these hosts' sessions need, before the caller imports other modules in parallel."""
         if self.options.transport.uses_ssh and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
@@ -168,7 +159,7 @@ class Connector:
         return session
 
     def _over_srun(self, host: Host, cancel: Cancel) -> Session:
-        """Open a session over srun. Once the job is over, open a local one if this machine shares the nodes' home."""
+        """Once the job is over, the session is local if this machine shares the nodes' home."""
         from ipexctl.remote.srun import SrunSession, StepServer, srun_ports
 
         with self._lock:

@@ -13,11 +13,8 @@ from ipexctl.user_directories import account_name
 
 
 def is_this_machine(host: Host) -> bool:
-    """True if the host's address is one of the control machine's.
-
-    False if the hostfile or command line names a port or another user: `localhost port=2222` is a tunnel or container,
-    `root@localhost` is another account, and both need ssh.
-    """
+    """True if the host's address is one of the control machine's. False if the hostfile or command line names a port or
+    another user: `localhost port=2222` is a tunnel or container, `root@localhost` another account."""
     if host.port is not None or host.ssh_config is not None:
         return False
     if host.user is not None and host.user != account_name():

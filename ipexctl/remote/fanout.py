@@ -1,7 +1,4 @@
-"""Runs work in threads: the same work for many hosts, where no failure affects another host; or one call.
-
-Any exception but a `HostError` is a bug: it cancels the rest and is raised. `execute` does the work of `ipexctl exec`.
-"""
+"""Runs work in threads: the same work for many hosts, where no failure affects another host; or one call."""
 
 from __future__ import annotations
 
@@ -41,8 +38,6 @@ def execute(
     timeout: float | None,
     stdin_for: Callable[[], BinaryIO] | None,
 ) -> Iterator[ExecResult]:
-    """Run the command on every host; yield results as they arrive. `timeout` applies to each host."""
-
     def work(host: Host) -> ExecResult:
         started = time.monotonic()
         try:
@@ -81,10 +76,8 @@ class Outcome(Generic[Item, T]):
 def fan_out(
     items: Sequence[Item], work: Callable[[Item], T], *, forks: int, cancel: Cancel
 ) -> Iterator[Outcome[Item, T]]:
-    """Yield each item's outcome as it arrives. Exceptions other than HostError are raised once the rest has stopped.
-
-    The threads are daemons, so a hanging system call doesn't keep the process alive.
-    """
+    """Yield each item's outcome as it arrives. Any exception but a HostError is a bug: it cancels the rest and is
+    raised. The threads are daemons, so a hanging system call doesn't keep the process alive."""
     queued: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
         queued.put(item)
@@ -135,10 +128,8 @@ def _collect(
 
 
 def run_in_background(work: Callable[[], T], name: str) -> Future[T]:
-    """Start `work` and return at once; `result()` raises its error.
-
-    Not by a ThreadPoolExecutor, whose threads Python joins at exit: hanging work would keep the process alive.
-    """
+    """Start `work`; `result()` raises its error. Python joins a ThreadPoolExecutor's threads at exit, so hanging work
+    would keep the process alive."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,8 +1,7 @@
 """Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages.
 
-Only the deadline limits the handshake: paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so they
-expire later. `FastTransport` makes paramiko fast enough for many hosts. paramiko has no hooks for that, so it
-overrides private methods; a new version can break them without notice (`tests/unit/remote/test_handshake.py`).
+paramiko's timeouts know neither Ctrl-C nor pauses for a passphrase, so only the deadline limits the handshake. paramiko
+has no hooks to make it fast enough for many hosts, so `FastTransport` overrides private methods.
 """
 
 from __future__ import annotations
@@ -50,14 +49,8 @@ _CHANNEL_MESSAGES: Final = frozenset(
 
 
 class ClosedChannels:
-    """Server channels that this side has closed and whose numbers are not reused yet.
-
-    The thread that feeds stdin may be late, and on a message for an unknown channel sshd ends the connection with all
-    its commands. A channel is
-
-    open    → closed, when the close message is sent
-    closed  → open, when the server opens a channel with this number: it reuses free numbers
-    """
+    """Server channels that this side has closed and whose numbers the server has not reused yet. On a message for an
+    unknown channel sshd ends the connection with all its commands, and the thread that feeds stdin may be late."""
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()
@@ -77,7 +70,7 @@ class ClosedChannels:
 
 
 def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """Set `ended_by` of a channel if a signal ended its command, which paramiko ignores; wake the waiting thread."""
+    """Set `ended_by` of a channel if a signal ended its command, which paramiko ignores."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -90,8 +83,6 @@ def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) ->
 
 
 class FastTransport(paramiko.Transport):
-    """Records exit signals, sends nothing to closed channels, does not poll and writes no log."""
-
     _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _record_exit_signal,
@@ -135,10 +126,10 @@ class FastTransport(paramiko.Transport):
     # Write no log.
 
     def _log(self, level: int, msg: str | list[str], *args: object) -> None:
-        """Do nothing: nobody reads the log, and paramiko would format 35 messages per connection."""
+        """Nobody reads the log, and paramiko would format 35 messages per connection."""
 
     def _parse_debug(self, message: paramiko.Message) -> None:
-        """Ignore sshd's debug messages, which paramiko would format byte by byte for a log that is off."""
+        """paramiko would format sshd's debug messages byte by byte for a log that is off."""
 
 
 class _Packetizer(Packetizer):
@@ -160,8 +151,6 @@ class Handshake(NamedTuple):
 
 
 def connect(handshake: Handshake) -> fabric.Connection:
-    """Do the handshake, check the host key and log in. Raises HostError with a fix, after closing the socket."""
-
     def shut_down() -> None:
         with contextlib.suppress(OSError):
             handshake.sock.shutdown(socket.SHUT_RDWR)
@@ -217,16 +206,14 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
 
 
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """A connection with plain attributes.
-
-    fabric's __setattr__ searches `dir(self)` at each assignment, half a millisecond per host, and changes the config.
-    """
+    """fabric's __setattr__ searches `dir(self)` at each assignment, half a millisecond per host, and changes the
+    config."""
 
     __setattr__ = object.__setattr__
 
 
 class _NoSSHConfig(paramiko.SSHConfig):
-    """Has no options; paramiko's own class, even if empty, calls getpwuid twice per host."""
+    """paramiko's own class, even if empty, calls getpwuid twice per host."""
 
     def lookup(self, hostname: str) -> paramiko.SSHConfigDict:
         return paramiko.SSHConfigDict(hostname=hostname)

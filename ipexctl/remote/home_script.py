@@ -1,8 +1,4 @@
-"""The rules for homes as sh functions, made from the tables of `node/common/home.py`, for steps without Python.
-
-`home_functions` precedes scripts that call `check_home` or `use_home` of `home.sh`. `refuse_home` prints the kind of a
-refusal, which `home_refusal` turns into the agent's reason and fix.
-"""
+"""The rules for homes as sh functions, made from the tables of `node/common/home.py`, for steps without Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Host keys when connecting: types to request, the check, and the error for a rejected key.
 
-The policy is --host-keys, else the ssh config's: strict by default. `accept-new` adds unknown keys to the user's first
-known_hosts file, under a lock that also makes two names of one host agree. Only `off` accepts a changed key, and no fix
+`accept-new` adds unknown keys to the user's first known_hosts file. Only `off` accepts a changed key, and no fix
 contains a command that adds one, because the host may be another machine.
 """
 
@@ -31,7 +30,7 @@ KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName(NamedTuple):
-    """`|1|salt|digest`: can be compared but not read. The salt is hashed only once."""
+    """`|1|salt|digest`: can be compared but not read."""
 
     salted: hmac.HMAC
     digest: bytes
@@ -89,7 +88,7 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 
 
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
-    """Entries of this host. Call it once per host, because each hashed name costs an HMAC."""
+    """Call this once per host, because each hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
     # Most lines have plain names, and every host is compared with every line.
     return tuple(
@@ -223,7 +222,6 @@ _HOST_KEY = {
 def _rejected_key(
     check: KeyCheck, endpoint: Endpoint, key_type: str, key: bytes, *, has_authority: bool
 ) -> Unreachable:
-    """The fix never contains a command that adds a changed key. `has_authority`: only a CA vouches for the host."""
     name, print_, entry = endpoint.key_name, fingerprint(key), check.entry
     shows = _show_key(key_type)
     if entry and check.verdict == "revoked":
@@ -303,7 +301,7 @@ _KRL: Final = b"SSHKRL\n\0"
 
 
 def check_revoked(path: Path, key_type: str, key: bytes) -> None:
-    """Raise Unreachable if the file has that key. Like ssh, trust no key if the file can't be read."""
+    """Raise Unreachable if the file has that key, or can't be read, as ssh does."""
     try:
         data = read_regular(path, KNOWN_HOSTS)
         is_revoked = _is_in_krl(path, key_type, key) if data.startswith(_KRL) else _is_in_text(data, key)

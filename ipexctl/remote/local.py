@@ -1,9 +1,5 @@
-"""A session on the control machine: the same commands, without ssh and login shell.
-
-A command runs in /bin/sh, in the account's home and in its own session, as over ssh. The command is over when both
-streams and the process have ended, because a background process may hold either. Cancellation and timeouts end all its
-processes.
-"""
+"""A session on the control machine: the same commands, without ssh and login shell. A command is over when both streams
+and the process have ended, because a background process may hold either."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Calls to the agent, the package `ipexctl.node`, which a Python on the host runs.
 
-The agent is a zip on stdin before the request; nothing is written. A `cached` call runs the copy in `HOME/agent/HASH`,
-and sends the zip only if there is no copy. Python starts without `site`, because a host's .pth files run code (0.1 s on
-some hosts), whose output would mix with the reply. The last event on stdout is `done`, or `failed` with `reason` and
-`fix`.
+The agent is a zip on stdin before the request; nothing is written. A `cached` call sends the zip only if there is no
+copy in `HOME/agent/HASH`. Python starts without `site`, because a host's .pth files run code (0.1 s on some hosts),
+whose output would mix with the reply.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ipexctl.remote.reply import DEFAULT_LIMITS, EventLimits, EventReader, OnEve
 from ipexctl.remote.session import ChunkStream, Readable, Session, chunks_of
 
 _EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""Filesystem errors that are the cause wherever they appear, because other lines follow from them."""
+"""Filesystem errors that are the cause wherever they appear."""
 _NO_CAUSE: Final = re.compile(r"tar: (?:Exiting with failure status|Error is not recoverable|Child returned status)")
 """Lines that only report that an earlier line ended the program."""
 
@@ -117,13 +116,11 @@ sys.exit(main())
 """
 """Runs the agent's copy if this account owns it and nobody else can open it, else the zip from stdin.
 
-`node/common/walk.py`, passed as an argument, enters the copy before anything in it or in the home is used. The answer
-says whether the copy exists. If it does not, the request that was sent ahead is dropped, and zip and request follow. A
-copy in use is touched daily; `unpack_copy` removes unused ones.
-
-The zip stays in memory, with the pid in its path, so that programs started by the agent can load it. Pythons built for
-a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`, so an unnamed temporary file is
-used. Without /proc, as on a Mac that calls itself, the zip is imported from memory.
+`node/common/walk.py`, passed as an argument, enters the copy before anything in it or in the home is used. If there is
+no copy, the request that was sent ahead is dropped, and zip and request follow. The zip stays in memory, with the pid
+in its path, so that programs started by the agent can load it. Pythons built for a glibc before 2.27 (conda's, uv's)
+and kernels before 3.17 have no `memfd_create`. Without /proc, as on a Mac that calls itself, the zip is imported from
+memory.
 """
 
 _RUN_SOURCE: Final = f"""\
@@ -149,10 +146,8 @@ if walk {home}/envs end; then
   for python in {home}/envs/*/bin/python; do if walk "${{python%/*}}" end; then try "$python"; fi; done
 fi
 """
-"""Finds a Python and runs the agent in one round trip. An environment's Python may link to one of the cluster.
-
-Exit codes 126 and 127 of the shell: the file can't start, its interpreter is gone, or it is for another libc.
-"""
+"""Finds a Python and runs the agent in one round trip. Exit codes 126 and 127 of the shell: the file can't start, its
+interpreter is gone, or it is for another libc."""
 
 
 _MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
@@ -200,10 +195,8 @@ def _copy_name(archive: bytes) -> str:
 def agent_command(
     command: str, action: str = "", *, python: str = "", home: str = "", cached: bool = False, label: str = ""
 ) -> Command:
-    """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder.
-
-    The first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's in `home`.
-    """
+    """The command line for `call`; unless `cached`, stdin begins with the `agent_zip` of the command's folder. The
+    first Python 3.8 or newer runs it: `python` if it exists, else the system's, else an environment's in `home`."""
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(command.partition(".")[0])
     copy = f"{home_path}/agent/{_copy_name(archive)} {shlex.quote(script_text('common.walk'))}" if cached else "''"
@@ -257,9 +250,8 @@ def call(
     """Run an agent command and return its last event. Raises HostError unless that is `done`, AgentEnded if there is
     none, and UserError, which ends the call on all hosts, if the host refuses what the call names.
 
-    `command`: a module in `ipexctl.node`, such as `env.build`. `stdin` follows the request. Frames go to `on_frame`,
-    which may raise a FrameError. `cached`: for commands that may write to `home`; uses the agent's copy there, or makes
-    it. A function as `request` may block while the agent starts.
+    `stdin` follows the request. `cached`: for commands that may write to `home`. A function as `request` may block
+    while the agent starts.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
     archive = agent_zip(command.partition(".")[0])
@@ -292,7 +284,6 @@ def call_line(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Reply:
-    """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
     head = first + (_encode(request) if request is not None else b"")
     feed = ChunkStream(chain([head], chunks_of(stdin) if stdin is not None else ()))
     return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, STEP_SILENCE, cancel)

@@ -20,15 +20,13 @@ class Notice:
 class BytesMoved:
     host: str
     what: str
-    """`downloading`, `receiving`, or a file's name."""
+    """As in `downloading`, `receiving`, or a file's name."""
     done: int
     total: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A host began a step of unknown length, such as `unpacking`."""
-
     host: str
     what: str
 
@@ -59,15 +57,11 @@ HostStatus = Literal["ok", "changed", "failed", "unreachable"]
 
 
 class HostError(Exception):
-    """Failure of one host. `reason` is a sentence without the host's name, `fix` the next thing to type.
-
-    `fix` joins `advice`, which fits every command, and `option`, which fits commands with connection options. Raised
-    within one host's work; the fan-out turns it into an outcome.
-    """
+    """Failure of one host. `reason` is a sentence without the host's name, `fix` the next thing to type: it joins
+    `advice`, which fits every command, and `option`, which fits commands with connection options."""
 
     status: HostStatus = "failed"
     left_running = False
-    """True if processes of the command may still run on the host."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
         super().__init__(reason)
@@ -132,7 +126,7 @@ class Report(Generic[AnyResult]):
 
 
 def exit_code(statuses: Sequence[HostStatus]) -> int:
-    """Unreachable (3) takes precedence over failed (1)."""
+    """Exit code 3 (unreachable) takes precedence over 1 (failed)."""
     if "unreachable" in statuses:
         return 3
     return 1 if "failed" in statuses else 0

@@ -1,8 +1,7 @@
 """Connections through ProxyJump and ProxyCommand, carried by the user's own ssh.
 
-Only OpenSSH supports every bastion login (second factors, smart cards, an open ControlMaster), so it logs in there, and
-the host's ssh connection uses its pipe. One login serves all hosts behind a bastion with the same config and key,
-through the user's own master if it is open. A refused login is not retried.
+Only OpenSSH supports every bastion login (second factors, smart cards, an open ControlMaster). One login serves all
+hosts behind a bastion with the same config and key. A refused login is not retried.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ class ProxyJumps:
         return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:
-        """Options that share one bastion login: the user's ControlMaster if there is one, else a new one."""
         assert self._ssh
         key = (jump, host.ssh_config, host.identity)
         with self._lock:

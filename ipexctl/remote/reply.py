@@ -1,7 +1,5 @@
-"""Reads the agent's output (events, one line of JSON each, with raw bytes after some), and decodes its answers.
-
-A missing or mistyped field is an error of that host only.
-"""
+"""Reads the agent's output: events, one line of JSON each, with raw bytes after some. A missing or mistyped field is an
+error of that host only."""
 
 from __future__ import annotations
 
@@ -22,8 +20,6 @@ _CREDENTIALS: Final = re.compile(r"//[^/@\s\"]*@")
 
 
 class MalformedReply(HostError):
-    """The reason quotes the beginning of the reply's first line."""
-
     def __init__(self, problem: str, answer: str) -> None:
         lines = (line.strip() for line in answer.splitlines())
         first = printable(next(filter(None, lines), ""))
@@ -89,26 +85,24 @@ _MOST_VALUES: Final = 1_000_000
 RawReader = Callable[[memoryview], int | None]
 """Reads bytes after an event. Returns None while more follow, else how many of these bytes it used."""
 OnEvent = Callable[[Reply], RawReader | None]
-"""Handles an event; returns a reader if raw bytes follow. A HostError ends the call."""
+"""Returns a reader if raw bytes follow the event. A HostError ends the call."""
 
 
 class EventLimits(NamedTuple):
     line: int = 32 << 20
     total: int = 32 << 20
-    """Limit on the bytes of all lines; raw bytes between two lines start a new count."""
+    """Bytes of all lines; raw bytes between two lines start a new count."""
     subject: str = "answer"
     """What the error calls these lines."""
     fix: str = ""
     events_only: bool = False
-    """True if a line that is not an event is an error; otherwise it counts as a login script's and is ignored."""
+    """True if a line that is not an event is an error, and not ignored as a login script's."""
 
 
 DEFAULT_LIMITS: Final = EventLimits()
 
 
 class EventReader:
-    """Sink for one program's output. Keeps the end of stderr."""
-
     def __init__(self, on_event: OnEvent, limits: EventLimits = DEFAULT_LIMITS) -> None:
         self.stderr = b""
         self._on_event = on_event

@@ -1,7 +1,6 @@
 """Works on many hosts until a common deadline, and talks with programs that print events and read lines.
 
-A host that failed or is late gets a HostError. A program on a host ends with its stdin, so none outlives the call.
-Events are limited to 64 KB per line and 1 MB altogether.
+A program on a host ends with its stdin, so none outlives the call.
 """
 
 from __future__ import annotations
@@ -77,10 +76,8 @@ class ScriptDialog:
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        """The next event of any host, the host's HostError, or None if its program exited.
-
-        Returns None instead of a tuple if the time is up, the check is cancelled, or no program runs.
-        """
+        """The next event of any host, the host's HostError, or None if its program exited. Instead of a tuple, None if
+        the time is up, the check is cancelled, or no program runs."""
         while self._running and not self._cancel.thrown:
             left = until - time.monotonic()
             if left <= 0:

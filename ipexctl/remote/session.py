@@ -1,8 +1,7 @@
 """A session: one open connection to a host, local or remote; and ways to feed a command's stdin.
 
-`Session.run` raises a HostError if the connection is lost, on timeout and on cancellation, after ending the command's
-processes. Without --timeout a step may take any time, but may not be silent for an hour, because then a disk hangs.
-Collected output is limited to 16 MB, because a login script may print endlessly.
+Without --timeout a step may take any time, but may not be silent for an hour, because then a disk hangs. Collected
+output is limited to 16 MB, because a login script may print endlessly.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _STDIN_CHUNK: Final = 1 << 18
 
 
 class Readable(Protocol):
-    """Stdin of a command; `read` returns no bytes at the end."""
-
     def read(self, size: int = -1, /) -> bytes: ...
 
 
@@ -55,8 +52,6 @@ class Captured(NamedTuple):
 
 
 class OutputCollector:
-    """Sink for short output. Raises a HostError beyond MAX_OUTPUT."""
-
     def __init__(self) -> None:
         self._data: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
@@ -102,11 +97,11 @@ class Session(ABC):
         deadline: Deadline | None = None,
         silence: float | None = None,
     ) -> Ended:
-        """Run a command in the account's home and forward its output as it arrives.
+        """Run a command in the account's home and forward its output as it arrives. Raises HostError if the connection
+        is lost, on timeout and on cancellation, after ending the command's processes.
 
-        Raises HostError if the connection is lost, on timeout and on cancellation, after ending the command's
-        processes. `deadline` replaces `timeout` and `cancel`; the sink may change it. Without `timeout`, `silence`
-        limits the seconds in which the command neither prints nor reads.
+        `deadline` replaces `timeout` and `cancel`; the sink may change it. `silence` limits the seconds in which the
+        command neither prints nor reads.
         """
         started = time.monotonic()
         if deadline is None and timeout is None and silence is not None:
@@ -140,8 +135,6 @@ def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -
 
 
 class _WatchedStdin:
-    """Restarts the deadline whenever the host reads input."""
-
     def __init__(self, deadline: Deadline, stdin: Readable) -> None:
         self._deadline, self._stdin = deadline, stdin
 

@@ -1,7 +1,4 @@
-"""One session per host, shared by all steps of a command and closed at its end.
-
-Callers that open and close sessions themselves, such as a fetch, borrow one (`lend`).
-"""
+"""One session per host, shared by all steps of a command and closed at its end."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close open sessions. Only those with a proxy get threads, because each waits for its proxy to exit."""
+        """Close open sessions, in threads if they have a proxy, because each waits for its proxy to exit."""
 
         def close(session: Session) -> None:
             with contextlib.suppress(OSError, EOFError):
@@ -85,7 +82,6 @@ class SessionPool:
         return self._sessions.pop(host.name, None)
 
     def forget(self, host: Host) -> None:
-        """Reconnect at the next step, because the connection was lost or failed."""
         self._unreachable.pop(host.name, None)
         if (lost := self.detach(host)) is not None:
             with contextlib.suppress(OSError, EOFError):
@@ -96,7 +92,7 @@ class SessionPool:
             session.close()
 
     def lend(self, host: Host, cancel: Cancel) -> Session:
-        """The pool's session, or a new one if it was lost, for a caller that opens and closes sessions itself."""
+        """The pool's session, or a new one, for a caller that opens and closes sessions itself, such as a fetch."""
         return LentSession(self, self.detach(host) or self.connector.open(host, cancel))
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:

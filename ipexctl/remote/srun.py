@@ -1,12 +1,9 @@
 """A session over srun: one Slurm step on a node of the allocation, kept open for commands.
 
-`srun --overlap` starts the agent's `srun_step` there, which has the protocol. The step has all CPUs and the job's
-memory on that node and takes none from other steps. It ends with srun's stdin, even if this process is killed; only a
-session that stays leaves its step to a run's supervisor.
-
-Commands connect from all nodes to the one port of `StepServer`. srun's own streams cross the network in clear: they
-carry the agent and names of commands. Everything else uses TLS with a certificate made for the call; munge encrypts its
-fingerprint and the clients' token (docs/security.md).
+The step (`node/srun_step.py`) takes no CPUs and memory from other steps. It ends with srun's stdin, even if this
+process is killed; only a session that stays leaves its step to a run's supervisor. srun's own streams cross the network
+in clear; everything but the agent and names of commands uses TLS with a certificate made for the call
+(docs/security.md).
 """
 
 from __future__ import annotations
@@ -61,13 +58,12 @@ from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, c
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
-"""Number of ports to try, of those that nodes can connect to."""
+"""Ports to try."""
 _MAX_EVENT: Final = 1 << 16
 _MAX_EVENTS: Final = 100
-"""Limit on a step's unread events; a command has two."""
+"""Unread events of a step; a command has two."""
 _CLOSE_TIME: Final = 5.0
 _SILENCE: Final = (15, 5, 3, 30)
-"""A node that is silent for 30 seconds counts as lost, as over ssh."""
 _READ: Final = 1 << 18
 _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
 """Variables with which a node finds the agent's Python."""
@@ -82,7 +78,7 @@ def srun_argv(node: str, script: str, job: str = "") -> list[str]:
 
 class StepServer:
     def __init__(self, ports: range | None = None) -> None:
-        """`ports`: ports that nodes can reach; None for any port. Raises a HostError if none is free."""
+        """`ports`: None for any port. Raises a HostError if none is free."""
         self.token = secrets.token_hex(32)
         context, self.fingerprint = make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
@@ -122,7 +118,6 @@ class StepServer:
 
 
 def srun_ports() -> range | None:
-    """Ports that nodes can connect to, if the cluster limits srun's ports."""
     return read_port_range(ask(["scontrol", "show", "config"]))
 
 
@@ -185,10 +180,10 @@ class SrunSession(Session):
     def __init__(
         self, host: Host, server: StepServer, deadline: Deadline, *, job: str = "", stays: bool = False
     ) -> None:
-        """Start the step and wait until it accepts commands. Raises a HostError.
+        """Start the step and wait until it accepts commands. Raises a HostError. `job`: empty if the call is in the
+        job.
 
-        `job`: the job's number if the call is not in the job. `stays`: the step lasts as long as a daemon that a
-        command started in it, because at the end of a step Slurm ends everything that it started.
+        `stays`: the step lasts as long as a daemon that a command started in it, because Slurm would end the daemon.
         """
         self.host = host
         self._job, self._stays = job, stays
@@ -198,7 +193,7 @@ class SrunSession(Session):
         self._writing = threading.Lock()
         self._count = 0
         self._waiting: dict[str, queue.SimpleQueue[Any]] = {}
-        """By command: its connection, events of the step, or None once the step has ended."""
+        """Command → its connection, events of the step, or None once the step has ended."""
         self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._errors: deque[str] = deque(maxlen=20)
         self._is_over = False
@@ -224,7 +219,6 @@ class SrunSession(Session):
             raise
 
     def _on_lifeline(self, conn: socket.socket) -> None:
-        """Send the call's variables over the step's first connection."""
         conn.sendall(encode_environment(environment_of_srun(os.environ)))
         self._lifeline.enter_context(conn)
 

@@ -1,8 +1,7 @@
 """A session over ssh: one connection with one channel per command, tuned for short commands and long output.
 
-A command is over when its exit status has arrived and both streams have been read, in any order. If sshd opens no
-further channel (MaxSessions), the command waits until another one ends. After 15 s of silence, half of what TCP takes,
-sshd must answer a keepalive; this also detects a frozen host and one behind a bastion.
+If sshd opens no further channel (MaxSessions), the command waits until another one ends. After 15 s of silence, half of
+what TCP takes, sshd must answer a keepalive; this also detects a frozen host and one behind a bastion.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ class SshSession(Session):
                 self._commands_changed.notify_all()
 
     def _start(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Start the command in a new channel. If sshd allows no more (MaxSessions), wait until another one ends."""
         tries_alone = 0
         while True:
             ended = self._ended_count
@@ -121,11 +119,9 @@ class SshSession(Session):
                 return channel
 
     def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
-        """Open the channel and run the command. If sshd doesn't answer in time, close the connection.
-
-        Neither request has a time limit of its own. The command may run before sshd answers, so a cancelled call waits
-        a moment for the answer: only then can the command's processes be ended over this connection.
-        """
+        """Open the channel and run the command. If sshd doesn't answer in time, close the connection. The command may
+        run before sshd answers, so a cancelled call waits a moment for the answer: only then can its processes be
+        ended."""
         limit = Deadline(deadline.left(limits.DEAD_AFTER), deadline.cancel)
         channel = None
         try:
@@ -246,7 +242,7 @@ class _Pipe:
 
 
 class _OutputReader:
-    """Reads a channel's stdout and stderr after their fences; any event of the channel sets `wake`."""
+    """Any event of the channel sets `wake`."""
 
     def __init__(self, channel: paramiko.Channel, sink: Callable[[StreamName, bytes], None], nonce: str) -> None:
         self.channel = channel
@@ -291,8 +287,6 @@ class _OutputReader:
 
 
 class _Keepalive:
-    """Checks that a silent host's sshd answers, because TCP can't detect a frozen host or one behind a bastion."""
-
     def __init__(self, transport: paramiko.Transport) -> None:
         self._transport = transport
         self._sent_at: float | None = None

@@ -1,8 +1,7 @@
 """Address and login of a host, from the user's ssh config.
 
-OpenSSH evaluates the config (`ssh -G`), so Include, Match and canonical names work; without OpenSSH, paramiko's parser
-is used. Each `ssh -G` is a process, so hosts that no `Host` line distinguishes share one call, in whose output only the
-name is replaced. If a `Match` or unusual Include may distinguish them, each host has its own call.
+OpenSSH evaluates the config (`ssh -G`); without OpenSSH, paramiko's parser is used. Each `ssh -G` is a process, so
+hosts that no `Host` line distinguishes share one call, in whose output only the name is replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ipexctl.user_directories import account_name
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 PARAMIKO_LOCK = threading.Lock()
-"""Held while paramiko is imported, because two threads starting at once would see half-imported modules."""
+"""Two threads that import paramiko at once would see half-imported modules."""
 _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",
@@ -85,8 +84,6 @@ class Endpoint(NamedTuple):
 
 
 class Resolver:
-    """Runs `ssh -G` once per group of hosts that no line of the config distinguishes."""
-
     def __init__(self) -> None:
         self.ssh = shutil.which("ssh")
         self._lock = threading.Lock()
@@ -94,7 +91,6 @@ class Resolver:
         self._groups: dict[object, _HostGroup] = {}
 
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
-        """Raises Unreachable if ssh fails or takes more than `timeout` seconds."""
         if not self.ssh:
             return endpoint(_query_paramiko(host), host, os.environ)
 
@@ -148,7 +144,7 @@ def _try_ssh_g(host: Host) -> str:
 
 
 def _run(argv: list[str], timeout: float) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr. stderr is a file, because background processes may keep it open."""
+    """stderr is a file, because background processes may keep it open."""
     with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -194,7 +190,7 @@ class _HostGroup:
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
-    """Settings for `other`, made from those for `name`; None if a setting other than `hostname` contains `name`."""
+    """Settings for `other`; None if a setting other than `hostname` contains `name`."""
     if name == other:
         return dict(settings)
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
@@ -214,10 +210,8 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
 
 
 def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
-    """Every `Host` pattern of these files and their includes.
-
-    None if only ssh can distinguish hosts, because of a `Match` or an `Include` with quotes, variables or tokens.
-    """
+    """Every `Host` pattern of these files and their includes. None if only ssh can distinguish hosts, because of a
+    `Match` or an `Include` with quotes, variables or tokens."""
     patterns: list[str] = []
     for file in files:
         try:
@@ -358,10 +352,8 @@ _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 def file_list(value: str) -> list[str]:
-    """Split a list of files as `ssh -G` prints it: joined with spaces, without quoting spaces in names.
-
-    A part that doesn't begin like a path belongs to the name before it, unless existing files show otherwise.
-    """
+    """Split a list of files as `ssh -G` prints it, without quoting spaces in names: a part that doesn't begin like a
+    path belongs to the name before it, unless existing files show otherwise."""
     words = value.split(" ") if value else []
     if all(word.startswith(_PATH_STARTS) for word in words):
         return words

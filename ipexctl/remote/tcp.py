@@ -1,7 +1,6 @@
 """TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds.
 
-All addresses of a name are tried. The Unreachable error says whether name, route, port or time was at fault. The
-resolver supports neither time limits nor cancellation, so it runs in a thread that may be left behind.
+The resolver supports neither time limits nor cancellation, so it runs in a thread that may be left behind.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ _READ_AHEAD = 1 << 17
 """Bytes per read: four of ssh's largest packets."""
 
 _QUICK_ACKS = 96
-"""Number of reads that are acknowledged at once: the handshake and the first commands."""
 
 
 def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = socket.AF_UNSPEC) -> TunedSocket:
@@ -120,12 +118,10 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
 
 
 class TunedSocket(socket.socket):
-    """A socket for ssh's small messages: reads ahead, and acknowledges its first reads at once.
-
-    paramiko reads a message in two or three pieces. With a timeout, Python polls before each piece and releases the
-    interpreter lock, for which other hosts' threads wait. Linux delays an acknowledgement by up to 40 ms, which a
-    handshake pays at every turn. The kernel resets the option, so it is set again after each of the first reads.
-    """
+    """Reads ahead, and acknowledges its first reads at once: Linux delays an acknowledgement by up to 40 ms, which a
+    handshake pays at every turn. The kernel resets the option, so it is set again after each of the first reads. With a
+    timeout, Python would poll before each piece of a message and release the interpreter lock, for which other hosts'
+    threads wait."""
 
     _left = _QUICK_ACKS
 
@@ -144,7 +140,7 @@ class TunedSocket(socket.socket):
             self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def close(self) -> None:
-        """Close; also ends a read in another thread."""
+        """Also ends a read in another thread."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
         super().close()
