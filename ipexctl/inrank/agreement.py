@@ -1,8 +1,7 @@
 """All ranks of a process group make the same decision through the group's store: on for all, or off for all.
 
-Each rank posts its offer; rank 0 decides and publishes the decision. After waiting for PATIENCE seconds, a rank may
-publish `{"off": reason}` instead, if it is the first to raise the claim. So the decision is off if a rank never takes
-part, as with `python -E`.
+Rank 0 decides. After PATIENCE seconds, a rank may publish `{"off": reason}` instead, so the decision is off if a rank
+never takes part, as with `python -E`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Round:
         self._patience = patience
 
     def decide(self, offer: Any, decide: Callable[[list[Any]], Decision]) -> Decision:
-        """Post this rank's offer and return the decision; `decide` is called on rank 0 only."""
+        """Post this rank's offer and return the decision; `decide` is called on rank 0."""
         until = time.monotonic() + self._patience
         self._store.set(self._key(self._rank), json.dumps(offer))
         published = f"{self._name}/decision"

@@ -42,14 +42,12 @@ PIECE = 2 << 20
 """Bytes of a piece on one host, which stays in the processor's caches until the other ranks read it; also of a piece
 encoded for other hosts, so that the next piece can be encoded while it is sent."""
 PIECE_BETWEEN = 16 << 20
-"""Bytes of a piece sent unencoded to other hosts, because the network is slower and each message has a cost."""
+"""Bytes of a piece sent unencoded to other hosts. Each message has a cost."""
 SPACE = 64 << 20
 """Bytes of all slots: two DDP buckets, so that a rank that is one bucket ahead does not wait."""
 WHOLE = 512 << 10
-"""Each rank sums all of a piece if the piece has at most this many bytes divided by the number of ranks.
-
-Two ranks always do, because they move as many bytes as with shards and wait once less.
-"""
+"""A piece with fewer bytes than this divided by the number of ranks is summed by each rank. Two ranks always do that,
+because they move as many bytes as with shards and wait once less."""
 SEGMENT_SIZE = HEADER + SPACE
 """Bytes. Pages that are never touched take no memory."""
 MAX_PLANS, MAX_VIEWS = 64, 4096
@@ -67,8 +65,6 @@ DTYPES = (
 
 
 class _Piece(NamedTuple):
-    """Bounds of a piece and of the ranks' shards, in elements of the bucket."""
-
     start: int
     end: int
     is_whole: bool
@@ -88,7 +84,7 @@ class _Pending:
         self.result: Any = None
         """Sum of the own shard, in the own segment; part of the tensor itself if this rank is alone on its host."""
         self.work: Any = None
-        """`wire.Work` that sums `result` between hosts; None before that."""
+        """A `wire.Work` that sums `result` between hosts."""
 
 
 class Channel:
@@ -125,10 +121,8 @@ class Channel:
     def start(
         self, owner: Any, tensor: Any, factor: float | None, future: Any, lost: dict[int, Lost] | None = None
     ) -> None:
-        """Start summing a flat, contiguous tensor. `finish` sets its future at the latest.
-
-        Nobody else may write to the tensor until then. `lost`: rounding losses of each piece in the previous step.
-        """
+        """Start summing a flat, contiguous tensor. Nobody else may write to it until `finish` has set its future.
+        `lost`: rounding losses of each piece in the previous step."""
         with self._whole(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
             for number, piece in enumerate(plan):
@@ -161,8 +155,7 @@ class Channel:
             self._is_interrupted = False
 
     def discard(self, owner: Any) -> bool:
-        """Forget the pending tensors of a model, which a backward pass that raised has left; returns whether there were
-        any. Their values may be overwritten by now."""
+        """Forget the tensors of a model whose backward pass raised; returns whether there were any."""
         found = False
         for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
@@ -190,10 +183,8 @@ class Channel:
         return self._to_copy or self._to_spread or self._to_send or self._to_add
 
     def _wait(self, until: int) -> None:
-        """Wait until half of the pieces in the oldest queue can take their next step, but not for pieces after `until`.
-
-        If other programs use the cores, one sleep per piece would take longer than copying the piece.
-        """
+        """Wait until half of the oldest queue's pieces can take their next step, but not for pieces after `until`. One
+        sleep per piece could take longer than copying the piece, if other programs use the cores."""
         queue = self._oldest()
         pending = queue[min(len(queue) // 2, (until - queue[0].target) & MASK)]
         if queue is self._to_send or queue is self._to_spread:

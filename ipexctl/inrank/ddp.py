@@ -1,9 +1,7 @@
 """A DistributedDataParallel communication hook that sums gradients over a link, if all ranks agree.
 
-`attach` is called at the end of `DistributedDataParallel.__init__`, which all ranks reach together. The first model of
-a process group connects the ranks; later models reuse the link. All ranks make the same choice for a bucket, because it
-depends only on values that all have. A hook that the script registers replaces this one. Everything else is left to the
-backend, with DDP's arithmetic.
+The first model of a process group connects the ranks; later models reuse the link. All ranks make the same choice for a
+bucket, because it depends only on values that all have. A hook that the script registers replaces this one.
 """
 
 from __future__ import annotations
@@ -60,10 +58,8 @@ class Gradients:
         return future
 
     def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
-        """Rounding losses of a bucket, by piece; None if values are sent unencoded.
-
-        DDP rebuilds buckets after the first backward pass. Then the losses of the old buckets are dropped.
-        """
+        """Rounding losses of a bucket, by piece; None if values are sent unencoded. DDP rebuilds buckets after the
+        first backward pass; then the losses of the old ones are dropped."""
         if self._link.between is None or self._link.between.codec is None:
             return None
         parameters = tuple(map(id, bucket.parameters()))
@@ -106,7 +102,7 @@ class _Connected(NamedTuple):
 
 
 _models = 0
-"""Number of models so far, which is equal on all ranks."""
+"""Models so far, equal on all ranks."""
 _connected: _Connected | None = None
 _reported: set[str] = set()
 
@@ -123,8 +119,7 @@ def attach(model: Any) -> None:
 
 
 def _attach(model: Any) -> str:
-    """Attach the hook, or raise an OffError. Returns a reason if the backend keeps the model and other ranks need not
-    be asked; empty if the hook is attached."""
+    """Attach the hook, or raise an OffError. Returns why the backend keeps the model if no other rank need be asked."""
     global _models, _connected
     group = getattr(model, "process_group", None)
     world = dist.distributed_c10d._get_default_group()
@@ -175,8 +170,7 @@ def reason_against(model: Any, group: Any) -> str:
 
 
 def _missing_name(model: Any) -> str:
-    """First name that this code needs and torch does not have; empty if all exist. Using a missing name would raise
-    from the script's own calls."""
+    """First name that this code needs and torch does not have. Using it would raise from the script's own calls."""
     needed = (
         (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
         (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),

@@ -1,8 +1,5 @@
-"""Connects all ranks of a process group through shared memory. The link is reused for all models of the group.
-
-All ranks call `connect` at the same point. Each offers a segment with a nonce, and reports which other segments it
-could map. Then either all ranks get a link, or all get the reason why there is none.
-"""
+"""Connects all ranks of a process group through shared memory. Either all ranks get a link, or all get the reason why
+there is none."""
 
 from __future__ import annotations
 
@@ -24,11 +21,10 @@ CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
 """Bytes from which the link is faster than gloo: on one host, on several hosts, and with encoding between hosts."""
 BUILDING = 60.0
 buckets = 0
-"""Number of buckets that this process has summed over a link."""
 
 
 class OffError(Exception):
-    """Raised if the ranks keep using the backend. The text is the reason, which is the same on all ranks."""
+    """The text is the reason, which is the same on all ranks."""
 
 
 class SharedLink:
@@ -36,7 +32,6 @@ class SharedLink:
         self.hosts, self.channel, self.between = hosts, channel, between
 
     def confirm(self, store: Any, rank: int, name: str, reason: str) -> None:
-        """Check that all ranks want this link for another model; raises an OffError otherwise."""
         size = sum(len(ranks) for ranks in self.hosts)
         _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
 
@@ -57,10 +52,8 @@ class SharedLink:
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
-        """Start summing a flat tensor, scaled, over all ranks; `channel.finish` sets the future at the latest.
-
-        `lost`: rounding losses of this bucket in the previous step.
-        """
+        """Start summing a flat tensor, scaled, over all ranks. `lost`: rounding losses of this bucket in the previous
+        step."""
         global buckets
         buckets += 1
         future: Any = torch.futures.Future()
@@ -103,8 +96,7 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
 def _between(
     round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float, wire: str
 ) -> Between:
-    """Make the groups of ranks with the same place on their hosts. Only these ranks connect, and torch does not list
-    the groups."""
+    """Make the groups of ranks with the same place on their hosts. torch does not list them."""
     number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
     groups, why = [], ""
     try:
@@ -149,7 +141,7 @@ def _offer(own: Segment | None, number: int, reason: str, wire: str) -> dict[str
 
 
 def _boot() -> str:
-    """The boot id. Different containers on one host have the same."""
+    """The same in different containers on one host."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

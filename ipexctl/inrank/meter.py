@@ -1,20 +1,14 @@
 """The step meter of a rank: counts optimizer steps, DataLoader samples, and time spent waiting for data; and notes
-whether the script multiplies in fp32.
-
-When a module of torch or IPEX has been imported, `rank_hooks.py` calls the `watch_…` function that changes it. Totals
-go to the ring (`RingWriter`).
+whether the script multiplies in fp32. `rank_hooks.py` calls a `watch_…` function once a module of torch or IPEX is
+imported.
 
 - An error here never reaches the script: the meter stops, and the script continues.
 - The first optimizer that steps counts. Another optimizer replaces it if the first is gone, or did not step during
   SWITCH steps of the other.
 - A step gets the samples of the iterator that was used last before it. Batches from other iterators belong to an
   evaluation, or are a second input for the same samples.
-- Unknown figures are flagged, never guessed.
-- The type of matrix products is read from the graph of the first backward, so it does not matter whether autocast,
-  parameters or FSDP set it. A compiled graph shows no type.
-
-The meter needs torch OLDEST, and does not count compiled steps. IPEX's fused steps bypass all hooks, because
-`ipex.optimize` takes functions from its tables, so the meter wraps them there.
+- The type of matrix products is read from the graph of the first backward. A compiled graph shows no type.
+- IPEX's fused steps bypass all hooks, because `ipex.optimize` takes functions from its tables.
 """
 
 from __future__ import annotations
@@ -43,7 +37,7 @@ _BODY = struct.Struct("@7Q")
 
 
 class Totals(NamedTuple):
-    """Times are in nanoseconds. All but `wall` and `flags` are sums since the meter started."""
+    """Times in nanoseconds. All fields but `wall` and `flags` are sums since the meter started."""
 
     wall: int
     steps: int = 0
@@ -51,11 +45,10 @@ class Totals(NamedTuple):
     wait: int = 0
     reduce: int = 0
     flags: int = 0
-    """As FLAGS in `RingWriter`."""
 
 
 class RingError(Exception):
-    """Raised if this process can't write the ring; the text is the reason."""
+    """This process can't write the ring; the text is the reason."""
 
 
 def check_of(number: int, totals: Totals) -> int:
@@ -181,7 +174,7 @@ class StepCounter:
         self._unknown = 0
 
     def before_step(self) -> None:
-        """A step begins. Called twice if an optimizer's step calls its base class's step."""
+        """Called twice if an optimizer's step calls its base class's step."""
         self._is_stepping = True
 
     def after_step(self, optimizer: Any, thread: int) -> bool:
@@ -248,7 +241,7 @@ class Meter:
         self.is_on = False
 
     def _leave_ring(self) -> None:
-        """In a forked child: turn off if the parent has the ring. Otherwise the child may be the one that trains."""
+        """In a forked child, turn off if the parent has the ring. Otherwise the child may be the one that trains."""
         if self._ring is not None:
             self.turn_off()
 
@@ -328,7 +321,6 @@ def meter() -> Meter:
 
 
 def watch_optimizers(module: Any) -> None:
-    """Change `torch.optim.optimizer` to count each step of a plain optimizer."""
     own, torch = meter(), sys.modules["torch"]  # torch is still being imported, so its parts are looked up later
     if not is_new_enough(str(getattr(torch, "__version__", ""))):
         return
@@ -353,7 +345,6 @@ def is_new_enough(version: str) -> bool:
 
 
 def watch_backward(module: Any) -> None:
-    """Change `torch.autograd` to look at the graph of the first backward."""
     own, backward = meter(), module.backward
     graphs = 0
 
@@ -398,10 +389,8 @@ def is_rounding(torch: Any) -> bool:
 
 
 def watch_loaders(module: Any) -> None:
-    """Change `torch.utils.data.dataloader` to inspect and time each batch.
-
-    All iterators of a DataLoader, including accelerate's and torchdata's, pass batches through `__next__`.
-    """
+    """Inspect and time each batch. All iterators, including accelerate's and torchdata's, pass batches through
+    `__next__`."""
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is None:
         return
@@ -421,10 +410,7 @@ def watch_loaders(module: Any) -> None:
 
 
 def watch_fused_steps(module: Any) -> None:
-    """Change `intel_extension_for_pytorch.optim._optimizer_utils` to count fused steps.
-
-    The module's tables map an optimizer's class to a function. Their names differ between versions.
-    """
+    """Count fused steps. The names of IPEX's tables, class of optimizer → function, differ between versions."""
     own = meter()
     wrapped: dict[Any, Any] = {}
     for name, table in list(vars(module).items()):

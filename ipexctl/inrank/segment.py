@@ -51,10 +51,8 @@ def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
 
 
 def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[list[int]]:
-    """Ranks of each host. `mapped`: rank → ranks whose memory it has mapped, including itself.
-
-    Raises a ValueError with the reason if hosts differ in their number of ranks, or all have fewer than `fewest`.
-    """
+    """Ranks of each host. `mapped`: rank → ranks whose memory it has mapped, including itself. Raises a ValueError if
+    hosts differ in their number of ranks, or all have fewer than `fewest`."""
     hosts: list[list[int]] = []
     for rank in sorted(mapped):
         ranks = sorted(mapped[rank])
@@ -77,7 +75,6 @@ COUNTERS = (0, 256, 512)
 WRITTEN, SUMMED, COPIED = 0, 1, 2
 NONCE_SIZE = 32
 MOST_PIECES = 64
-"""Most pieces in progress, and most slots."""
 HEADER = 4096
 NAME = "ipexctl-allreduce"
 _MADV_DONTFORK = 10
@@ -88,7 +85,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class SegmentError(Exception):
-    """Raised if shared memory can't be used; the text is the reason."""
+    """The text is the reason."""
 
 
 class _Timespec(ctypes.Structure):
@@ -129,10 +126,8 @@ def create_memfd(size: int) -> int:
 
 
 def open_memfd(pid: object, number: object) -> int | None:
-    """Open the memfd of another process of this user; None if there is no such memfd.
-
-    The numbers are checked because they come from the ranks' store, into which anybody on their network may write.
-    """
+    """Open the memfd of another process of this user. The numbers are checked, because anybody on the ranks' network
+    may write into their store."""
     if type(pid) is not int or type(number) is not int:
         return None
     path = f"/proc/{pid}/fd/{number}"
@@ -182,7 +177,7 @@ class Segment:
         _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
 
     def sleep(self, counter: int, value: int, seconds: float) -> None:
-        """Sleep while the counter has this value, at most `seconds`. A signal ends the sleep."""
+        """Sleep while the counter has this value; a signal ends the sleep."""
         until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         futex = self._futexes[counter]
         _libc.syscall(_NUMBER, futex, _WAIT, ctypes.c_ulong(value), ctypes.byref(until), _NOTHING, _NOTHING)

@@ -1,8 +1,5 @@
-"""Waits for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time.
-
-If the other rank has exited, or the process group's timeout is over, a RuntimeError with gloo's words is raised. While
-a rank sleeps, its core is free for others, and the script's signal handlers run.
-"""
+"""Waits for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time. If the other
+rank has exited, or the process group's timeout is over, raises a RuntimeError with gloo's words."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ SPINS = 600
 """Readings of a counter before a rank sleeps: about 40 µs, which is how long waking up takes."""
 SLEEP = 1.0
 slept = [0]
-"""Nanoseconds slept by this process, for the step meter."""
+"""Nanoseconds, for the step meter."""
 
 
 class Peer(NamedTuple):
@@ -71,7 +68,6 @@ class Waiter:
                 return
 
     def have_reached(self, counter: int, target: int) -> bool:
-        """True if the counter of each rank has reached `target`. Does not wait."""
         return all((word[0] - target) & MASK < HALF for word in self._counters[counter])
 
     def wait_for_all(self, counter: int, target: int) -> None:

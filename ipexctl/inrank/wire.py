@@ -1,13 +1,8 @@
 """Sums gradients over hosts, between the ranks with the same place on each host, optionally in fewer bytes.
 
-With fp32, gloo's all-reduce is used. With a codec, values are sent as bf16, or as int8 with a scale per block. Two
-hosts send each other all values. With more hosts, each first gets its part of all values and sums it; then each gets
-all sums.
-
 Sums are formed in fp32 in host order, and a host uses its own values as other hosts decode them, so all get the same
 bits. An infinite or undefined value makes its block undefined everywhere, so that loss scalers see it. What int8
-rounding loses is added to the next step's values (error feedback), unless it is larger than all of them. Values that a
-codec would not shrink are sent unencoded.
+rounding loses is added to the next step's values (error feedback), unless it is larger than all of them.
 """
 
 from __future__ import annotations
@@ -84,7 +79,7 @@ def _blocks(values: Any, wire: Any) -> list[Any]:
 
 
 class Lost:
-    """What rounding lost of a piece of a bucket in the last step; `values` is None before the first."""
+    """What rounding lost of a piece in the last step; `values` is None before the first."""
 
     __slots__ = ("values",)
 
@@ -192,11 +187,9 @@ class Gather(Work):
 
 
 class Between:
-    """The groups of the ranks with this place on their hosts, and the encoding between them."""
-
     def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
         self.first, self.second = groups[0], groups[-1]
-        """Groups for the first and the second step, because the calls of the two steps have no common order."""
+        """The calls of the two steps have no common order, so each step has its group."""
         self.place, self.size, self.mode = place, size, mode
         self.codec: Any = CODECS.get(mode)
 
@@ -204,7 +197,7 @@ class Between:
         return self.codec is not None and dtype.is_floating_point and self.codec.itemsize < itemsize
 
     def begin(self, values: Any, lost: Lost | None) -> Work:
-        """Start summing flat, contiguous values over all hosts. Nobody may change them until the sum is stored."""
+        """Start summing values over all hosts. Nobody may change them until the sum is stored."""
         if not values.numel():
             return Work()
         if not self.compresses(values.dtype, values.element_size()):
@@ -224,11 +217,8 @@ def part_bounds(elements: int, hosts: int) -> list[Any]:
 
 
 def _with_lost(values: Any, lost: Lost | None) -> Any:
-    """Values in fp32 plus the losses of the previous step.
-
-    Losses that are larger than all values are left out: they come from a step that went wrong, which the script may
-    have skipped or clipped.
-    """
+    """Values in fp32 plus the losses of the previous step. Losses larger than all values come from a step that went
+    wrong, and are left out."""
     values = values.float()
     if lost is not None and lost.values is not None and not _largest(lost.values) > _largest(values):
         values.add_(lost.values)
@@ -240,7 +230,7 @@ def _largest(values: Any) -> float:
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:
-    """Keep what other hosts did not get. Undefined values are in the sum already and must not be repeated."""
+    """Undefined values are in the sum already and must not be repeated."""
     if lost.values is None:
         lost.values = torch.empty_like(decoded)
     torch.sub(values, decoded, out=lost.values).nan_to_num_(0.0, 0.0, 0.0)

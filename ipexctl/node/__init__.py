@@ -1,4 +1,1 @@
-"""The agent: the part of ipexctl that runs on the hosts, on Python 3.8 or newer with only the standard library.
-
-Other packages import its records and protocol; it imports none of them.
-"""
+"""The agent: the part of ipexctl that runs on the hosts, on Python 3.8 or newer with only the standard library."""

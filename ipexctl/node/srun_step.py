@@ -1,19 +1,14 @@
 """The node's end of a session over srun: runs commands of the control machine within one Slurm step.
 
-srun's streams carry only 5 MB/s, so they only start and end commands: lines of JSON on stdin, events on stdout. Each
-command has its own encrypted TCP connection from here to the control machine (`common/encrypted_socket.py`) for script,
-stdin, output and exit. The key is sealed for this account (`common/slurm.py`), because others on the network can read
-what srun sends.
+srun's streams carry only 5 MB/s, so they only start and end commands. Each command has its own encrypted TCP connection
+to the control machine for script, stdin, output and exit.
 
 stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
 a call  J {"script", "stdin"}, I bytes (none: its end)            O, E bytes; J {"code"} or {"signal"} at the end
 
-A command runs as over ssh: in the account's home, in a session of its own. All processes of the commands are ended when
-stdin ends, when a call's connection breaks, when the session's extra connection breaks (srun may have been killed), and
-at SIGTERM, which Slurm sends before SIGKILL: without cgroups, Slurm loses the processes of a killed parent.
-
-Slurm ends everything that was started in a step. So if a session `stays`, its step lasts until the daemons that its
-commands started exit, such as a run's supervisor.
+All processes of the commands are ended when stdin ends, when a connection breaks, and at SIGTERM, which Slurm sends
+before SIGKILL: without cgroups, Slurm loses the processes of a killed parent. If a session `stays`, its step lasts
+until the daemons that its commands started exit, because Slurm ends everything that was started in a step.
 """
 
 from __future__ import annotations
@@ -128,7 +123,7 @@ def main(action: str) -> int:
 
 
 def await_daemons(calls: Collection[int] = (), number: int = 0) -> None:
-    """Wait until daemons that commands started exit, such as a run's supervisor. Slurm ends them with this step.
+    """Wait until daemons that commands started exit. Slurm ends them with this step.
 
     `calls`: processes of the commands themselves, which are not waited for. `number`: signal to send to the daemons.
     """
@@ -203,7 +198,6 @@ class _StepCommand:
         self._sending = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False
-        """True once the command's end was requested, perhaps before its start."""
         self._is_over = False
 
     @property
@@ -243,7 +237,6 @@ class _StepCommand:
                 self._send(conn, encode_json({"signal": -code} if code < 0 else {"code": code}))
 
     def _start(self, request: Json) -> subprocess.Popen[bytes] | None:
-        """Start the command; returns None if its end was requested before."""
         script = str(request["script"]).encode("utf-8", "surrogateescape")
         with self._starting:
             if self._is_ended:
@@ -344,18 +337,16 @@ def end_session(session: int, grace: float) -> int:
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
-    """The variables without the step's own, from which a command would take a rank, and srun its options."""
     return {name: value for name, value in variables.items() if not name.startswith(OF_SLURM)}
 
 
 def encode_environment(variables: dict[str, str]) -> bytes:
-    """Encode the variables of the call, which come first on a session's first connection."""
     data = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment(variables).items())
     return _SIZE.pack(len(data)) + data
 
 
 def read_environment(conn: socket.socket) -> dict[str, str]:
-    """Decode what `encode_environment` sent. Raises an OSError if the connection ends early."""
+    """Raises an OSError if the connection ends early."""
     conn.settimeout(REPLY_TIME)
     (size,) = _SIZE.unpack(_read_exactly(conn, _SIZE.size))
     pairs = (

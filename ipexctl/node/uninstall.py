@@ -1,8 +1,7 @@
 """Lists and removes what ipexctl put into a home on this host. Files that runs wrote are kept unless requested.
 
-`remove` changes nothing while a run or another process uses the home, nor in a directory that is not a home
-(`common/home.py`). It removes only what `common/home_entries.py` recognizes, and lists the rest. Files of `trust` are
-kept, and `tune.before`, which is needed to undo the settings. The mark is removed last.
+`remove` changes nothing while a run or another process uses the home. Files of `trust` are kept, and `tune.before`,
+which is needed to undo the settings.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class HomeReply(NamedTuple):
     logins: bool
     live: tuple[str, ...]
     starting: tuple[str, ...]
-    """Runs that have files here and may still start."""
+    """Have files here, and may still start."""
     over: tuple[str, ...]
-    """Runs that have ended, according to their record here."""
+    """By their record here."""
     busy: tuple[str, ...]
     """Why nothing can be removed now, apart from runs."""
     found: tuple[HomeEntry, ...]
@@ -57,16 +56,13 @@ class HomeReply(NamedTuple):
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
 EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
-"""Directories of a home that `remove` empties."""
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
-"""Most foreign entries that are listed one by one."""
 
 
 class UninstallRequest(TypedDict):
     home: str
     results: bool
-    """True to remove also the files that runs wrote."""
     ended: Sequence[str]
     """Runs that the caller knows to have ended or never started."""
 
@@ -105,8 +101,7 @@ class TreePart(Part):
         return [path for path in files if not is_bytecode(path)]
 
     def remove(self, *, with_results: bool) -> None:
-        """Remove the tree's files. The state directory marks the tree as ipexctl's, so it is removed last, and only if
-        no file is kept."""
+        """The state directory marks the tree as ipexctl's, so it is removed last, and only if no file is kept."""
         state = self.tree.state_directory
         with self.tree.lock():  # no sync is running
             removed = self.files(with_results=with_results)
@@ -144,15 +139,13 @@ class RunPart(Part):
         return liveness_of(stored.status, seconds_since(stored.written), REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
-        """Output of the run's ranks. Window files are ipexctl's own."""
+        """Window files are ipexctl's own."""
         directories = [self.path + b"/" + encode_name(name) for name in OUTPUT_DIRECTORIES]
         paths = [path for directory in directories for path in files_below(directory)]
         return [path for path in paths if not path.endswith(WINDOW_SUFFIXES) and os.lstat(path).st_size]
 
 
 class ResultsPart(Part):
-    """A run's results directory, in which everything is the run's."""
-
     def __init__(self, path: str) -> None:
         super().__init__(os.fsencode(path))
 
@@ -252,8 +245,7 @@ class HomeContents:
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
 
     def remove_home(self) -> None:
-        """Remove the mark and the directory if nothing of ipexctl is left. Without the mark, the directory would no
-        longer be a home."""
+        """If nothing of ipexctl is left. Without the mark, the directory would no longer be a home."""
         if any(os.path.lexists(f"{self.home}/{name}") for name in HOME_ENTRIES - {MARK}):
             return
         remove_mark(self.home)
@@ -305,7 +297,6 @@ def usage_of(path: str) -> int:
 
 
 def age_or_infinite(path: bytes) -> float:
-    """Seconds since the last write; infinite if the file does not exist."""
     try:
         return age_of(path)
     except OSError:

@@ -1,8 +1,5 @@
-"""Builds an environment on this host, in a temporary directory that is renamed when complete.
-
-The rename is atomic, so an environment is complete or absent, even after kill -9; the lock only avoids building twice.
-Each builder has a token in its file names, so the next builder can remove what a dead one left.
-"""
+"""Builds an environment on this host, in a temporary directory that is renamed when complete. The rename is atomic,
+even after kill -9; the lock only avoids building twice."""
 
 from __future__ import annotations
 
@@ -45,13 +42,12 @@ class BuildRequest(TypedDict):
     name: str
     python: str
     files: list[StoreFile]
-    """Wheels in the store. Other environments of the home contain the lock's other wheels (`unpacked.py`)."""
+    """In the store. Other environments of the home contain the lock's other wheels (`unpacked.py`)."""
     installer: StoreFile
     record: Json
     lock: LockDocument
     drop_wheels: bool
     replace: str | None
-    """`build` of a broken environment to replace, or None."""
 
 
 class BuildArea:
@@ -109,7 +105,7 @@ class BuildArea:
 
     @contextlib.contextmanager
     def lock(self, name: str, ready: Callable[[], bool]) -> Iterator[None]:
-        """Hold the lock of an environment. Stops waiting for the lock once `ready()` is true."""
+        """Stops waiting for the lock once `ready()` is true."""
         is_reported = False
 
         def wait(_: float) -> bool:

@@ -1,7 +1,7 @@
 """Checks an environment against its record, its lock and its file lists; returns problems as sentences.
 
-`ipexctl install` passes this source to the environment's own Python with `-c`, which also shows that the Python runs,
-so this module imports little. Packages that a user added are allowed. Files are compared by size.
+`ipexctl install` passes this source to the environment's own Python with `-c`, so this module imports little. Packages
+that a user added are allowed. Files are compared by size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def normalize(name: str) -> str:
 
 
 def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> list[str]:
-    """Problems with an environment's record and lock. `digest`: of the expected lock, or None."""
+    """`digest`: of the expected lock, or None."""
     if not all(isinstance(record.get(key), kind) for key, kind in REQUIRED_FIELDS.items()):
         return [f"{path}/env.json is missing or broken"]
     if not lock.get("wheels"):
@@ -35,7 +35,7 @@ def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> li
 
 
 def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) -> list[str]:
-    """Compare installed packages with the lock. `infos`: names of all `.dist-info` directories."""
+    """`infos`: names of all `.dist-info` directories."""
     installed: dict[str, list[str]] = {}
     for info in infos:
         installed.setdefault(normalize(info[:-10].rpartition("-")[0]), []).append(info)
@@ -108,8 +108,7 @@ def sites_of(env: str) -> list[str]:
 
 
 def describe(link: str) -> list[str]:
-    """Describe the environment that a link leads to, as lines of doctor's probe; empty if other accounts can change
-    its home."""
+    """Lines of doctor's probe for the environment that a link leads to; empty if other accounts can change its home."""
     env = os.path.realpath(link)
     name = os.path.basename(env)
     home = os.stat(os.path.dirname(os.path.dirname(env)))

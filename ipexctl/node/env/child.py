@@ -1,7 +1,6 @@
 """Runs programs until they exit, time out, or the caller is gone. No program survives the call.
 
-Keeps the first 2 KB and the last 4 KB of a program's output. A program reports on a separate pipe, because libraries
-print too. If one of several programs fails, the others have 5 s to exit.
+A program reports on a separate pipe, because libraries print too.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ipexctl.node.common.clock import Countdown, Stopwatch
 from ipexctl.node.common.processes import end_with_parent
 
 KEPT = 2048, 4096
-"""Bytes kept of the beginning and of the end of a program's output."""
+"""Of the beginning and of the end of a program's output."""
 
 
 def own_group() -> Callable[[], None]:
@@ -33,7 +32,7 @@ def own_group() -> Callable[[], None]:
 
 
 class Child:
-    """A program, its output, and its report on a separate pipe. `stdout`: file for stdout; `output` is stderr then."""
+    """If stdout goes to a file, `output` is stderr."""
 
     def __init__(
         self,

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class EnvRecord(NamedTuple):
-    """Content of env.json. Older and newer versions read it, so a new field needs a default.
-
-    The control machine sends it; the agent adds `mpi` and the fields from `created` on.
-    """
+    """Content of env.json. Older and newer versions read it, so a new field needs a default."""
 
     schema: str
     name: str
@@ -27,7 +24,6 @@ class EnvRecord(NamedTuple):
     backend: str
     requests: tuple[Json, ...]
     module: str | None = None
-    """Module of the oneCCL bindings."""
     retired: bool = False
     mpi: str | None = None
     why: str = ""
@@ -43,12 +39,11 @@ class CheckResult(NamedTuple):
     problems: tuple[str, ...]
     exists: bool
     name: str
-    """Name of the environment's directory, as `ipex-2.8-1a2b3c4d`."""
+    """As in `ipex-2.8-1a2b3c4d`."""
     build: str | None
-    """Token of the environment's build, for `BuildRequest.replace`; None without a record."""
+    """For `BuildRequest.replace`; None without a record."""
     record: EnvRecord | None = None
     verified: Mapping[str, Json] = {}
-    """Machine → recorded verification result."""
 
     @property
     def ok(self) -> bool:
@@ -74,7 +69,7 @@ class EnvEntry(NamedTuple):
     created: str | None
     packages: Mapping[str, str]
     bytes: int | None
-    """Bytes on disk; None if not measured in time."""
+    """Used on disk; None if not measured in time."""
     complete: bool
 
 
@@ -105,7 +100,7 @@ class Unpacked(NamedTuple):
 class Removed(NamedTuple):
     removed: tuple[str, ...]
     failed: Mapping[str, str]
-    """Name → why it was not removed."""
+    """Name → reason."""
     bytes: int = 0
 
 
@@ -130,17 +125,17 @@ class VerifyResult(NamedTuple):
     oneccl: str | None = None
     python: str | None = None
     capability: str | None = None
-    """Instruction set of torch's own kernels, such as `AVX512`; never AMX, which only oneDNN uses."""
+    """Instruction set of torch's kernels, such as `AVX512`; never AMX, which only oneDNN uses."""
     bf16: str | None = None
     """`training`, `inference` or `no`."""
     bf16_why: str = ""
     backend: str | None = None
     launcher: str | None = None
-    """Path of the mpirun that started the two ranks; None without mpirun."""
+    """The mpirun that started the two ranks, if any."""
     allreduce_ms: tuple[float, ...] = ()
     """Best of three all-reduces of 4 KB, and of 4 MB."""
     amx: bool | None = None
-    """True if torch finds AMX; None if it can't tell."""
+    """None if torch can't tell."""
     allreduce_of: str | None = None
     """Environment with the same files that passed the all-reduce before; None if the all-reduce ran here."""
 
@@ -190,7 +185,7 @@ class AvailableWheel(NamedTuple):
     url: str | None = None
     sha256: str | None = None
     mpi: str | None = None
-    """Version of the Intel MPI inside a local bindings wheel; empty without one, None if unknown."""
+    """Inside a local bindings wheel; empty without one, None if unknown."""
     oneccl: bool | None = None
     """True if a local bindings wheel contains oneCCL's library; None if unknown."""
 

@@ -1,7 +1,7 @@
-"""Checks, lists, names and removes environments of a home. `build.py` builds them.
+"""Checks, lists, names and removes environments of a home.
 
 A name is a link to a directory. An environment is removed with its last name, unless a process uses it; it is renamed
-first, so that no process can use an incomplete one. Measuring sizes, which is slow on NFS, ends after 20 s.
+first, so that no process can use an incomplete one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ipexctl.node.env.env_replies import CheckResult, EnvEntry, EnvListing, EnvR
 from ipexctl.node.env.unpacked import list_unpacked
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"
-"""Intel MPI inside the oneCCL bindings; path relative to their package."""
+"""Relative to the package of the oneCCL bindings."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
 
@@ -60,7 +60,7 @@ class UsedRequest(EnvActionRequest):
 
 class PruneRequest(HomeRequest):
     used: Mapping[str, str]
-    """Environment → on which other host a process uses it, as the end of a sentence."""
+    """Environment → on which other host it is used, as the end of a sentence."""
 
 
 class RemoveRequest(PruneRequest):
@@ -161,7 +161,6 @@ def list_within_time(request: HomeRequest) -> EnvListing:
 
 
 def list_environments(request: HomeRequest, countdown: Countdown | None = None) -> EnvListing:
-    """Environments of a home. A size is None if `countdown` ends before it is measured."""
     home = Path(home_of(request, "envs"))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -221,7 +220,7 @@ def find_users(paths: list[str]) -> list[int]:
 
 
 def remove(request: RemoveRequest) -> Removed:
-    """Remove environments, each completely or not at all. If an environment has other names, only this name goes."""
+    """Remove each environment completely or not at all. If it has other names, only this name goes."""
     removed: list[str] = []
     failed: dict[str, str] = {}
     for name in request["names"]:
@@ -246,7 +245,6 @@ def is_used(request: UsedRequest) -> Json:
 
 
 def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
-    """Remove an environment, or one of its names. `used`: as in PruneRequest, or None."""
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and not is_environment(str(env)):
         raise AgentError(f"{env} is not an environment that ipexctl made")
@@ -291,7 +289,6 @@ def prune(request: PruneRequest) -> Removed:
 
 
 def write_record(env: Path, record: Mapping[str, Any]) -> None:
-    """Write env.json with one line per field, because people read it."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
@@ -315,7 +312,6 @@ def link(request: LinkRequest) -> Json:
 
 
 def unlink(request: LinkRequest) -> Json:
-    """Remove a name if it is this environment's. The environment is kept."""
     check_name(request["link"])
     link_path = Path(home_of(request, "envs"), "envs", request["link"])
     if link_target(link_path) == request["name"]:

@@ -1,8 +1,7 @@
 """Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs.
 
-Files contain the path of the final place, where `build.py` moves the environment. uv installs from local wheels and
-never asks an index. The variables are found by sourcing the bindings' script once in bash. After a failure, damaged
-wheels are removed from the store, and a full disk is reported with the missing bytes.
+Files contain the path of the final place. uv never asks an index. After a failure, damaged wheels are removed from the
+store, and a full disk is reported with the missing bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MAN
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
 LIST_MARKER = "/ipexctl-base"
-"""Value of list variables before setvars.sh is sourced. The script adds its text before the marker."""
+"""Of list variables before setvars.sh is sourced. The script adds its text before the marker."""
 
 
 def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
@@ -57,8 +56,6 @@ def _site_of(env: Path) -> Path:
 
 
 class Fill:
-    """Fills `area.target` and writes its record. `final` is where the environment is moved later."""
-
     def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.target, self.store = area.home, area.work, area.target, area.store
         self.request, self.final, self.token = request, str(final), area.token
@@ -113,7 +110,7 @@ class Fill:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
     def _find_unpacked_packages(self) -> list[LockedWheel]:
-        """Find packages that can be linked. Returns the other wheels, whose files are in the store."""
+        """Find packages that can be linked. Returns the other wheels."""
         sent = {file["sha256"] for file in self.request["files"]}
         wheels = self.request["lock"]["wheels"]
         others = [wheel for wheel in wheels if wheel["sha256"] not in sent]
@@ -153,7 +150,6 @@ class Fill:
         )
 
     def _remove_damaged_wheels(self) -> AgentError | None:
-        """Remove wheels with a wrong hash from the store; returns an error with their names, or None."""
         damaged = []
         for file in self.request["files"]:
             if sha256_of(self.store / file["sha256"] / file["name"]) != file["sha256"]:

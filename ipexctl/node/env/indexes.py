@@ -1,7 +1,7 @@
 """Asks package indexes and pages of links for wheels, all at once, with this host's pip settings.
 
-Each source has its own thread and time limit, so a hanging source does not delay the others. Only wheels for Linux on
-x86_64 count. A reply may contain logins for later downloads, so it must not be logged.
+A hanging source does not delay the others. Only wheels for Linux on x86_64 count. A reply may contain logins for later
+downloads, so it must not be logged.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SourceUnusable(Exception):
 
 
 class ProjectMissing(Exception):
-    """Raised if a source does not have a project. `denied`: the status is 401 or 403, as some sources send then."""
+    """`denied`: the status is 401 or 403, as some sources send for a missing project."""
 
     def __init__(self, denied: bool = False) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class ProjectMissing(Exception):
 def read_page(
     client: HttpClient, url: str, timeout: float, on_response: Callable[[], None] = lambda: None
 ) -> tuple[str, str, str]:
-    """Read a page; returns its URL, type and text. `on_response` is called as soon as the server responds."""
+    """Read a page; returns its URL, type and text."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise SourceUnusable("its address begins with neither http:// nor https:// nor file://")
     try:
@@ -191,8 +191,7 @@ def local_links(path: Path) -> list[FileLink]:
 
 
 def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
-    """Version of the Intel MPI in a bindings wheel (empty without one), and whether the wheel has oneCCL; None, None if
-    unknown."""
+    """Version of the Intel MPI in a bindings wheel (empty without one), and whether it has oneCCL; None if unknown."""
     if normalize(wheel.name.partition("-")[0]) != BINDINGS:
         return None, None
     try:

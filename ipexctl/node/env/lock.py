@@ -1,9 +1,8 @@
-"""Makes a lock with uv, and builds wheels from the lock's source archives. `wheel_lock.py` reads the output.
+"""Makes a lock with uv, and builds wheels from the lock's source archives.
 
-Logins are in uv's environment, never in argv or a file. An index has precedence over later ones, which can add versions
-but not replace them. In place of a directory of wheels, uv gets stand-ins with only METADATA, because hashing and
-unpacking all wheels takes 3 minutes for 4 GB. A build runs the packages' own code on this machine, so only packages
-named on the command line are built.
+Logins are in uv's environment, never in argv or a file. In place of a directory of wheels, uv gets stand-ins with only
+METADATA, because hashing and unpacking all wheels takes 3 minutes for 4 GB. A build runs the packages' own code on this
+machine, so only packages named on the command line are built.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def sources(pylock: str) -> Iterator[SourceArchive]:
 
 
 def interpreter_for(request: CompileRequest) -> str:
-    """The Python to build wheels with. Raises an AgentError if this machine does not have that version."""
+    """The Python to build wheels with."""
     version = request["python"]
     own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
     found = request["interpreter"] or own or shutil.which(f"python{version}")
@@ -98,7 +97,6 @@ def build_wheels(
 
 
 def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
-    """Download a source archive. Raises an AgentError, also if the hash is not the lock's."""
     path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
     try:
         with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
@@ -113,7 +111,7 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 PIN = re.compile(r"[\w.-]+==[\w.+!]+")
-"""A pinned requirement. It also constrains builds, so that a build that needs torch gets the stack's version."""
+"""Also constrains builds, so that a build that needs torch gets the stack's version."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
@@ -136,7 +134,7 @@ class CompileRequest(TypedDict):
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """A directory that is removed at the end, even after a signal. `home`: the control machine's cache, or a home."""
+    """Removed even after a signal. `home`: the control machine's cache, or a home."""
     tmp = Path(home) / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     for leftover in own_entries(home, "tmp"):
@@ -161,7 +159,6 @@ def make_metadata_links(original: Path, directory: Path) -> None:
 
 
 def write_metadata_wheel(wheel: Path, target: Path) -> bool:
-    """Write a wheel with only the METADATA of another, reading nothing else; returns False if that is damaged."""
     try:
         with zipfile.ZipFile(str(wheel)) as archive:
             entry = next(entry for entry in archive.infolist() if METADATA.fullmatch(entry.filename))
@@ -202,7 +199,7 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
 
 
 def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
-    """Text of uv's configuration file with the indexes in order. Adds the indexes' logins to `env`."""
+    """uv's configuration file, with the indexes in order. Adds the indexes' logins to `env`."""
     lines = []
     indexes = [source for source in sources if source["kind"] == "index"]
     for number, source in enumerate(indexes):

@@ -1,7 +1,5 @@
-"""Reads this host's pip settings: configuration files in pip's order, then PIP_* variables.
-
-Index URLs may contain credentials, so the reply must not be logged.
-"""
+"""Reads this host's pip settings: configuration files in pip's order, then PIP_* variables. Index URLs may contain
+credentials, so the reply must not be logged."""
 
 from __future__ import annotations
 

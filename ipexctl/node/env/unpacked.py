@@ -1,9 +1,7 @@
-"""Finds packages of a lock that environments in this home already contain. `fill.py` hard-links their files, so the
-control machine (`stack/env/env_installer.py`) sends only the other wheels.
+"""Finds packages of a lock that environments in this home already contain, to hard-link their files.
 
-A package counts if its files have the sizes in its list, as in `check.py`. If an environment with the same wheel failed
-its verification, hashes must match too, because links share damage. Bytecode is linked too, because compiling torch
-took longer than the build.
+A package counts if its files have the sizes in its list. If an environment with the same wheel failed its verification,
+hashes must match too, because links share damage. Bytecode is linked too: compiling torch took longer than the build.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _BLOCK = 1 << 20
 class UnpackedRequest(TypedDict):
     home: str
     python: str
-    """Such as `3.11`. Only environments with this version count, because it is in the paths of some files."""
+    """Such as `3.11`. It is in the paths of some files."""
     wheels: Sequence[LockedWheel]
 
 
@@ -70,7 +68,6 @@ class Package(NamedTuple):
 
 
 def _link(source: str, target: str, directories: set[str]) -> None:
-    """`directories`: known to exist; calling makedirs for each file takes seconds."""
     directory = os.path.dirname(target)
     if directory not in directories:
         os.makedirs(directory, exist_ok=True)
@@ -92,7 +89,7 @@ def _hash_of(path: str) -> str:
 
 
 def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict[str, Package]:
-    """Hash of a wheel → package unpacked from it. Environments with most of the wheels are searched first."""
+    """Hash of a wheel → its package. Environments with most of the wheels are searched first."""
     wanted = {wheel["sha256"]: wheel for wheel in wheels}
     candidates: list[tuple[str, set[str]]] = []
     doubtful: set[str] = set()

@@ -56,10 +56,7 @@ def run(
     stdout: BinaryIO | None = None,
     kept: tuple[int, int] = KEPT,
 ) -> Child:
-    """Run uv, or a program that it needs, until it exits.
-
-    Raises Stopped if the caller is gone, and an AgentError on a timeout.
-    """
+    """Run uv, or a program that it needs. Raises Stopped if the caller is gone, and an AgentError on a timeout."""
     if os.access(argv[0], os.F_OK) and not os.access(argv[0], os.X_OK):
         fix = "name a directory on another filesystem: --home DIR"
         raise AgentError(f"{argv[0]} can't be run, because its filesystem is mounted noexec", fix)

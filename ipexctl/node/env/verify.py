@@ -1,9 +1,8 @@
 """Verifies an environment by using it: imports, a training step in bf16, an all-reduce between two ranks.
 
-Whether a stack works depends on system libraries, the processor and the MPI, which pip does not know. Steps share a
-process; if it crashes, the step that began last is to blame, and the rest runs in a new process. If another environment
-on this machine passed the all-reduce (HOME/envs/NAME/verified/MACHINE.json), and this one has the same unchanged files,
-the all-reduce is skipped, which saves two thirds of the time. `stack/env/environment.py` interprets the results.
+Steps share a process; if it crashes, the step that began last is to blame, and the rest runs in a new process. If
+another environment on this machine passed the all-reduce, and this one has the same unchanged files, it is skipped,
+which saves two thirds of the time.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ class _Environment(NamedTuple):
 
 
 def find_proof(keep: str, backend: str) -> Json | None:
-    """A passed result of another environment whose files are all in this one, or None.
-
-    `keep`: the result file of this environment.
-    """
+    """A passed result of another environment whose files are all in this one, or None. `keep`: this one's result."""
     env, machine = os.path.dirname(os.path.dirname(keep)), os.path.basename(keep)
     try:
         own = _Environment.read(env)
@@ -113,7 +109,6 @@ RANKS = 2
 
 class VerifyRequest(TypedDict):
     python: str
-    """Interpreter of the environment. Another one may run the agent."""
     variables: Mapping[str, str]
     prepended: Sequence[str]
     backend: str
@@ -133,7 +128,7 @@ class Verify:
         self.cache = cache
         self.python, self.timeout = request["python"], request["timeout"]
         self.backend, self.module = "", ""
-        """Backend and bindings of the all-reduce; empty until the steps report what is installed."""
+        """Empty until the steps report what is installed."""
         self.phases: list[VerifyPhase] = []
         self.facts: Json = {}
         self.env = self._environment()
@@ -166,7 +161,7 @@ class Verify:
         return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
-        """Import and use the installed parts in one process. After a failure, a new process does the rest."""
+        """After a failure, a new process does the rest."""
         steps: list[str] = []
         pending = ["torch"]
         while pending:

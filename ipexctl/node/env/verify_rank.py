@@ -22,7 +22,7 @@ SIZES = (1024, 1 << 20)
 
 
 class VerificationError(Exception):
-    """Raised if the all-reduce can't be checked or its result is wrong. The text is for people, `kind` for programs."""
+    """The text is for people, `kind` for programs."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)

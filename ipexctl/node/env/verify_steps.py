@@ -1,7 +1,6 @@
 """Imports and uses each part of a stack once, and reports on a pipe. A crash belongs to the step that began last.
 
-The environment's Python runs this. The begin and the end of each step is a line of JSON. The program ends with `_exit`,
-because a partly loaded library may hang the interpreter's exit.
+Ends with `_exit`, because a partly loaded library may hang the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.check import normalize
 
 IMPORT = "import "
-"""Prefix of a step that imports a package; the package's name follows."""
 NO_MODULES = {"benchmarks", "doc", "docs", "examples", "scripts", "test", "tests"}
 """Directories that some packages leave next to their module."""
 
@@ -114,8 +112,7 @@ def bindings_step(module_name: str) -> dict[str, Any]:
 
 
 def module_of(package: str) -> str | None:
-    """Module of a package, which may be inside a namespace: the one with the package's name, else the one with most
-    files; None without one."""
+    """Module of a package, maybe inside a namespace: the one with the package's name, else the one with most files."""
     paths = [PurePosixPath(str(file)) for file in metadata.files(package) or ()]
     inits = {path.parent for path in paths if path.name == "__init__.py"}
     counts: dict[str, int] = {}
@@ -145,7 +142,7 @@ STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def choose_steps(backend: str, module: str | None, has_ipex: bool, packages: list[str]) -> tuple[list[str], str, str]:
-    """Steps for installed or required parts, the backend, and the backend's module. Imports nothing."""
+    """Steps for installed or required parts, the backend, and its module. Imports nothing."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     module = module or next((name for name in modules if importlib.util.find_spec(name)), None)
     if backend == "auto":

@@ -1,8 +1,5 @@
 """Checks from node0, before a run starts, that its nodes can connect: ssh from node0 to each, and TCP both ways.
-
-Without these connections mpirun would hang or print something incomprehensible. doctor uses the same program
-(`ports.py`).
-"""
+Without these connections mpirun would hang or print something incomprehensible."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class Connections(TypedDict):
     ssh: Sequence[str]
     nodes: Sequence[NodeAddress]
     seconds: float
-    """Time limit of a connection; a login has three times as long."""
+    """Of a connection; a login has three times as long."""
     record: str
     """File of an earlier passed check, which is removed; or empty."""
 

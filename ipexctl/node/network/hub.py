@@ -1,8 +1,7 @@
-"""Looks for hub repositories on this node, and tests whether the node reaches the hub. The answer is a `FoundHub`.
+"""Looks for hub repositories on this node, and tests whether the node reaches the hub.
 
-The ranks' variables and setup file apply, because they may set a proxy, a cache or another hub. The hub is tried once,
-with a short limit, because a silent name server must not delay a run. Any answer counts, because a private hub refuses
-requests without a token.
+The hub is tried once, with a short limit, because a silent name server must not delay a run. Any answer counts, because
+a private hub refuses requests without a token.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from ipexctl.node.common.limits import HUB_ANSWER
 
 class FoundHub(NamedTuple):
     problem: str = ""
-    """Why the hub is unreachable; empty if it answers or was not tried."""
+    """Empty if the hub answers or was not tried."""
     has_own_cache: bool = False
     """True if the account's variables name a cache."""
     in_home: tuple[str, ...] = ()
     in_own: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
-    """Names that are directories in the ranks' working directory, so the hub is not asked for them."""
+    """Directories in the ranks' working directory, so the hub is not asked for these names."""
     others: int = 0
-    """Number of repositories in the account's cache that are not in the home's."""
+    """Repositories in the account's cache that are not in the home's."""
     prepared_in_home: tuple[str, ...] = ()
-    """Datasets that the library `datasets` prepared next to the home's cache. It loads them without the hub."""
+    """Next to the home's cache. The library `datasets` loads them without the hub."""
     prepared_in_own: tuple[str, ...] = ()
 
 

@@ -1,9 +1,7 @@
 """Checks that this Python can parse a script and find its imports. Nothing of the script is run or imported.
 
-The ranks' Python runs this source with `-c`, which is faster than an agent from a zip. Arguments: `own` for an
-environment of ipexctl, else `other`; then module names. Stdin: the script, or empty.
-
-    → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
+Arguments: `own` for an environment of ipexctl, else `other`; then module names. Stdin: the script, or empty.
+→ {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ class SmokeRequest(TypedDict):
     """Request of `connect`, and base of the others."""
 
     lifetime: int
-    """Seconds after which this process is killed."""
 
 
 class SpeedRequest(SmokeRequest):
