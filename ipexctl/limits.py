@@ -65,7 +65,7 @@ IMPORTS_CHECK: Final = 30.0
 """To check the script's imports without importing them; a slower host only gives no warning."""
 CONNECTIVITY_CHECK: Final = 6.0
 """For connections between the nodes; no answer by then means a firewall."""
-RUNS_LOOK: Final = 20.0
+RUNS_CHECK: Final = 20.0
 """To look for other runs on a host (`run --exclusive`, `--wait`), and for its lock."""
 LOCK_VALID: Final = 3600.0
 """A starting call holds the locks of its hosts for this long: sshd may keep a lost connection for hours."""

@@ -18,9 +18,9 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.before_install import check_before_install
 from ipexctl.run.start.context import is_everywhere
-from ipexctl.run.start.exclusive import look_at_runs
+from ipexctl.run.start.exclusive import inspect_hosts
 from ipexctl.run.start.request import StartFailure
-from ipexctl.run.start.resume import hosts_to_look_at, resumed_spec
+from ipexctl.run.start.resume import hosts_to_inspect, resumed_spec
 from ipexctl.run.start.watcher import RunWatcher
 from ipexctl.spec import RunSpec
 from ipexctl.stack.install_context import InstallReport, InstallRequest, install_request
@@ -34,13 +34,13 @@ def on_hosts_left(
     spec: RunSpec, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
 ) -> RunSpec:
     """`typed`: options of this call, not of the run. Raises a CallError if no host answers, or the run is alive."""
-    outcomes = look_at_runs(hosts_to_look_at(spec, record), pool)
-    looks = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
-    found = resumed_spec(spec, record, looks, typed)
+    outcomes = inspect_hosts(hosts_to_inspect(spec, record), pool)
+    snapshots = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
+    found = resumed_spec(spec, record, snapshots, typed)
     if isinstance(found, Refusal):
         raise CallError(found.reason, fix=spec.options.apply(found.fix), exit_code=found.exit_code)
     for host in spec.hosts:
-        if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
+        if isinstance(error := snapshots[host.name], HostError) and host not in found.hosts:
             on_note(f"{host.name} is left out: {error.reason}")
     on_note(f"run {record.id} starts over on {fold(host.name for host in found.hosts)}")
     return found

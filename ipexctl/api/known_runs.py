@@ -101,19 +101,19 @@ def ps(
 
 def ps_hosts(opened: OpenHosts) -> tuple[HostsNow, Report[HostResult]]:
     from ipexctl.run.hosts_now import hosts_now  # with the planner's sentences, for this call alone
-    from ipexctl.run.start.exclusive import look_at_runs
+    from ipexctl.run.start.exclusive import inspect_hosts
 
-    began, looks, results = time.monotonic(), {}, {}
-    for outcome in look_at_runs(opened.hosts, opened.pool, with_programs=True, timeout=opened.timeout):
+    began, snapshots, results = time.monotonic(), {}, {}
+    for outcome in inspect_hosts(opened.hosts, opened.pool, with_programs=True, timeout=opened.timeout):
         name, seconds = outcome.host.name, time.monotonic() - began
         if outcome.result is not None:
-            looks[name] = outcome.result
+            snapshots[name] = outcome.result
             results[name] = HostResult(outcome.host, "ok", seconds=seconds)
         elif outcome.error is not None:
             results[name] = HostResult.of_error(outcome.host, outcome.error, seconds=seconds)
     names = [host.name for host in opened.hosts if host.name in results]
     report = Report(tuple(results[name] for name in names), time.monotonic() - began)
-    return hosts_now({name: looks[name] for name in names if name in looks}), opened.options.in_report(report)
+    return hosts_now({name: snapshots[name] for name in names if name in snapshots}), opened.options.in_report(report)
 
 
 def _query(

@@ -108,9 +108,9 @@ def on_hosts_left(
     """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
     from ipexctl.api.before_run import on_hosts_left as find
     from ipexctl.commands.target_hosts import session_pool
-    from ipexctl.run.start.resume import hosts_to_look_at
+    from ipexctl.run.start.resume import hosts_to_inspect
 
-    with session_pool(line.targets, hosts=hosts_to_look_at(spec, record), quiet=True) as (pool, interrupt):
+    with session_pool(line.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
         found = find(spec, record, pool, output.print_note, typed=typed)
     interrupt.check()
     return found

@@ -80,7 +80,7 @@ class RunsOnHost(NamedTuple):
     """Calls that wait for the host, in queue order."""
 
 
-class Look(NamedTuple):
+class HostSnapshot(NamedTuple):
     runs: RunsOnHost
     machine: str
     """Equal for two names of one machine, in every call."""
@@ -140,12 +140,12 @@ def parse_live_runs(answers: Answers) -> RunsOnHost:
     return RunsOnHost(tuple(sorted(runs)), "run.hidden" in answers, tuple(places.values()))
 
 
-def read_look(text: str) -> Look | None:
+def read_host_snapshot(text: str) -> HostSnapshot | None:
     answers = read_answers(text)
     if "looked" not in answers:
         return None
     clock = natural(answers.first("clock"))
-    return Look(
+    return HostSnapshot(
         parse_live_runs(answers),
         answers.first("machine") or "",
         natural(answers.first("uid")),

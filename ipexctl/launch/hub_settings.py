@@ -175,15 +175,15 @@ class _Finder:
         while waiting:
             node, is_sure = waiting.pop()
             if isinstance(node, ast.Call):
-                self._look_at(node, is_sure=is_sure)
+                self._read_call(node, is_sure=is_sure)
             is_sure = is_sure and not _may_be_skipped(node)
             waiting += [(child, is_sure) for child in ast.iter_child_nodes(node)]
 
-    def _look_at(self, call: ast.Call, *, is_sure: bool) -> None:
+    def _read_call(self, call: ast.Call, *, is_sure: bool) -> None:
         function = call.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if name == "add_argument":
-            self._look_at_option(call)
+            self._read_option(call)
         if name not in _CALLS or not (self._imports or name == "from_pretrained"):
             return
         kind, at, keyword = _CALLS[name]
@@ -201,7 +201,7 @@ class _Finder:
             self.repos.append((call.lineno, NamedRepo(repo, place, is_sure, name in _LOADS)))
         self.loads_others |= name in _LOADS and isinstance(value, (ast.Name, ast.Attribute)) and not text
 
-    def _look_at_option(self, call: ast.Call) -> None:
+    def _read_option(self, call: ast.Call) -> None:
         options = [text for text in (self._text(word)[0] for word in call.args) if _OPTION.fullmatch(text)]
         default = next((entry.value for entry in call.keywords if entry.arg == "default"), None)
         match = _OPTION.fullmatch(options[0]) if options else None

@@ -16,12 +16,12 @@ MOST_SHOWN: Final = 3
 
 
 def find_other_runs(
-    looks: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
+    runs_on_hosts: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
 ) -> tuple[OtherRun, ...]:
-    """`looks`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core."""
+    """`runs_on_hosts`: host → its live runs. `planned`: host → cores of this run's ranks, or None for any core."""
     found: dict[tuple[str, str], dict[str, RunOnHost]] = {}
-    for host, look in looks.items():
-        for live in look.runs:
+    for host, runs_on_host in runs_on_hosts.items():
+        for live in runs_on_host.runs:
             if live.run != run:
                 found.setdefault((live.run, live.owner), {})[host] = live
     others = []
@@ -44,13 +44,15 @@ def find_other_runs(
     return tuple(others)
 
 
-def find_waiting(looks: Mapping[str, RunsOnHost], mine: Mapping[str, WaitingCall | None]) -> tuple[OtherRun, ...]:
+def find_waiting(
+    runs_on_hosts: Mapping[str, RunsOnHost], mine: Mapping[str, WaitingCall | None]
+) -> tuple[OtherRun, ...]:
     """The calls that wait for these hosts, first come first. `mine`: this call's place; only what is before it counts
     there."""
     found: dict[tuple[str, str], dict[str, WaitingCall]] = {}
-    for host, look in looks.items():
+    for host, runs_on_host in runs_on_hosts.items():
         own = mine.get(host)
-        for call in look.waiting[: None if own is None else look.waiting.index(own)]:
+        for call in runs_on_host.waiting[: None if own is None else runs_on_host.waiting.index(own)]:
             found.setdefault((call.run, call.owner), {}).setdefault(host, call)
     others = [
         OtherRun(

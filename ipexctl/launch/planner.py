@@ -139,8 +139,8 @@ def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[Ot
         for host in hosts
     }
     gathered = context.gathered
-    looks = {name: gathered.facts[name].activity.live for name in (gathered.hosts[0].name, *planned)}
-    return find_other_runs(looks, context.run, planned)
+    runs_on_hosts = {name: gathered.facts[name].activity.live for name in (gathered.hosts[0].name, *planned)}
+    return find_other_runs(runs_on_hosts, context.run, planned)
 
 
 def _nodes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ipexctl.facts.live_runs import BusyProgram, Look
+from ipexctl.facts.live_runs import BusyProgram, HostSnapshot
 from ipexctl.launch.other_runs import find_other_runs, find_waiting
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
@@ -39,19 +39,19 @@ class HostsNow:
     """Hosts that do not show the processes of other accounts."""
 
 
-def hosts_now(looks: Mapping[str, Look]) -> HostsNow:
-    on_hosts = {name: look.runs for name, look in looks.items()}
+def hosts_now(snapshots: Mapping[str, HostSnapshot]) -> HostsNow:
+    on_hosts = {name: snapshot.runs for name, snapshot in snapshots.items()}
     runs = []
     for other in find_other_runs(on_hosts, ""):
-        lives = [live for look in on_hosts.values() for live in look.runs if _is_of(other, live.run, live.owner)]
+        lives = [live for on_host in on_hosts.values() for live in on_host.runs if _is_of(other, live.run, live.owner)]
         script = next((live.script for live in lives if live.script), "")
         runs.append(RunOnHosts(other, sum(live.ranks for live in lives), printable(script)))
     waiting = find_waiting(on_hosts, {})
-    programs = _by_name(looks)
+    programs = _by_name(snapshots)
     taken = {host for entry in runs for host in entry.run.hosts} | {host for call in waiting for host in call.hosts}
     taken |= {host for entry in programs for host in entry.hosts}
-    hiding = tuple(name for name, look in looks.items() if look.runs.hides_others)
-    free = tuple(name for name in looks if name not in taken and name not in hiding)
+    hiding = tuple(name for name, snapshot in snapshots.items() if snapshot.runs.hides_others)
+    free = tuple(name for name in snapshots if name not in taken and name not in hiding)
     return HostsNow(tuple(sorted(runs, key=lambda entry: entry.run.since or 0)), waiting, programs, free, hiding)
 
 
@@ -59,10 +59,10 @@ def _is_of(other: OtherRun, run: str, owner: str) -> bool:
     return (other.id, other.account) == (run, owner)
 
 
-def _by_name(looks: Mapping[str, Look]) -> tuple[BusyPrograms, ...]:
+def _by_name(snapshots: Mapping[str, HostSnapshot]) -> tuple[BusyPrograms, ...]:
     groups: dict[tuple[str, str], list[tuple[str, BusyProgram]]] = {}
-    for host, look in looks.items():
-        for program in look.programs:
+    for host, snapshot in snapshots.items():
+        for program in snapshot.programs:
             groups.setdefault((printable(program.name), program.owner), []).append((host, program))
     found = [
         BusyPrograms(

@@ -18,7 +18,7 @@ import pytest
 from agent_helpers import wait_until
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
-from ipexctl.facts.live_runs import read_look
+from ipexctl.facts.live_runs import read_host_snapshot
 from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
@@ -352,10 +352,10 @@ def test_a_host_has_one_lock_which_others_see_and_which_ends_with_its_call_or_it
 
     def seen() -> list[bool]:
         done = subprocess.run([*shell, "-c", live_runs_command().script], capture_output=True, text=True, timeout=60)
-        look = read_look(done.stdout)
-        assert look is not None
-        assert look.machine.endswith(os.readlink("/proc/self/ns/pid"))
-        return [live.is_starting for live in look.runs.runs if live.run == run]
+        snapshot = read_host_snapshot(done.stdout)
+        assert snapshot is not None
+        assert snapshot.machine.endswith(os.readlink("/proc/self/ns/pid"))
+        return [live.is_starting for live in snapshot.runs.runs if live.run == run]
 
     def is_free() -> bool:
         with start() as other:
@@ -405,10 +405,10 @@ def test_a_place_in_the_queue_begins_once_no_other_call_enters_and_ends_with_its
 
     def waiting() -> list[str]:
         done = subprocess.run([*shell, "-c", live_runs_command().script], capture_output=True, text=True, timeout=60)
-        look = read_look(done.stdout)
-        assert look is not None
-        assert look.uid == os.getuid()
-        calls = [call for call in look.runs.waiting if call.run in runs]
+        snapshot = read_host_snapshot(done.stdout)
+        assert snapshot is not None
+        assert snapshot.uid == os.getuid()
+        calls = [call for call in snapshot.runs.waiting if call.run in runs]
         assert all(call.until is not None and 99 < call.until - (call.since or 0) < 101 for call in calls)
         return [call.run for call in calls]
 
@@ -454,11 +454,11 @@ def test_programs_that_use_cores_are_named_with_their_script_alone(shell: list[s
             process.kill()
             process.wait()
     assert "secret" not in done.stdout
-    look = read_look(done.stdout)
-    assert look is not None
-    names = [program.name for program in look.programs if program.uid == os.getuid()]
+    snapshot = read_host_snapshot(done.stdout)
+    assert snapshot is not None
+    names = [program.name for program in snapshot.programs if program.uid == os.getuid()]
     assert {"sh e[1m?run.busy 1 0 1 99 x.sh", "sh"} <= set(names)
-    (found,) = [program for program in look.programs if program.name.startswith("sh e[1m")]
+    (found,) = [program for program in snapshot.programs if program.name.startswith("sh e[1m")]
     assert found.account == getpass.getuser()
     assert 0.1 <= found.cores <= 1.2
     assert found.since is not None

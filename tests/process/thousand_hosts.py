@@ -23,7 +23,7 @@ from ipexctl.commands import doctor_command, ps_command, ps_hosts, why_command
 from ipexctl.doctor.doctor_run import DoctorRequest, run_doctor
 from ipexctl.facts.facts import parse
 from ipexctl.facts.gather import MOST_NAMES, HostFacts, Skew
-from ipexctl.facts.live_runs import read_look
+from ipexctl.facts.live_runs import read_host_snapshot
 from ipexctl.facts.network_facts import Address, Nic
 from ipexctl.hosts.host import Host
 from ipexctl.launch.planner import plan_launch
@@ -185,8 +185,8 @@ looked yes
 """
 
     def step() -> None:
-        looks = {name: look for name in NAMES if (look := read_look(text)) is not None}
-        now = hosts_now(looks)
+        snapshots = {name: snapshot for name in NAMES if (snapshot := read_host_snapshot(text)) is not None}
+        now = hosts_now(snapshots)
         assert (len(now.runs), now.runs[0].ranks, len(now.waiting), len(now.programs)) == (1, HOSTS * PER_HOST, 1, 1)
         ps_hosts.show(now)
         json.dumps(ps_hosts.as_json(now, Report(tuple(HostResult(host, "ok") for host in NODES), 1.0)))

@@ -125,7 +125,7 @@ class Submission:
         try:
             query = self._begin_query(start_reading(self.spec, self.watcher.on_step), None)
             context = self._context(dry_run=True)
-            self._look(context)
+            self._check_programs(context)
             tree, _ = upload_project(query, context, self.watcher.on_step)
             return self._script("RUN", context, tree, "0" * 32)
         except StartError as error:
@@ -142,7 +142,7 @@ class Submission:
                     release = partial(release_tree, query, self.spec, self.pool, lease=run)
                     undo.callback(lambda: unreached.update(release()))
                 context = self._context()
-                has_package = self._look(context)
+                has_package = self._check_programs(context)
                 self._check_script(context)
                 if reading is not None:
                     reading.result()
@@ -197,7 +197,7 @@ class Submission:
         except HostError as error:
             raise StartError(StartFailure.of_host(self.login.name, error)) from error
 
-    def _look(self, context: Gathered) -> bool:
+    def _check_programs(self, context: Gathered) -> bool:
         """True if the package is there. Raises a StartError if Slurm's programs are missing or Python is too old."""
         home, python = shlex.quote(context.home), shlex.quote(context.env.python)
         version = "import sys; print('python', *sys.version_info[:2])"

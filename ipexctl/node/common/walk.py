@@ -178,7 +178,7 @@ class _Way:
                 continue
             number, above = self.entered[-1]
             self.here = f"{above.path.rstrip('/')}/{part}"
-            below = self._look(part, number, mode if pending or not is_file else None)
+            below = self._enter_part(part, number, mode if pending or not is_file else None)
             is_link = below is not None and stat.S_ISLNK(below.status.st_mode)
             self._judge(above, below, is_end=not pending and not is_link)
             if below is None:
@@ -211,7 +211,7 @@ class _Way:
             if number != _NO_DESCRIPTOR:
                 os.close(number)
 
-    def _look(self, part: str, above: int, mode: int | None) -> PathPart | None:
+    def _enter_part(self, part: str, above: int, mode: int | None) -> PathPart | None:
         """Enter an entry. A missing one is created with `mode`; None if `mode` is None."""
         for is_first in (True, False):
             try:

@@ -19,12 +19,12 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
-from ipexctl.facts.live_runs import Look, WaitingCall, read_look
+from ipexctl.facts.live_runs import HostSnapshot, WaitingCall, read_host_snapshot
 from ipexctl.facts.probe import live_runs_command, lock_command, wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import describe_all, find_other_runs, find_waiting
-from ipexctl.limits import RUNS_LOOK
+from ipexctl.limits import RUNS_CHECK
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.cancel import Cancel
@@ -61,7 +61,7 @@ class HostLocks:
         self._seconds, self._deadline = seconds, time.monotonic() + seconds
         self._queue = HostQueue(hosts, run, pool)
         self._processes: list[HeldProcess] = []
-        self._looks: Mapping[str, Look] = {}
+        self._snapshots: Mapping[str, HostSnapshot] = {}
         self.hiding: tuple[str, ...] = ()
         """Hosts that do not show the runs of other accounts."""
         self.has_waited = False
@@ -97,8 +97,8 @@ class HostLocks:
                 raise StartError(refusal(found, self._seconds, now=time.time()))
             for process in self._processes:
                 process.send(STILL_HERE)
-            if not self._queue.holds(self._looks) and not self._processes:
-                self._queue.enter(self._looks, left)
+            if not self._queue.holds(self._snapshots) and not self._processes:
+                self._queue.enter(self._snapshots, left)
             # Hosts answer in another order at each look, which is no news.
             runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
             if reported != (news := (runs, set(found.away), found.locked)):
@@ -114,34 +114,38 @@ class HostLocks:
         and those that wait stay behind it."""
         if not self._processes or any(process.is_over for process in self._processes):
             self.release()
-            if any(found := self._look()) or any(found := self._lock_all()):
+            if any(found := self._inspect()) or any(found := self._lock_all()):
                 return found
-        found = self._look()
-        self.hiding = tuple(name for name, look in self._looks.items() if look.runs.hides_others)
-        # A look must show this call itself: without awk, or memory for a process, it shows nothing.
-        blind = [name for name, look in self._looks.items() if self._run not in [live.run for live in look.runs.runs]]
+        found = self._inspect()
+        self.hiding = tuple(name for name, snapshot in self._snapshots.items() if snapshot.runs.hides_others)
+        # A snapshot must show this call itself: without awk, or memory for a process, it shows nothing.
+        blind = [
+            name
+            for name, snapshot in self._snapshots.items()
+            if self._run not in [live.run for live in snapshot.runs.runs]
+        ]
         if away := {**found.away, **dict.fromkeys(blind, _BLIND)}:
             self.release()
         # Another call that is starting there has met these locks; one that waits will.
         return Obstacles(tuple(other for other in found.others if other.state == "running"), away)
 
-    def _look(self) -> Obstacles:
-        looks: dict[str, Look] = {}
+    def _inspect(self) -> Obstacles:
+        snapshots: dict[str, HostSnapshot] = {}
         away: dict[str, HostError] = {}
-        for outcome in look_at_runs(self.hosts, self._pool):
+        for outcome in inspect_hosts(self.hosts, self._pool):
             if outcome.result is not None:
-                looks[outcome.host.name] = outcome.result
+                snapshots[outcome.host.name] = outcome.result
             elif outcome.error is not None:
                 away[outcome.host.name] = outcome.error
             if isinstance(outcome.error, Unreachable):  # a wait for hours must survive the reboot of a switch
                 self._pool.forget(outcome.host)
-        self._looks = looks
-        runs = {name: look.runs for name, look in looks.items()}
-        before = find_waiting(runs, self._queue.places(looks))
+        self._snapshots = snapshots
+        runs = {name: snapshot.runs for name, snapshot in snapshots.items()}
+        before = find_waiting(runs, self._queue.places(snapshots))
         return Obstacles((*find_other_runs(runs, self._run), *before), away)
 
     def _lock_all(self) -> Obstacles:
-        machines = {self._looks[host.name].machine: host for host in self.hosts}
+        machines = {self._snapshots[host.name].machine: host for host in self.hosts}
         for _, host in sorted(machines.items()):
             try:
                 is_locked = self._lock(host)
@@ -150,16 +154,16 @@ class HostLocks:
                 return Obstacles(away={host.name: error})
             if not is_locked:
                 self.release()
-                return self._look()._replace(locked=host.name)
+                return self._inspect()._replace(locked=host.name)
         return Obstacles()
 
     def _lock(self, host: Host) -> bool:
         process = HeldProcess(self._pool.session(host), lock_command(self._run), self._pool.cancel)
         self._processes.append(process)
-        if process.wait_for(b"held\n", RUNS_LOOK):
+        if process.wait_for(b"held\n", RUNS_CHECK):
             return True
         if (ended := process.ended) is None:
-            raise TimedOut(f"flock has not taken its lock within {RUNS_LOOK:g} s", _WITHOUT)
+            raise TimedOut(f"flock has not taken its lock within {RUNS_CHECK:g} s", _WITHOUT)
         if ended.code != 1:
             raise HostError(f"its lock can't be taken by flock, of the package util-linux ({ended})", _WITHOUT)
         return False
@@ -175,19 +179,19 @@ class HostLocks:
         self._processes = []
 
 
-def look_at_runs(
+def inspect_hosts(
     hosts: Sequence[Host], pool: SessionPool, *, with_programs: bool = False, timeout: float | None = None
-) -> Iterator[Outcome[Host, Look]]:
+) -> Iterator[Outcome[Host, HostSnapshot]]:
     command = live_runs_command(with_programs=with_programs)
-    return pool.each(hosts, lambda _, session: _look_at(session, command, timeout or RUNS_LOOK, pool.cancel))
+    return pool.each(hosts, lambda _, session: _inspect_host(session, command, timeout or RUNS_CHECK, pool.cancel))
 
 
-def _look_at(session: Session, command: Command, timeout: float, cancel: Cancel) -> Look:
+def _inspect_host(session: Session, command: Command, timeout: float, cancel: Cancel) -> HostSnapshot:
     done = capture(session, command, timeout=timeout, cancel=cancel)
-    look = read_look(done.stdout.decode(errors="replace"))
-    if look is None:
+    snapshot = read_host_snapshot(done.stdout.decode(errors="replace"))
+    if snapshot is None:
         raise HostError(f"the look at its runs failed ({done.ended})")
-    return look
+    return snapshot
 
 
 def lock_hosts(
@@ -277,35 +281,37 @@ class HostQueue:
         self._hosts, self._run, self._pool = hosts, run, pool
         self._processes: list[HeldProcess] = []
 
-    def places(self, looks: Mapping[str, Look]) -> dict[str, WaitingCall | None]:
+    def places(self, snapshots: Mapping[str, HostSnapshot]) -> dict[str, WaitingCall | None]:
         """This call's own place on each host. Another account may use the id of this run."""
         return {
-            name: next((call for call in look.runs.waiting if (call.run, call.uid) == (self._run, look.uid)), None)
-            for name, look in looks.items()
+            name: next(
+                (call for call in snapshot.runs.waiting if (call.run, call.uid) == (self._run, snapshot.uid)), None
+            )
+            for name, snapshot in snapshots.items()
         }
 
-    def holds(self, looks: Mapping[str, Look]) -> bool:
+    def holds(self, snapshots: Mapping[str, HostSnapshot]) -> bool:
         """True if it has a place on all these hosts, and it keeps them for another minute."""
         for process in self._processes:
             process.send(STILL_HERE)
-        return bool(self._processes) and None not in self.places(looks).values()
+        return bool(self._processes) and None not in self.places(snapshots).values()
 
-    def enter(self, looks: Mapping[str, Look], seconds: float) -> None:
+    def enter(self, snapshots: Mapping[str, HostSnapshot], seconds: float) -> None:
         """Take a place on every host, at the end of its queue, for at most `seconds`; none if some host is away."""
         self.leave()
-        if any(host.name not in looks for host in self._hosts):
+        if any(host.name not in snapshots for host in self._hosts):
             return
-        machines = {looks[host.name].machine: host for host in self._hosts}
+        machines = {snapshots[host.name].machine: host for host in self._hosts}
         try:
             for _, host in sorted(machines.items()):
                 process = HeldProcess(self._pool.session(host), wait_command(self._run, seconds), self._pool.cancel)
                 self._processes.append(process)
-                if not process.wait_for(b"entered\n", RUNS_LOOK):
+                if not process.wait_for(b"entered\n", RUNS_CHECK):
                     break
             else:
                 for process in self._processes:
                     process.send(b"all entered\n")
-                if all(process.wait_for(b"placed\n", RUNS_LOOK) for process in self._processes):
+                if all(process.wait_for(b"placed\n", RUNS_CHECK) for process in self._processes):
                     return
         except HostError:
             pass

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.facts.live_runs import Look
+from ipexctl.facts.live_runs import HostSnapshot
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
@@ -30,22 +30,26 @@ def refuse_job(record: RunRecord) -> None:
         )
 
 
-def hosts_to_look_at(spec: RunSpec, record: RunRecord) -> tuple[Host, ...]:
+def hosts_to_inspect(spec: RunSpec, record: RunRecord) -> tuple[Host, ...]:
     """The hosts of the call, and the run's node0 if the call leaves that out."""
     known = {host.name for host in spec.hosts}
     return (*spec.hosts, *(host for host in (record.node0,) if host.name not in known))
 
 
 def resumed_spec(
-    spec: RunSpec, record: RunRecord, looks: Mapping[str, Look | HostError | None], typed: Collection[str]
+    spec: RunSpec, record: RunRecord, snapshots: Mapping[str, HostSnapshot | HostError | None], typed: Collection[str]
 ) -> RunSpec | Refusal:
-    """`looks`: by the name of each of `hosts_to_look_at`. `typed`: the options besides --resume.
+    """`snapshots`: by the name of each of `hosts_to_inspect`. `typed`: the options besides --resume.
 
     Raises a UserError for options that do not fit the hosts.
     """
     node0 = record.node0.name
-    alive = [name for name, look in looks.items() if isinstance(look, Look) and _has_run(look, record.id)]
-    if alive and isinstance(looks[node0], NO_ANSWER):
+    alive = [
+        name
+        for name, snapshot in snapshots.items()
+        if isinstance(snapshot, HostSnapshot) and _has_run(snapshot, record.id)
+    ]
+    if alive and isinstance(snapshots[node0], NO_ANSWER):
         return Refusal(
             f"run {record.id} still has processes on {fold(alive)}, and its node0 ({node0}) cannot be reached",
             f"they exit within a minute after losing {node0}; then: ipexctl run --resume {record.id}",
@@ -53,11 +57,11 @@ def resumed_spec(
         )
     if alive:
         return Refusal(f"run {record.id} is alive on {fold(alive)}", f"ipexctl stop {record.id}", tuple(alive))
-    left = tuple(host for host in spec.hosts if not isinstance(looks[host.name], NO_ANSWER))
+    left = tuple(host for host in spec.hosts if not isinstance(snapshots[host.name], NO_ANSWER))
     away = tuple(host.name for host in spec.hosts if host not in left)
     if len(left) < (spec.min_hosts or 1):
         least = f", fewer than --min-hosts {spec.min_hosts}" if spec.min_hosts else ""
-        reason = next(look.reason for look in looks.values() if isinstance(look, NO_ANSWER))
+        reason = next(snapshot.reason for snapshot in snapshots.values() if isinstance(snapshot, NO_ANSWER))
         return Refusal(
             f"{counted(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{least}; "
             f"{fold(away)}: {reason}",
@@ -81,5 +85,5 @@ def resumed_spec(
     return found
 
 
-def _has_run(look: Look, run: str) -> bool:
-    return any(live.run == run for live in look.runs.runs)
+def _has_run(snapshot: HostSnapshot, run: str) -> bool:
+    return any(live.run == run for live in snapshot.runs.runs)

@@ -136,8 +136,8 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         why = f"node0 ({snapshot.node0}) has rebooted"
     else:
         why = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
-        look = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
-        notes = (*notes, look)
+        advice = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
+        notes = (*notes, advice)
     lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
     return Diagnosis(
         run,

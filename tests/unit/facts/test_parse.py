@@ -16,7 +16,15 @@ from ipexctl.facts.answers import read_answers
 from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist, tier_of
 from ipexctl.facts.facts import Facts, addresses_among, parse, to_json
 from ipexctl.facts.gather import gather_facts
-from ipexctl.facts.live_runs import BusyProgram, Look, RunOnHost, RunsOnHost, WaitingCall, parse_live_runs, read_look
+from ipexctl.facts.live_runs import (
+    BusyProgram,
+    HostSnapshot,
+    RunOnHost,
+    RunsOnHost,
+    WaitingCall,
+    parse_live_runs,
+    read_host_snapshot,
+)
 from ipexctl.facts.network_facts import Address, Network, Nic
 from ipexctl.facts.store_token import store_token
 from ipexctl.facts.system_facts import parse_mount
@@ -408,7 +416,7 @@ looked yes
 
 
 def look(text: str) -> RunsOnHost:
-    found = read_look(text)
+    found = read_host_snapshot(text)
     assert found is not None
     return found.runs
 
@@ -467,7 +475,7 @@ clock 1000900
 uid 1003
 looked""",
     )
-    found = read_look(text)
+    found = read_host_snapshot(text)
     assert found is not None
     run = found.runs.runs[1]
     assert (run.ranks, run.script, run.until) == (3, "train.py", 1000005.0 + 3600)
@@ -483,7 +491,7 @@ looked""",
     [("./a.out", "a.out"), ("python3 agent.zip", ""), ("python3", "python3"), ("sh a b.sh", "a b.sh")],
 )
 def test_the_script_of_a_run_is_that_of_its_interpreter(words: str, script: str) -> None:
-    found = read_look(LOOK.replace("looked", f"run.script 71 {words.removeprefix('./')}\nlooked"))
+    found = read_host_snapshot(LOOK.replace("looked", f"run.script 71 {words.removeprefix('./')}\nlooked"))
     assert found is not None
     assert found.runs.runs[1].script == script
 
@@ -507,8 +515,8 @@ looked""",
 
 
 def test_an_answer_without_its_end_is_none() -> None:
-    assert read_look(LOOK.replace("looked yes\n", "")) is None
-    assert read_look(LOOK) == Look(look(LOOK), "5c-2 pid:[41]")
+    assert read_host_snapshot(LOOK.replace("looked yes\n", "")) is None
+    assert read_host_snapshot(LOOK) == HostSnapshot(look(LOOK), "5c-2 pid:[41]")
     assert look("looked yes\n") == RunsOnHost()
     assert look("run.hidden yes\nlooked yes\n") == RunsOnHost((), hides_others=True)
     assert parse_live_runs(read_answers("")) == RunsOnHost()

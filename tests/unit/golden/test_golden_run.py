@@ -155,9 +155,9 @@ def request_with(**more: Any) -> RunSpec:
     return RunSpec(**{"kind": "script", "argv": ("train.py",), **more})
 
 
-def not_resumed(*looks: Any, **spec: Any) -> Case:
+def not_resumed(*snapshots: Any, **spec: Any) -> Case:
     asked = replace(resumed.SPEC, **spec)
-    found = resumed_spec(asked, resumed.RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), ())
+    found = resumed_spec(asked, resumed.RECORD, dict(zip(("n1", "n2", "n3"), snapshots, strict=True)), ())
     assert isinstance(found, Refusal)
     return refused_case("run --resume", found)
 
@@ -180,7 +180,7 @@ def calls() -> list[Case]:
         ),
         *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in RANK_SETS),
         refusal("--ranks 8-9 of 4", parse_ranks("8-9").within, 4),
-        *(not_resumed(*looks) for looks in ((busy, free, busy), (gone, busy, free), (gone, gone, gone))),
+        *(not_resumed(*snapshots) for snapshots in ((busy, free, busy), (gone, busy, free), (gone, gone, gone))),
         not_resumed(gone, free, free, min_hosts=3),
         *(
             refusal(

@@ -8,7 +8,7 @@ from test_ps import known_run
 from ipexctl.commands.ps_command import as_json as ps_json
 from ipexctl.commands.ps_hosts import as_json, show
 from ipexctl.facts.cpu import CpuList
-from ipexctl.facts.live_runs import BusyProgram, Look, RunOnHost, RunsOnHost, WaitingCall
+from ipexctl.facts.live_runs import BusyProgram, HostSnapshot, RunOnHost, RunsOnHost, WaitingCall
 from ipexctl.hosts.host import Host
 from ipexctl.remote.outcome import HostResult, Report, Unreachable
 from ipexctl.run.hosts_now import HostsNow, hosts_now
@@ -19,17 +19,19 @@ NEXT = WaitingCall("tune-1127-103000-1234", 1002, "bob", 1e9 + 60, 1e9 + 660)
 BURN = BusyProgram("python3 e\x1b[31mvil\n.py", 1003, None, 1e9, 1.26)
 
 
-def look(*runs: RunOnHost, waiting: tuple[WaitingCall, ...] = (), programs: tuple[BusyProgram, ...] = ()) -> Look:
-    return Look(RunsOnHost(runs, waiting=waiting), "m", programs=programs)
+def snapshot(
+    *runs: RunOnHost, waiting: tuple[WaitingCall, ...] = (), programs: tuple[BusyProgram, ...] = ()
+) -> HostSnapshot:
+    return HostSnapshot(RunsOnHost(runs, waiting=waiting), "m", programs=programs)
 
 
 NOW = hosts_now(
     {
-        "node1": look(TRAIN._replace(until=1e9 + 600, script="train.py"), waiting=(NEXT,), programs=(BURN, BURN)),
-        "node2": look(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, account=None, ranks=1)),
-        "node3": look(programs=(BURN,)),
-        "node4": look(),
-        "node5": Look(RunsOnHost((), hides_others=True), "m"),
+        "node1": snapshot(TRAIN._replace(until=1e9 + 600, script="train.py"), waiting=(NEXT,), programs=(BURN, BURN)),
+        "node2": snapshot(TRAIN._replace(since=1e9 + 1), TRAIN._replace(uid=1003, account=None, ranks=1)),
+        "node3": snapshot(programs=(BURN,)),
+        "node4": snapshot(),
+        "node5": HostSnapshot(RunsOnHost((), hides_others=True), "m"),
     }
 )
 REPORT = Report((HostResult(Host("node1", "n1"), "ok"), HostResult.of_error(Host("n6", "n6"), Unreachable("no"))), 0.1)

@@ -18,7 +18,7 @@ from typer.main import get_command
 from ipexctl.call_options import CallOptions
 from ipexctl.commands.app import app
 from ipexctl.commands.resumed_call import merged, refuse_typed
-from ipexctl.facts.live_runs import Look, RunOnHost, RunsOnHost
+from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -48,13 +48,13 @@ SPEC = RunSpec(
     project=ProjectLocation(Path("/project"), "", ("train.py",)),
     options=CallOptions(" -H hosts -l gpu"),
 )
-FREE = Look(RunsOnHost(), "m")
-BUSY = Look(RunsOnHost((RunOnHost("train-1", 1000),)), "m")
+FREE = HostSnapshot(RunsOnHost(), "m")
+BUSY = HostSnapshot(RunsOnHost((RunOnHost("train-1", 1000),)), "m")
 GONE = Unreachable("no route")
 
 
 @pytest.mark.parametrize(
-    ("looks", "spec", "typed", "hosts", "left"),
+    ("snapshots", "spec", "typed", "hosts", "left"),
     [
         ((FREE, FREE, FREE), {"n": 6}, (), "n1 n2 n3", {"n": 6}),
         ((GONE, FREE, FREE), {"n": 6}, (), "n2 n3", {"n": 4}),
@@ -66,10 +66,10 @@ GONE = Unreachable("no route")
     ],
 )
 def test_hosts_that_answer_have_as_many_ranks_as_before(
-    looks: tuple[Any, ...], spec: dict[str, Any], typed: tuple[str, ...], hosts: str, left: dict[str, Any]
+    snapshots: tuple[Any, ...], spec: dict[str, Any], typed: tuple[str, ...], hosts: str, left: dict[str, Any]
 ) -> None:
     asked = replace(SPEC, **spec)
-    found = resumed_spec(asked, RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), typed)
+    found = resumed_spec(asked, RECORD, dict(zip(("n1", "n2", "n3"), snapshots, strict=True)), typed)
     assert isinstance(found, RunSpec)
     assert " ".join(host.name for host in found.hosts) == hosts
     assert {name: getattr(found, name) for name in left} == left
