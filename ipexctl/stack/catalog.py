@@ -1,8 +1,7 @@
 """The version table: builds that belong together, and their requirements on hosts, from two files named rows.json.
 
-A row is data with its source; rules about versions are nowhere else. `pythons`, `glibc` and `isa` of a stack are what
-all its parts run on. IPEX compares only major and minor version of torch, so `works_with` lists the patches known to
-work. A user's file adds rows to the packaged ones or changes them (docs/versions.md).
+`pythons`, `glibc` and `isa` of a stack are what all its parts run on. IPEX compares only major and minor version of
+torch, so `works_with` lists the patches known to work. A user's file adds rows or changes them (docs/versions.md).
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class OnecclBuild:
     built_for: Version
     pythons: tuple[Numbers, ...]
     cpu_wheel: CpuWheel
-    """Whether a CPU wheel was ever published; `unverified`: only readmes of later versions list one."""
+    """`unverified`: only readmes of later versions list a CPU wheel."""
     works_with: tuple[Version, ...]
     oneccl: Note | None = None
     mpi: Note | None = None
@@ -111,7 +110,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """A combination that fails or works badly; it applies if all of its versions are chosen."""
+    """Applies if all of its versions are chosen."""
 
     what: Note
     symptom: Note
@@ -143,7 +142,7 @@ class StackSpec:
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
     setvars: Setvars | None = None
-    """Script that sets the bindings' variables, relative to their module's directory; None if there is none."""
+    """Relative to the directory of the bindings' module."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
     note: Note = ""
@@ -161,7 +160,7 @@ class StackSpec:
 
     @property
     def title(self) -> str:
-        """Title for messages: `IPEX 2.8`, `torch 2.13`."""
+        """As in `IPEX 2.8`, `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
 
     @property
@@ -208,7 +207,7 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """Instruction set that a CPU needs; None if any x86-64 CPU will do."""
+        """None if any x86-64 CPU will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 
@@ -249,7 +248,6 @@ def packaged() -> tuple[Mapping[str, Any], ...]:
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
-    """Sort by torch; for the same torch the user's rows come first, then rows with IPEX."""
     return tuple(
         sorted(made, key=lambda row: (version_key(row.torch), bool(row.origin), row.ipex is not None), reverse=True)
     )
@@ -299,7 +297,6 @@ def minor(version: str) -> str:
 
 @lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
-    """Sort key: the numbers before the local version."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
@@ -323,7 +320,6 @@ class _FormatError(Exception):
 
 
 def _check_keys(row: Mapping[str, object], what: str) -> None:
-    """Raise a _FormatError for a key that neither rows nor their items have."""
     places: list[tuple[str, object, tuple[str, ...]]] = [(what, row, ROW_KEYS)]
     places.append((f"'hugging_face' of {what}", row.get("hugging_face"), ("transformers", "accelerate")))
     for key, names in _NAMES.items():
@@ -351,7 +347,7 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
-    """The version table with the user's rows, newest first. Raises a FileError for a bad file."""
+    """Raises a FileError for a bad file."""
     path = rows_file(environ)
     if path is None:
         return rows()

@@ -1,8 +1,5 @@
-"""The stack that hosts have or would get, for doctor, versions and run. No index is queried.
-
-The installed environment decides, then the last answer of the indexes (`lock/wheel_indexes.py`), then the table alone.
-An install queries the indexes and uses the same resolver (`lock/stack_locking.py: lock_stack`).
-"""
+"""The stack that hosts have or would get, for doctor, versions and run. No index is queried: the installed environment
+decides, then the last answer of the indexes, then the table alone."""
 
 from __future__ import annotations
 
@@ -55,7 +52,6 @@ def choose_stack(
     env: str = DEFAULT_ENV,
     cache: IndexCache | None = None,
 ) -> StackPlan | Undecided | Refusal:
-    """Choose by the installed environment, else by the last answer of the indexes, else by the table."""
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
     decided = _decide(request, hosts, rows, cache or IndexCache(os.environ))
@@ -81,10 +77,8 @@ def _decide(
 def installed_record(
     request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> EnvRecord | None:
-    """If the request names no stack, use the environment of that name, else one made for an equal request.
-
-    An environment that an older version table made does not count.
-    """
+    """If the request names no stack, use the environment of that name, else one made for an equal request, but not one
+    that an older version table made."""
     table, digest = stacks(rows), rows_digest(rows)
 
     def answers(entry: Env, record: EnvRecord) -> bool:
@@ -128,7 +122,8 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
 def _last_answer(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
 ) -> CachedAnswer | None:
-    """For the first host with an answer, else the control machine; an answer without any torch does not count."""
+    """The answer of the first host that has one, else the control machine's. An answer without any torch does not
+    count."""
     wanted = projects(request, rows)
     found = None
     for machine in (*(facts.machine or name for name, facts in hosts.items()), CONTROL_MACHINE):

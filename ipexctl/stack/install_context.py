@@ -1,7 +1,5 @@
-"""One call of install: its request, what is known and done so far, and its report.
-
-`InstallContext` is the only mutable object of this package, so what a step adds to it shows what the step does.
-"""
+"""One call of install: its request, what is known and done so far, and its report. `InstallContext` is the only mutable
+object of this package."""
 
 from __future__ import annotations
 
@@ -46,8 +44,6 @@ _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
-    """What an install changes in the environment behind a name."""
-
     name: str
     before: str | None
     after: str | None
@@ -77,10 +73,8 @@ def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Pac
 def refuse_downgrade(
     changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
 ) -> Refusal | None:
-    """Refuse lower versions and lost packages, because a working script could fail after the install.
-
-    Packages that the call pins and those of the stack it chose are exempt; packages of another stack are protected only
-    if an earlier call asked for them.
+    """Refuse lower versions and lost packages, because a working script could fail after the install. Packages that the
+    call pins and those of its stack are exempt; packages of another stack count only if an earlier call asked for them.
     """
     named = _names((*request.extras, *request.constraints), _BOUNDS)
     before = [EnvRequest.from_json(made_for) for made_for in record.requests]
@@ -103,7 +97,7 @@ def refuse_downgrade(
 
 
 def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
-    """Packages of both requests. If both name a package, the added line wins, so an edited pin can't conflict."""
+    """Packages of both requests. If both name a package, the added line wins."""
     named = _names((*added.extras, *added.constraints))
     extras = [line for line in present.extras if not _names([line]) & named]
     constraints = [line for line in present.constraints if not _names([line]) & named]
@@ -148,7 +142,6 @@ class InstallRequest:
     dry_run: bool = False
     upgrade: bool = False
     downgrade: bool = False
-    """True to accept lower versions and lost packages."""
 
     def with_torch(self) -> InstallRequest:
         stack = replace(self.env.stack, torch=self.torch) if self.torch else self.env.stack
@@ -169,7 +162,6 @@ def install_request(
     environ: Mapping[str, str],
     builds: Sequence[str] = (),
 ) -> InstallRequest:
-    """Raises a UserError for a wrong request, before any host is contacted."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
@@ -236,13 +228,13 @@ class InstallReport(Report[InstallResult]):
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
-    """The environment's directory on every host; with --download-only, the directory on the control machine."""
+    """On every host; with --download-only, on the control machine."""
     dry_run: bool = False
     uplink: int = 0
     downloaded: int = 0
-    """Bytes of wheels downloaded from indexes, on any machine."""
+    """Bytes, on any machine."""
     changes: tuple[PackageChange, ...] = ()
-    """Changes from the environment that had the name before; empty if there was none."""
+    """Empty if there was no environment of that name before."""
     next_step: str = ""
 
     @property
@@ -286,8 +278,7 @@ class InstallContext:
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None
-        """Intel MPI of the built environments. Only an installed wheel shows which MPI it has, if it came from a URL.
-        """
+        """Only an installed wheel shows which MPI it has, if it came from a URL."""
         self.uplink = 0
         self.downloaded = 0
         self._began = time.monotonic()
@@ -298,7 +289,7 @@ class InstallContext:
 
     @property
     def first(self) -> Host:
-        """The host that stores the wheels first: node0, or the next host that has space for them."""
+        """Node0, or the next host that has space for the wheels."""
         answered = [host for host in self.hosts if host.name in self.facts]
         return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 

@@ -1,8 +1,7 @@
 """`ipexctl install`: inspects hosts, resolves and locks a stack, distributes its wheels, builds and verifies.
 
-An environment made for an equal request is reused, and rebuilt from its own lock if it is damaged or missing. All hosts
-get the same stack, because ranks with different versions don't work together. Until the first build a refusal changes
-no host; from then on hosts fail independently, and a second call completes the rest.
+All hosts get the same stack, because ranks with different versions don't work together. Until the first build a refusal
+changes no host; from then on hosts fail independently, and a second call completes the rest.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class IntactEnv(NamedTuple):
 
 
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
-    """Host → environment of the requested name; None unless all hosts have it intact."""
+    """None unless all hosts have the environment intact."""
     request = context.request
     command = environment_command(request.home, request.name, script_text("env.check"))
 
@@ -102,7 +101,6 @@ def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
 
 
 def _object(text: str | None) -> Mapping[str, Any]:
-    """Parse a JSON object. Raises ValueError for any other text."""
     return parse_object(text or "")
 
 
@@ -164,9 +162,8 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 
 
 def _find_known(context: InstallContext) -> Existing | None:
-    """The environment made for this request. A request without a stack, or with the present one's, adds packages to the
-    present environment: a second project on the same hosts keeps the first one's packages.
-    """
+    """The environment made for this request. A request without a stack, or with the present one's, adds packages to it:
+    a second project on the same hosts keeps the first one's packages."""
     request = context.request
     if request.upgrade:
         context.request = request.with_torch()
@@ -198,10 +195,8 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
 def find_unchanged(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
 ) -> InstallReport | None:
-    """The report if the environment is intact, named and verified since boot on every host; else None.
-
-    Takes one round trip. If it was verified since the host booted, processor and libraries have not changed.
-    """
+    """The report if the environment is intact, named and verified since boot on every host; else None. Processor and
+    libraries have not changed since boot. Takes one round trip."""
     context = InstallContext(hosts, request, pool, watch)
     found = find_intact(context)
     if found is None:
@@ -300,7 +295,6 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
 
 
 def _check_changes(context: InstallContext, env: str, row: str, packages: Mapping[str, str]) -> Refusal | None:
-    """Note what changes behind the requested name; refuse lower versions and lost packages."""
     named = (
         record
         for facts in context.facts.values()
@@ -349,10 +343,8 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 
 
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
-    """Keep an existing environment, and rebuild it from the same lock where it is damaged or missing.
-
-    None if it does not fit all hosts, if its lock can't be read, or if it failed its verification everywhere.
-    """
+    """Keep an existing environment, and rebuild it from its lock where it is damaged or missing. None if it does not
+    fit all hosts, if its lock can't be read, or if it failed its verification everywhere."""
     inspected = _inspect_existing(context, known)
     if inspected is None:
         return None
@@ -396,7 +388,6 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
 
 
 def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec, dict[str, CheckResult]] | None:
-    """Spec of an existing environment, and each host's check of it. Reads the lock while the hosts check."""
     record = known.record
     if not _fits(context, record):
         return None
@@ -420,7 +411,7 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
 
 
 def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
-    """The uv that built the environment if its URL is known, else the control machine's uv."""
+    """The uv that built the environment if its URL is known, else the control machine's."""
     with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)

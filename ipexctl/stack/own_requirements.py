@@ -1,8 +1,5 @@
-"""Finds the file in which a project names its packages, for `run --install` and for hints.
-
-If there are two, none is used, because they may disagree. Only names are read, without the slow imports for versions,
-because this runs at each start of a run; `lock/project_files.py` reads the file for an install.
-"""
+"""Finds the file in which a project names its packages, for `run --install` and for hints. If there are two, none is
+used, because they may disagree. Avoids slow imports, because it runs at each start of a run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Installs an environment on hosts: wheels to each store, one build per store, verification on every host.
 
-All wheels go to one host (`staging.py`), and from there to the others. Hosts that share a home are verified separately,
-because CPU and libraries may differ. A failure ends only its own host, unless that host passes the wheels on or nobody
-has a wheel. The requested name points at an environment only after the environment passed its verification.
+Hosts that share a home are verified separately, because CPU and libraries may differ. A failure ends only its own host,
+unless that host passes the wheels on. The requested name points at an environment only after it passed its
+verification.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ class EnvInstaller:
                 )
 
     def remove_superseded(self, name: str) -> None:
-        """Remove an environment without a name on any host, unless a process uses it."""
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts and self._has_env(name, host)]
 
@@ -299,7 +298,6 @@ def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: 
 def check_by_digest(
     context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
 ) -> CheckResult:
-    """Check the environment against the lock that has this digest."""
     host = session.host
     client = EnvClient(session, context.python(host, interpreter), context.home, context.pool.cancel)
     with context.timed(host.name, "checked the environment"):

@@ -1,7 +1,7 @@
 """Calls of the agent's environment commands on one host: build, check, verify, list, remove (`node/env/`).
 
-An environment is built under another name and then renamed, so it is complete or absent. Verifications are recorded per
-machine (`machine_token`), because hosts that share a home share the environment but may differ in CPU and libraries.
+Verifications are recorded per machine (`machine_token`), because hosts that share a home may differ in CPU and
+libraries.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class EnvSpec:
     index_answer: IndexAnswer | None = field(default=None, repr=False)
     """None for an older lock, which was read from a host."""
     by_node0: bool = True
-    """True if the first host downloads the wheels; then their URLs come from a host."""
+    """True if the first host downloads the wheels."""
     unpacked: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    """Host → hashes of wheels unpacked in its home, which need not be sent."""
+    """Host → hashes of wheels that need not be sent."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
-    """Host → build token of a damaged or failed environment, which is replaced."""
+    """Host → build token of a damaged or failed environment."""
 
     def lacking(self, hosts: Sequence[Host]) -> Lock:
         return self.lock.without(in_common(self.unpacked, hosts))
@@ -93,7 +93,7 @@ def machine_token(facts: Facts, host: Host) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnvClient:
-    """The environments in one host's home. Every method may raise a HostError."""
+    """Every method may raise a HostError."""
 
     session: Session
     python: str
@@ -110,10 +110,7 @@ class EnvClient:
         on_event: Callable[[Reply], None],
         timeout: float | None = ENV_BUILD,
     ) -> bool:
-        """Build for `interpreter` from the host's wheels and unpacked packages; False if the environment exists.
-
-        `replace` is the build token of a damaged environment.
-        """
+        """False if the environment exists. `replace`: build token of a damaged environment."""
         lock, uv = spec.lock, spec.installer
         assert uv is not None
         request: BuildRequest = {
@@ -144,14 +141,12 @@ class EnvClient:
     def check(
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = ENV_CHECK
     ) -> CheckResult:
-        """Compare an environment, named by its directory or its name, with its lock."""
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
 
     def verify(
         self, name: str, record: EnvRecord, *, machine: str, packages: Sequence[str] = (), timeout: float | None = None
     ) -> VerifyResult:
-        """Verify the environment; the host records the result under `machine`."""
         path = f"{self.home}/envs/{name}"
         return verify(
             self.session,
@@ -171,10 +166,8 @@ class EnvClient:
         return self._call("list", {"home": self.home}, cached=False).decode(EnvListing)
 
     def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
-        """Remove environments by directory or name; one that is in use stays, which is an error.
-
-        `used`: environment that other hosts of the home use → where.
-        """
+        """Remove environments by directory or name; one that is in use stays, which is an error. `used`: environment
+        that other hosts of the home use → where."""
         request: RemoveRequest = {"home": self.home, "names": names, "used": used}
         return self._remove("remove", request)
 
@@ -233,10 +226,8 @@ def verify(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
-    """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks.
-
-    With a record, everything it lists must exist, and the listed ones of `packages` are imported. `keep`: result file.
-    """
+    """Verify an interpreter's environment: imports, a training step in bf16, an all-reduce of two ranks. With a record,
+    everything that it lists must exist. `keep`: result file."""
     request: VerifyRequest = {
         "python": python,
         "variables": record.variables if record else {},
@@ -268,7 +259,7 @@ _ONLY_IN_RUNS: Final = (
     *("script.", "hf.", "wandb.", "net.", "file.not_there", "ddp."),
     *("gloo.", "meet.", "peer.", "mpi.node0_name", "mpi.firewall", "mpi.rank_killed", "process.aborted"),
 )
-"""Ids, or the beginnings of ids, of rows for scripts and for several nodes, which don't fit a verification."""
+"""Ids, or beginnings of ids, of rows that don't fit a verification: for scripts and for several nodes."""
 _NO_MODULE: Final = "stack.no_module"
 _STEPS: Final = {
     "torch": "torch",
@@ -279,11 +270,9 @@ _STEPS: Final = {
 
 
 def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) -> tuple[str, str] | None:
-    """Reason and fix of the first failed step; None if the environment works.
-
-    For an unknown text, the reason quotes its last line, and the fix is another stack, or another version of the
-    package that can't be imported. `env` is the name, or the path of a user's own Python, which has no record.
-    """
+    """Reason and fix of the first failed step; None if the environment works. For an unknown text, the fix is another
+    stack, or another version of the package that can't be imported. A user's own Python has no record; `env` is its
+    path."""
     phase = verify.failed
     if phase is None:
         return None
@@ -331,7 +320,6 @@ def _missing_package(phase: VerifyPhase) -> str:
 
 
 def _output(phase: VerifyPhase) -> RankOutput:
-    """Leave out warnings, which don't stop a step, and the exit code of a step that ipexctl stopped."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
     details = (phase.detail,) if phase.detail is not None else ()

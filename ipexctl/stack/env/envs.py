@@ -1,7 +1,6 @@
 """`ipexctl envs`: lists, removes, prunes and verifies environments, and verifies a user's own Python.
 
-Environments are removed once per home, on its first host, after the home's other hosts were asked what their processes
-use: an environment that is in use anywhere stays.
+Environments are removed once per home; one that is in use on any of the home's hosts stays.
 """
 
 from __future__ import annotations
@@ -107,10 +106,8 @@ def verify_envs(
     home: str,
     timeout: float | None = None,
 ) -> EnvsReport:
-    """Verify on every host; the next install reads the recorded result.
-
-    `python` is the user's own, which is then verified instead; `setup` is a file to source before it.
-    """
+    """Verify on every host; the next install reads the recorded result. `python`: the user's own, which is verified
+    instead."""
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
         if python is not None:
@@ -142,10 +139,8 @@ def _on_hosts(
     verb: str,
     removed: Callable[[_Target], Sequence[Env]] | None = None,
 ) -> EnvsReport:
-    """Do the work on every host, or with `removed` on the first host of each home, and report its result for all hosts.
-
-    `removed` returns the environments that the work removes; the home's other hosts are asked what they use.
-    """
+    """Do the work on every host. With `removed`, the environments that the work removes, do it on the first host of
+    each home, after asking the home's other hosts what they use."""
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
     targets: dict[str, _Target] = {}

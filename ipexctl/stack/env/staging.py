@@ -1,8 +1,7 @@
 """Brings the wheels of an environment to the first host's store; the other hosts get them from there.
 
-The host downloads what it can reach; the control machine sends the rest, wheel by wheel, while later wheels still
-download. It never uses a URL or proxy named by a host, because the host could then reach any server of its network. A
-repeated call continues with what is missing.
+The host downloads what it can reach; the control machine sends the rest while later wheels still download. It never
+uses a URL or proxy named by a host, because the host could then reach any server of its network.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def download_wheels(
     name: str = "",
     on_got: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Download into the store of the machine `name`; return hash → reason for each failed wheel."""
+    """Returns hash → reason for each failed wheel. `name`: the machine with the store."""
     total = _total(wheels)
     result = store.fetch(
         [Download(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
@@ -90,10 +89,8 @@ class Staging:
         self._reasons: dict[str, str] = {}
 
     def stage(self, wheels: Sequence[Wheel]) -> None:
-        """Bring the wheels into the host's store; wheels that arrived stay there for the next call.
-
-        Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
-        """
+        """Bring the wheels into the host's store; wheels that arrived stay there for the next call. Raises NotInStore
+        if a wheel can't be obtained anywhere."""
         sources = self._context.request.sources
         files = [wheel.stored_file for wheel in wheels]
         missing = {file.sha256 for file in self._store.missing(files)}
@@ -150,7 +147,7 @@ class Staging:
     def _downloading(
         self, wheels: Sequence[Wheel], index_answer: IndexAnswer | None
     ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
-        """Download to the control machine in the background; yields an iterator over the wheels that arrived."""
+        """Download in the background; yields an iterator over the wheels that arrived."""
         files = [wheel.stored_file for wheel in wheels]
         stop = Cancel()
         arriving = ArrivingFiles(self._context.control.location.store, stop)
@@ -212,11 +209,8 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
 
 
 def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
-    """Replace the wheels' URLs by URLs of this machine's own indexes, or None.
-
-    A URL or proxy named by a host is not used here, unless the call's own requirements have it (`pkg @ URL`): the host
-    could then reach any server of this machine's network.
-    """
+    """Replace the wheels' URLs by URLs of this machine's own indexes, or None; only `pkg @ URL` of the call keeps its
+    URL."""
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
     direct = set()
@@ -259,9 +253,7 @@ def download(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = ignore_event
 ) -> InstallReport:
     """Fill a wheelhouse on the control machine, for hosts without internet; without hosts, for this machine's Python.
-
-    Each file is renamed once it is complete and matches the lock, so a repeated call downloads only what is missing.
-    """
+    Each file is renamed once it matches the lock, so a repeated call downloads only what is missing."""
     directory = expanded(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)

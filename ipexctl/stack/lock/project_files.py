@@ -1,9 +1,6 @@
-"""Requirements in a project's own files: pyproject.toml, uv.lock and environment.yml.
-
-The extras or groups of `-r FILE[NAME]` are also read. Lines are returned as in a requirements file, and
-`requirements.py` checks them. uv reads its own lock (`uv export`, offline), so that versions match `uv sync`, without
-packages of a CUDA build. Conda packages and sources that hosts cannot reach are refused by name.
-"""
+"""Requirements in a project's own files: pyproject.toml, uv.lock and environment.yml, with the extras or groups of `-r
+FILE[NAME]`. uv reads its own lock (`uv export`, offline). Conda packages and sources that hosts cannot reach are
+refused."""
 
 from __future__ import annotations
 
@@ -62,11 +59,10 @@ class ProjectLines:
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
-    """Lines of a lock for packages that only other packages require."""
+    """For packages that only other packages require."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """Split `pyproject.toml[train,docs]` into file and names."""
     found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
     if found is None or path.exists():
         return path, ()
@@ -108,7 +104,6 @@ class _Pyproject:
         self.project, self.extras, self.groups = _tables(path, text)
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
         self._read: set[str] = set()
-        """Extras and groups already listed, so that one that is included twice is listed once."""
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         dynamic = self.project.get("dynamic")
@@ -232,11 +227,8 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
 
 
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
-    """Packages of a lock, as uv writes them for pip. Runs nothing of the project and queries no index.
-
-    uv gets copies of both files in a separate directory. Otherwise it would use the lock of a pyproject.toml above that
-    has the project in its workspace, which in a directory such as /tmp may belong to another account.
-    """
+    """Packages of a lock, as uv writes them for pip. Runs nothing of the project and queries no index. uv gets copies
+    of both files in a separate directory, because a pyproject.toml above might belong to another account."""
     uv = uv_here()
     if uv is None:
         raise UserError(f"reading {path} needs uv on the control machine", fix="pip install uv")

@@ -1,8 +1,7 @@
 """Packages and sources of a call: --with, options and requirements files. Queries no index.
 
 Whatever a node can't install (an editable project, a repository, a local path, a second MPI, an unknown option) is
-refused by line number before a host is contacted, because nodes compile nothing. `contradiction` refuses a requirement
-that excludes the chosen torch, IPEX or bindings before uv makes a lock.
+refused by line number before a host is contacted, because nodes compile nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ class PackageRequest:
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
-    """Sources from --index-url, --extra-index-url and --find-links lines."""
+    """From --index-url, --extra-index-url and --find-links lines."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Requirement → where it is written, such as `requirements.txt:3`."""
+    """Requirement → place, such as `requirements.txt:3`."""
     notes: tuple[str, ...] = ()
     """Says what was left out of the files."""
     files: tuple[Path, ...] = ()
-    """All files that were read, including included ones."""
+    """With included files."""
     indirect: frozenset[str] = frozenset()
 
     @property
@@ -77,7 +76,6 @@ def read_requirements(path: Path | str) -> PackageRequest:
 
 
 def requirement(text: str) -> str:
-    """Normalize a requirement of --with. Raises a UserError."""
     line = text.strip()
     if refusal := _refusal(line) or _second_mpi(line):
         raise UserError(f"--with {text!r}: {refusal[0]}", fix=refusal[1])
@@ -92,7 +90,7 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
-    """The error for a requirement that excludes the plan's torch, IPEX or bindings, or None."""
+    """The error for a requirement that excludes the plan's torch, IPEX or bindings."""
     # The other markers come from the control machine, which also runs CPython.
     target = {**_TARGET, "python_version": plan.python, "python_full_version": f"{plan.python}.0"}
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
@@ -235,7 +233,7 @@ def _unquoted(value: str) -> str:
 
 
 def _second_mpi(text: str) -> tuple[str, str] | None:
-    """Refuse a second MPI, which would overwrite bin/mpirun of Intel MPI; every stack has Intel MPI."""
+    """Refuse a second MPI, which would overwrite bin/mpirun of Intel MPI."""
     found = _NAME.match(text)
     mpi = _MPIS.get(canonicalize_name(found[0])) if found else None
     if mpi is None:

@@ -1,8 +1,7 @@
 """From a request to a lock: queries the indexes, resolves the stack, and locks it on one machine.
 
-Directories of the call (`--wheelhouse`) come first. Otherwise node0 and the control machine query the indexes at the
-same time; node0's answer is preferred because node0 downloads. If an index that the call names does not answer, the
-call fails, because others may have different packages under the same names.
+Node0's answer is preferred to the control machine's, because node0 downloads. If an index that the call names does not
+answer, the call fails, because others may have different packages under the same names.
 """
 
 from __future__ import annotations
@@ -157,14 +156,11 @@ class LockedStack:
     installer: Wheel
     index_answer: IndexAnswer
     by_node0: bool
-    """True if node0 reaches the indexes and can download."""
 
 
 def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStack | Refusal:
-    """Resolve and lock one stack for all hosts. Raises a HostError for the machine that makes the lock.
-
-    With `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one.
-    """
+    """Resolve and lock one stack for all hosts. Raises a HostError for the machine that makes the lock. With
+    `node0_may`, node0 also queries the indexes, and makes the lock if it reaches one."""
     request = context.request.env.stack
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
@@ -278,7 +274,6 @@ class _Locking:
         return query_indexes(session, python, wanted, self.projects, settings, cancel=cancel)
 
     def _query_both(self) -> tuple[IndexAnswer, bool]:
-        """Query from node0 and the control machine at once; prefer node0 if it reaches an index."""
         context = self.context
 
         def query_node0() -> IndexAnswer | None:
@@ -412,10 +407,8 @@ class _Locking:
 def announce_stack(
     context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
 ) -> None:
-    """Announce the stack, the reason for it, and size and route of its download; for a large one also a smaller stack.
-
-    Hosts already have the wheels with `shared` hashes.
-    """
+    """Announce the stack, the reason for it, and its download; for a large one also a smaller stack. `shared`: hashes
+    of wheels that hosts already have."""
     plan, lock = locked.plan, locked.lock.without(shared)
     count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
     unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""

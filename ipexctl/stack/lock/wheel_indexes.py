@@ -1,8 +1,7 @@
 """Sources of wheels: the indexes and directories of a call and of pip's settings, queried from one machine.
 
-The order matters, because uv also takes a project from the first index that has it: the call's sources, PyPI or its
-mirror, then PyTorch's and Intel's indexes. `--index-url` replaces all of them but directories; `--offline` leaves only
-directories. Logins travel on stdin and are never part of a URL that is logged or shown.
+The order matters, because uv also takes a project from the first index that has it. `--index-url` replaces all of them
+but directories; `--offline` leaves only directories. Logins are never part of a URL that is logged or shown.
 """
 
 from __future__ import annotations
@@ -44,20 +43,18 @@ _STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, IN
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An index, a directory, or a page of links."""
-
     kind: Literal["index", "links"]
     url: str = field(repr=False)
     """May hold credentials; goes to the agent only on stdin."""
     label: str
-    """Shown to users, without credentials."""
+    """Without credentials, for users."""
 
     def to_json(self) -> SourceRequest:
         return {"kind": self.kind, "url": self.url, "label": self.label}
 
     @property
     def is_of_stacks(self) -> bool:
-        """True for the public indexes of PyTorch and Intel, which also have old versions of PyPI's packages."""
+        """True for the public indexes of PyTorch and Intel."""
         return self.kind == "index" and urlsplit(self.url).hostname in _STACK_HOSTS
 
     @property
@@ -71,7 +68,7 @@ STACK_SOURCES: Final = (
     Source("index", INTEL_CPU, "Intel's index"),
     Source("links", INTEL_LINKS, "Intel's older wheels"),
 )
-"""Sources queried in addition to PyPI or its mirror, unless --index-url is given."""
+"""Queried in addition to PyPI or its mirror, unless --index-url is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None)
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """Sources to query with these pip settings: the call's first, PyPI last. `here`: the control machine's settings."""
+    """The call's sources first, PyPI last. `here`: the control machine's settings."""
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]
@@ -116,10 +113,8 @@ def call_labels(sources: Sources) -> frozenset[str]:
 
 
 def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
-    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. Pure.
-
-    PyTorch's and Intel's indexes don't count, because they are not needed for an MPI.
-    """
+    """Problem and fix if neither hosts nor indexes have an MPI and an index did not answer. PyTorch's and Intel's
+    indexes are not needed for an MPI. Pure."""
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
     silent = next((failure for failure in availability.failures if failure.source not in of_stacks), None)
     notes = [note.fields for note in plan.notes if note.kind is no_intel_mpi]
@@ -132,10 +127,8 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:
-    """Sources for uv, which takes a project from the first index that has it.
-
-    For a stack's index, only the pages of the queried projects: uv adds those to the project's first index.
-    """
+    """Sources for uv, which takes a project from the first index that has it. For a stack's index, only the pages of
+    the queried projects: uv adds those to the project's first index."""
     found: list[Source] = []
     for source in answer.sources:
         if not source.is_of_stacks:
@@ -159,7 +152,7 @@ def query_indexes(
     cancel: Cancel | None = None,
     sdists: bool = False,
 ) -> IndexAnswer:
-    """Query the sources for these projects, with `sdists` also for source archives. Raises a HostError."""
+    """With `sdists` also source archives. Raises a HostError."""
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
@@ -249,11 +242,8 @@ def index_order_note(
     target: Target,
     deciding: frozenset[str],
 ) -> str:
-    """Note for a package that pip would take from another index, because it takes the newest version of all; or empty.
-
-    `deciding`: labels of the indexes that the call names. Only the newest version in its index counts, because other
-    packages may have caused an older one.
-    """
+    """Note for a package that pip would take from another index, because pip takes the newest version of all; or empty.
+    `deciding`: labels of the indexes that the call names."""
     found = []
     for line in map(Requirement, requirements):
         project = canonicalize_name(line.name)
@@ -276,7 +266,7 @@ def index_order_note(
 
 CONTROL_MACHINE: Final = ""
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
-"""Cached fields of a wheel, without URLs."""
+"""Without URLs."""
 _SCHEMA: Final = "ipexctl.indexes/1"
 
 
@@ -287,14 +277,14 @@ class CachedAnswer:
 
 
 class IndexCache:
-    """Answers of the indexes: one file for each machine that asked and each set of `PIP_` variables."""
+    """One file for each machine that asked and each set of `PIP_` variables."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self._directory = directory or cache_directory() / "indexes"
         self._settings = sorted((name, value) for name, value in environ.items() if name.startswith("PIP_"))
 
     def save(self, machine: str, availability: Availability) -> None:
-        """Keep an answer beside earlier answers about other projects. Failures to write the cache are ignored."""
+        """Keep an answer beside earlier ones about other projects. A failed write is ignored."""
         if not availability.answered:
             return
         now = time.time()
@@ -339,6 +329,5 @@ class IndexCache:
 
 
 def _wheels(project: str, rows: Iterable[Any]) -> Iterator[AvailableWheel]:
-    """Read the wheels; raises ValueError or TypeError if `rows` is not a list of wheels."""
     for values in rows:
         yield decode(AvailableWheel, dict(zip(_FIELDS, values, strict=True)), "a wheel", {"project": project})

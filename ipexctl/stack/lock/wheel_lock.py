@@ -1,7 +1,6 @@
 """A lock: the exact wheels of an environment, with their hashes. uv makes it on one machine.
 
-Every wheel fits all hosts and has a sha256, by which hosts check what they receive. Of several files of a package, the
-one with the best tag is taken. If uv fails, common causes get a sentence with a fix; otherwise uv's lines are quoted.
+Every wheel fits all hosts. If uv fails, common causes get a sentence with a fix; otherwise uv's lines are quoted.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _LEAST: Final = 200_000_000
 @dataclass(frozen=True, slots=True)
 class Wheel:
     name: str
-    """Normalized: `intel-extension-for-pytorch`."""
+    """As in `intel-extension-for-pytorch`."""
     version: str
     filename: str
     sha256: str
@@ -69,7 +68,7 @@ class Wheel:
         return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> LockedWheel:
-        """Leaves out the path, which is valid only on one machine."""
+        """Without the path, which is valid only on one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -81,7 +80,7 @@ class Wheel:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:
-        """Ignore a path in a host's record. Raises a MalformedReply if this is not a wheel."""
+        """Ignores the path in a host's record. Raises a MalformedReply if this is not a wheel."""
         wheel = Reply(data).decode(cls, path=None)
         if "/" in wheel.filename:
             raise MalformedReply("a wheel's name is not a file name", wheel.filename)
@@ -119,7 +118,6 @@ class Lock:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lock:
-        """Raises a KeyError, TypeError or MalformedReply if it is not a lock."""
         return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))
 
 
@@ -192,7 +190,7 @@ class LockMaker:
     """A path on that machine, or a file in its store."""
     name: str = "the control machine"
     interpreter: str = ""
-    """The Python of the environments on that machine, for builds; empty if unknown."""
+    """For builds; empty if unknown."""
     cancel: Cancel | None = None
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
@@ -210,9 +208,8 @@ def uv_here() -> str | None:
 
 
 def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
-    """uv for a node: the newest one in its indexes, else the control machine's if it runs on the node, else the newest
-    one in directories that the call names. Raises a HostError if there is none.
-    """
+    """The newest uv in the node's indexes, else the control machine's if it runs on the node, else the newest in
+    directories that the call names. Raises a HostError if there is none."""
     # uv's wheels fit every Python, so only the platform matters.
     found = [
         (version, candidate)
@@ -260,10 +257,8 @@ def make_lock(
     origins: Mapping[str, str] | None = None,
     builds: Sequence[str] = (),
 ) -> Lock:
-    """The plan's exact wheels from the sources that answered on that machine. Raises a HostError.
-
-    `origins`: requirement → where the user wrote it, for messages. Packages of `builds` are built on that machine.
-    """
+    """The plan's exact wheels from the sources that answered on that machine. Raises a HostError. `origins`:
+    requirement → where the user wrote it. `builds`: built on that machine."""
     wanted = tuple(extras)
     timeout = ENV_BUILD if builds else LOCK_SOLVE
     if not index_answer.sources:
@@ -336,10 +331,8 @@ def platform_for(glibc: str) -> str:
 
 
 def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
-    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel.
-
-    `local`: wheels that are files on the machine that made the lock, by URL; built wheels by the URL of their source.
-    """
+    """One wheel for each package; the sha256 is empty if the lock has none. Raises NoWheel. `local`: wheels that are
+    files on the machine that made the lock, by URL; built wheels by the URL of their source."""
     ranks = tag_ranks(python, glibc)
     made = []
     for package in parse_toml(text).get("packages", ()):
@@ -392,7 +385,6 @@ def explain_refusal(
     index_answer: IndexAnswer,
     machine: str,
 ) -> HostError | UserError:
-    """Explain what uv printed on that machine. `origins`: requirement of `extras` → where the user wrote it."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
     quote = _quote(messages)

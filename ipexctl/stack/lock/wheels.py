@@ -1,9 +1,8 @@
 """The available wheels that run on a target: Python, glibc, processor and build. Pure.
 
-The choice is pip's, except that CPU builds are preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`. A
-torch wheel without a label counts as CUDA from 350 MB on, like PyPI's. A oneccl_bind_pt wheel built with
-USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are also installed; a wheel on disk is inspected for this
-before a lock is made, one from an index fails only in the verification.
+The choice is pip's, except that CPU builds are preferred. A torch wheel without a label counts as CUDA from 350 MB on,
+like PyPI's. A oneccl_bind_pt wheel built with USE_SYSTEM_ONECCL fails at import unless oneccl and impi-rt are also
+installed; a wheel on disk is inspected for this before a lock is made.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _NEWEST: Final = "2021.15"
 
 
 def lacks_oneccl(plan: StackPlan, extras: Iterable[str], availability: Availability) -> tuple[str, str] | None:
-    """Problem and fix if the plan's bindings have no oneCCL inside and the plan lacks its packages."""
     if plan.oneccl is None:
         return None
     wheel = availability.build(BINDINGS, Version(plan.oneccl).public, Target(plan.python, plan.glibc))
@@ -85,7 +83,6 @@ class Availability:
         return self.candidates.get(project, ())
 
     def build(self, project: str, version: str, target: Target) -> AvailableWheel | None:
-        """The CPU wheel of that version; `+cpu` and wheels that are not yanked are preferred."""
         wanted = _version(version)
         found = [
             (candidate, known)
@@ -139,7 +136,6 @@ NOT_QUERIED: Final = Availability(queried=False)
 
 
 def is_cpu_build(torch: AvailableWheel) -> bool:
-    """True for `+cpu`, and for a plain torch wheel that is too small for CUDA."""
     return torch.version.endswith("+cpu") or (torch.size is not None and torch.size < _SMALLEST_CUDA)
 
 
@@ -162,7 +158,7 @@ def _version(text: str) -> Version | None:
 
 @lru_cache(maxsize=64)
 def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
-    """Rank of each tag that CPython on Linux x86_64 with that glibc can install; 0 is best."""
+    """0 is best. For CPython on Linux x86_64."""
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     platforms = []

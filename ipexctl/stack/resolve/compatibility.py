@@ -1,7 +1,6 @@
 """Matches a row with hosts: whether the row runs there, and with which Python. Pure.
 
-Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work, and an
-install that does not work fails its verification.
+Unknown facts never count against a host: a probe that was cut short must not refuse an install that would work.
 """
 
 from __future__ import annotations
@@ -125,10 +124,8 @@ def has_isa(tier: Tier | None, isa: Isa) -> bool:
 def common_pythons(
     row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], part: str
 ) -> tuple[str, ...] | Reason:
-    """Pythons that run this row on all hosts, newest first, or why there are none.
-
-    `part` is the part of the row that is built only for these Pythons.
-    """
+    """Pythons that run this row on all hosts, newest first, or why there are none. `part` is built only for these
+    Pythons."""
     best = _best_to_add(host_groups, pythons)
     problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()})
     if problems is None:
@@ -197,10 +194,8 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
-    """Host → path of that Python, the same path on hosts that share a home if possible.
-
-    With unknown Pythons the path is just a name, to be found on PATH; a host without that Python is left out.
-    """
+    """Host → path of that Python, the same path on hosts that share a home if possible. With unknown Pythons the path
+    is just a name, to be found on PATH; a host without that Python is left out."""
     ranked = {name: _ranked(python, facts) for name, facts in hosts.items()}
     chosen = {name: paths[0] for name, paths in ranked.items() if paths}
     stores: dict[str, list[str]] = {}
@@ -222,7 +217,6 @@ def _best_of(paths: Collection[str], rankings: Sequence[Sequence[str]]) -> str:
 
 
 def _ranked(python: str, facts: Facts) -> list[str]:
-    """Paths of that Python, those known to be for glibc and x86-64 first, then in PATH order."""
     good = [each for each in usable_pythons(facts) if minor(each.version or "") == python]
     good.sort(key=lambda each: (each.libc != "glibc", each.arch is None, each.venv is False))
     return list(dict.fromkeys(each.path for each in good))

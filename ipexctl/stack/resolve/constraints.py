@@ -1,8 +1,7 @@
 """The candidate rows of a request, in the order in which the resolver tries them. Pure.
 
-docs/versions.md promises the order: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, because IPEX is
-retired and most of it is part of PyTorch. A request that names versions or a row is never widened. A version that the
-table does not have is a wrong call (exit code 2); versions that exclude each other are not.
+docs/versions.md promises the order: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo. A request that
+names versions or a row is never widened. Only a version that the table does not have is a wrong call (exit code 2).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ STACK_KINDS: Final = ("ipex", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Candidate rows, best first, and their limits; a row without its bindings runs over gloo."""
+    """A row without its bindings runs over gloo."""
 
     rows: tuple[StackSpec, ...]
     kind: StackKind
@@ -65,8 +64,6 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ConstraintReader:
-    """Checks a request against the version table and narrows the table. Raises _Refused."""
-
     request: StackRequest
     table: tuple[StackSpec, ...]
 
@@ -217,7 +214,7 @@ class _ConstraintReader:
 
 
 def is_range(torch: str) -> bool:
-    """True for a range as in requirements files: `>=2.9`."""
+    """As in `>=2.9`."""
     return torch.startswith(("<", ">", "=", "!", "~"))
 
 
@@ -236,10 +233,8 @@ def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpe
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
-    """The row with only these bindings and the torch patches that work with them, or None.
-
-    A row without IPEX never counts, because the resolver uses oneCCL only together with IPEX.
-    """
+    """The row with only these bindings and the torch patches that work with them, or None. A row without IPEX never
+    counts."""
     builds = tuple(build for build in row.oneccl_builds if _is(oneccl, build.version) and _works(build, row))
     if not builds or not row.ipex:
         return None
@@ -253,7 +248,6 @@ def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
 
 
 def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: StackKind) -> tuple[StackSpec, ...]:
-    """IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, then the rest, each newest first."""
     ccl = [row for row in rows if row.ipex and row.oneccl_builds]
     if must:
         return tuple(ccl)
@@ -279,7 +273,6 @@ def _unknown(part: str, requested: str, known: tuple[str, ...], near: tuple[str,
 
 
 def _is(requested: str, version: str) -> bool:
-    """True for a matching version; `2.7` matches every 2.7."""
     wanted = _public(requested)
     return wanted == version or (wanted.count(".") == 1 and minor(version) == wanted)
 
@@ -302,6 +295,5 @@ def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def _weight(version: str) -> int:
-    """A number for comparing the distance between versions."""
     major, second, third, *_ = (*version_key(version), 0, 0, 0)
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)

@@ -1,8 +1,5 @@
-"""What goes in and out of the resolver: a request, and the one stack for all hosts.
-
-env.json records an `EnvRequest`, so that an equal request finds its environment again; records of older versions lack
-fields. A plan has its reasons as values, which become sentences when they are printed or recorded.
-"""
+"""What goes in and out of the resolver: a request, and the one stack for all hosts. env.json records an `EnvRequest`,
+so that an equal request finds its environment again; records of older versions lack fields."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ OPTIONAL: Final = ("intel-openmp", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """What the user asked for; without any field, the newest stack that fits."""
+    """Without any field, the newest stack that fits."""
 
     torch: str | None = None
     """`2.8` or `2.8.0`."""
     stack: str | None = None
-    """A row's name (`ipex-2.7`, `torch-2.13`), or a kind: `ipex`, `torch`."""
+    """A row's name, or a kind: `ipex`, `torch`."""
     ipex: str | None = None
     oneccl: str | None = None
     python: str | None = None
@@ -41,7 +38,7 @@ class StackRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The call's sources of wheels; pip's settings are read on the machine that downloads."""
+    """Sources of wheels. pip's settings are read on the machine that downloads."""
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
@@ -51,7 +48,6 @@ class Sources:
     offline: bool = False
 
     def with_more(self, other: Sources) -> Sources:
-        """Add the sources of a requirements file; this object's own index wins."""
         return replace(
             self,
             index_url=self.index_url or other.index_url,
@@ -62,8 +58,6 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
-    """An existing environment is reused if it was made for an equal request."""
-
     stack: StackRequest
     extras: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
@@ -94,14 +88,12 @@ class StackPlan:
     constraints: tuple[str, ...]
     backend: Backend
     glibc: str
-    """Oldest glibc of the hosts, else the row's minimum; wheels must run on it."""
+    """Oldest of the hosts, else the row's minimum."""
     reason: Reason
     bundled_mpi: str | None = None
-    """Version of the Intel MPI inside the bindings, which starts the ranks; None if there is none inside."""
+    """Starts the ranks; None if there is none inside the bindings."""
     torch_wheel: AvailableWheel | None = None
-    """None if no index was queried."""
     notes: tuple[Reason, ...] = ()
-    """Notes for the user: IPEX is retired, gloo instead of ccl, a yanked wheel."""
 
     @property
     def mpi(self) -> str | None:

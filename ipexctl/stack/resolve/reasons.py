@@ -1,9 +1,8 @@
 """Reasons of a choice, in one table: why a row does not run, why a stack was chosen, what the user does not get.
 
-Each function is a kind of reason, and its parameters are the fields, which mypy checks in `because(old_glibc,
-glibc="2.17", ...)`. Programs compare `kind` and read `fields`, so rewording changes no behaviour. Common parameters:
-`part` is a row's name for users, `IPEX 2.8`; `hosts` have the problem; `install` is the Python to add, `3.11`. The
-parts of a fix are alternatives.
+Each function is a kind of reason, and its parameters are the fields. Programs compare `kind` and read `fields`, so
+rewording changes no behaviour. `part` is a row's name for users, `IPEX 2.8`; `install` is the Python to add, `3.11`.
+The parts of a fix are alternatives.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 
 Names = tuple[str, ...]
 Absent = tuple[tuple[str, str | None], ...]
-"""Project, with a version if the indexes have others."""
+"""Project → version if the indexes have others."""
 Builds = tuple[tuple[str, str, Names], ...]
 """Project, version, and the Pythons for which there are wheels."""
 Rejected = tuple[str, "Reason"]
-"""Name of a better row, and why it was rejected."""
 Gloo = Literal["no", "maybe", "yes"]
 Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
@@ -40,7 +38,7 @@ _NAMES: Final = {
 }
 _WITHOUT: Final = {"intel-openmp": ", often a little slower", "numpy": ", but tensors cannot become arrays"}
 _MANY: Final = 3
-"""Limit on hosts that a fix names, and on reasons and indexes in a sentence."""
+"""Hosts that a fix names, and reasons and indexes in a sentence."""
 _PLURAL: Final = {"has": "have", "is": "are", "runs": "run"}
 
 
@@ -192,9 +190,8 @@ def missing_wheels(
 def chosen(
     *, newest: Newest | None, title: str, any_hosts: bool, newer: Rejected | None, gloo: Gloo, missed: Rejected | None
 ) -> Text:
-    """`newest`: the sense in which the stack is the newest; None if it was requested. `newer`: the first newer row.
-    `missed`: the newest row with oneCCL, if a row without it is better than IPEX over gloo.
-    """
+    """`newest`: the sense in which the stack is the newest; None if it was requested. `missed`: the newest row with
+    oneCCL, if a row without it is better than IPEX over gloo."""
     text = f"the newest {newest}{' that fits every host' if any_hosts else ''}" if newest else f"{title} was requested"
     text += f" ({newer[0]}: {newer[1].text})" if newer else ""
     if missed:
@@ -215,7 +212,7 @@ def undecided(*, first: str, last: str, needs_cpu_build: bool) -> Text:
 
 
 def installed(*, on: str, env: str) -> Text:
-    """`on`: the hosts, folded as in `node[1-4]`."""
+    """`on`: hosts, as in `node[1-4]`."""
     return f"installed on {on} as {env}", ""
 
 
@@ -333,9 +330,7 @@ def nothing_fits(
     *, problem: Reason, total_hosts: int, fits: StackSpec | None, required: str, gloo: str | None, stock: str | None
 ) -> Text:
     """No candidate is possible; `problem` is the easiest one to solve. `required`: the option that requires oneCCL.
-
-    `fits`, `gloo` and `stock` are possible instead: the newest row of the same kind, over gloo, and without IPEX.
-    """
+    `fits`, `gloo` and `stock` are possible instead: the newest row of the same kind, over gloo, and without IPEX."""
     text, fixes, hosts = problem.text, [problem.fix], problem.hosts
     if fits is not None:
         text += f"; newest that fits: {fits.line}"

@@ -1,8 +1,7 @@
 """The resolver: chooses one stack for all hosts. Pure.
 
-`constraints.py` orders the candidate rows; the first one that runs on every host (`compatibility.py`) and has its
-wheels (`lock/wheels.py`) wins. All hosts get the same stack, because ranks with different torch or MPI don't work
-together. If no index has answered, every published wheel counts as available.
+The first candidate row that runs on every host and has its wheels wins. If no index has answered, every published wheel
+counts as available.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ class Pick:
 
     @property
     def bundled_mpi(self) -> str | None:
-        """Intel MPI inside the bindings, according to the wheel or else to the table."""
+        """According to the wheel, or else to the table."""
         wheel = self.wheels.get(ONECCL)
         by_table = self.oneccl.mpi if self.oneccl else None
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
@@ -155,7 +154,6 @@ def resolve(
     *,
     rows: Sequence[StackSpec] | None = None,
 ) -> StackPlan | Reason:
-    """Choose a stack; without `availability` the table alone decides."""
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
     if isinstance(constraints, Reason):
@@ -169,7 +167,7 @@ def resolve(
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> StackPlan | Undecided | Reason:
-    """Choose without the indexes, or return the stacks between which they decide: with and without oneCCL bindings."""
+    """Choose without the indexes, or return the stacks between which they decide."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
     if isinstance(plan, Reason) or isinstance(constraints, Reason) or plan.oneccl is None:
@@ -201,7 +199,6 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
-    """Indexes of the candidate rows: the best row's first, PyPI last."""
     found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
     return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
 
