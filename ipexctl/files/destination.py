@@ -62,7 +62,7 @@ class Destination(Writer, EntryComparer):
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
         except UserError as error:
             raise HostError(str(error), error.fix) from None
-        super().__init__(top, DOWNLOAD, read_umask())
+        super().__init__(top, DOWNLOAD, read_umask(), owner_fix=_OWN_DEST)
         self.created: list[str] = list(self._made_above[:1])
         """Absolute paths that did not exist before; nothing below a created directory."""
         self._new = {""} if self._made_above else set[str]()
@@ -231,18 +231,15 @@ class Destination(Writer, EntryComparer):
         try:
             directory = super()._open(above, names)
         except (AgentError, NotADirectoryError) as error:
+            if isinstance(error, AgentError) and error.fix == _OWN_DEST:
+                raise
             kind = "link" if isinstance(error, AgentError) else "file"
             here = os.path.join(self.root, decode_name(b"/".join(names)))
             raise AgentError(f"{here} is a {kind} on the control machine; fetch writes into directories only") from None
-        try:
-            status = directory.status()
-            above.check_entry(names[-1], status, _OWN_DEST)
-        except AgentError:
-            directory.close()
-            raise
-        if status.st_mode & 0o700 != 0o700:
+        mode = stat.S_IMODE(directory.status().st_mode)
+        if mode & 0o700 != 0o700:
             with contextlib.suppress(OSError):
-                directory.set_mode(stat.S_IMODE(status.st_mode) | 0o700)
+                directory.set_mode(mode | 0o700)
         return directory
 
     def error_of_disk(self, error: OSError) -> HostError:

@@ -31,8 +31,6 @@ import shlex
 import stat
 import sys
 import threading
-import zipfile
-from collections import Counter
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Collection, Iterator, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
@@ -53,7 +51,13 @@ from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, deri
 from ipexctl.node.common.walk import Place, Refused
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
-from ipexctl.node.files.checkpoint_layout import find_named_parts, has_list_of_parts, is_empty_checkpoint
+from ipexctl.node.files.checkpoint_layout import (
+    HalfWrittenError,
+    check_complete,
+    find_named_parts,
+    has_list_of_parts,
+    is_empty_checkpoint,
+)
 from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_of_place
 from ipexctl.node.files.checkpoint_report import (
     MAX_FILES,
@@ -67,7 +71,7 @@ from ipexctl.node.files.checkpoint_report import (
 )
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
-from ipexctl.node.files.place import CONTENT, StagedFiles
+from ipexctl.node.files.place import CONTENT, StagedFiles, Writer
 from ipexctl.node.files.policies import CHECKPOINT
 from ipexctl.node.files.tree import generations, runs_with_programs
 
@@ -77,8 +81,6 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 """Seconds to reach the supervisor while strangers fill its port."""
 _NO_HASH = "0" * 64
-_OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
-_MAX_HEADER = 100 << 20
 _MAX_LIST = 64 << 20
 """Bytes of a list of parts; with many ranks it has a few MB."""
 
@@ -123,8 +125,6 @@ class CheckpointFiles:
         self._hashes: dict[str, str] = {}
         self._empty: list[str] = []
         """Empty directories that scripts take for checkpoints."""
-        self._times: dict[str, int | None] = {}
-        """Changed directories → their mtime before, in ns; None for a new one."""
         try:
             record = read_json(self._record)
             self._rows: Json = record["files"]
@@ -142,14 +142,26 @@ class CheckpointFiles:
             self._entered = self._enter(self._path)
         return self._entered
 
-    def _hold(self, place: Place | None) -> None:
-        if self._entered is not None:
-            os.close(self._entered.number)
-        self._entered = place
+    def _below_top(self, copies: list[ManifestEntry]) -> list[ManifestEntry]:
+        return [copy._replace(path=self._path_of(copy.path)) for copy in copies]
 
     def close(self) -> None:
         for files in (self, *self._others):
-            files._hold(None)
+            if files._entered is not None:
+                files._writer.__exit__()
+                os.close(files._entered.number)
+                files._entered = None
+
+    @functools.cached_property
+    def _writer(self) -> Writer:
+        return Writer(GuardedDirectory.of(self._place), CHECKPOINT, self._umask, owner_fix=OWN_CHECKPOINT)
+
+    def _path_of(self, name: str) -> str:
+        """Path for the writer: below PATH, or below the directory above if PATH is a file or missing."""
+        place, below = self._place, self._below(name)
+        if below and place.name and place.status is not None:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), place.path)
+        return "/".join(filter(None, (place.name, below)))
 
     @property
     def root(self) -> str:
@@ -162,37 +174,16 @@ class CheckpointFiles:
     def _below(self, name: str) -> str:
         return check_name(name, self.top)[len(self.top) + 1 :]
 
-    @contextlib.contextmanager
-    def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[GuardedDirectory, bytes]]:
-        """The opened parent of an entry, and its name there. No link below PATH is followed."""
-        below = self._below(name)
-        if below and make and self._place.status is None:
-            self._make_directory()
-        place = self._place
-        if below and place.name:
-            number = errno.ENOENT if place.status is None else errno.ENOTDIR
-            raise OSError(number, os.strerror(number), place.path)
-        above, _, last = (below or place.name).rpartition("/")
-        with GuardedDirectory.of(place).enter(os.fsencode(above), make=make) as directory:
-            yield directory, os.fsencode(last)
-
-    def _make_directory(self) -> None:
-        place = self._place
-        above, _, last = place.name.rpartition("/")
-        with GuardedDirectory.of(place).enter(os.fsencode(above), make=True) as directory:
-            made = directory.enter(os.fsencode(last), make=True)
-            directory.check_entry(os.fsencode(last), made.status(), OWN_CHECKPOINT)
-            self._hold(Place(made.number, place.path, "", made.status(), ()))
-
     def _open_source(self, name: str) -> tuple[int, os.stat_result]:
         """Open a file to send. Raises an OSError or AgentError, also for a link that leads out."""
         below, place = self._below(name), self._place
         if below:
             with self._enter(f"{place.path}/{below}", inside=os.fstat(place.number)) as found:
                 return _open_file(found)
-        with self._above(name) as (directory, entry):
-            directory.check_entry(entry, directory.status_of(entry), OWN_CHECKPOINT)
-            number = directory.open_to_read(entry)
+        above, _, last = os.fsencode(place.name).rpartition(b"/")
+        with GuardedDirectory.of(place).enter(above) as directory:
+            directory.check_entry(last, directory.status_of(last), OWN_CHECKPOINT)
+            number = directory.open_to_read(last)
             return number, os.fstat(number)
 
     def scan(self, *, has_hashes: bool = True) -> HostCopies:
@@ -231,7 +222,7 @@ class CheckpointFiles:
                 raise AgentError(f"more than {MAX_FILES} files", "name the directory of the checkpoints alone")
             try:
                 copies[name] = self._read_copy(name, since)
-            except _HalfWrittenError as error:
+            except HalfWrittenError as error:
                 half[name] = str(error)
             except OSError as error:
                 left[name] = error.strerror or str(error)
@@ -293,8 +284,7 @@ class CheckpointFiles:
             self._newest = max(self._newest, status.st_ctime_ns)
             if not stat.S_ISREG(status.st_mode):
                 raise AgentError("it is not a file")
-            if problem := problem_of(file, name, status.st_size):
-                raise _HalfWrittenError(problem)
+            check_complete(file, name, status.st_size)
             if not status.st_size:
                 raise AgentError("it is empty")
             row = self._rows.get(name)
@@ -327,45 +317,21 @@ class CheckpointFiles:
         """Replace files with the received ones. Each holds its old or its new content, never a part."""
         if not copies:
             return  # and there is no inbox
-        uses = Counter(copy.content for copy in copies)
         with GuardedDirectory.open(os.path.realpath(self.inbox)) as inbox:
             stage = StagedFiles(inbox, "what has arrived was changed")
-            for copy in copies:
-                uses[copy.content] -= 1
-                mode = CHECKPOINT.mode_of(copy.mode, self._umask)
-                self._note_times(copy.path)
-                with self._above(copy.path, make=True) as (directory, name):
-                    try:
-                        directory.check_entry(name, directory.status_of(name), OWN_CHECKPOINT)
-                        if stage.lacks(copy):
-                            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-                        stage.put(copy, mode, directory, name, is_last=not uses[copy.content])
-                    except OSError as error:
-                        raise OSError(error.errno, error.strerror, f"{directory.path}/{os.fsdecode(name)}") from None
-
-    def _note_times(self, name: str) -> None:
-        """Remember a directory's mtime: scripts pick the oldest checkpoint by it, so an exchange must not change it."""
-        for above in _directories_of(name):
-            if above not in self._times:
-                self._times[above] = None
-                with contextlib.suppress(FileNotFoundError), self._above(above) as (directory, entry):
-                    status = directory.status_of(entry)
-                    self._times[above] = status.st_mtime_ns if status is not None else None
+            lacking = [copy.path for copy in copies if stage.lacks(copy)]
+            if lacking:
+                raise AgentError(f"{lacking[0]} was removed after it had arrived", "start the run again")
+            self._writer.make(self._below_top(copies), stage)
 
     def restore_times(self, copies: list[ManifestEntry]) -> None:
-        """Restore mtimes. A new directory gets the time of its newest file."""
-        for name, time_ns in self._times.items():
-            newest = max((copy.mtime for copy in copies if copy.path.startswith(f"{name}/")), default=None)
-            at = time_ns if time_ns is not None else newest
-            if at is not None:
-                with contextlib.suppress(FileNotFoundError), self._above(name) as (directory, entry):
-                    os.utime(entry, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
+        """Scripts pick the oldest checkpoint by the mtime of its directory, so an exchange must not change it."""
+        self._writer.restore_times(self._below_top(copies))
 
     def remove(self, names: Collection[str]) -> None:
         """Set files and temporary ones aside; remove emptied directories: scripts take them for checkpoints."""
         for name in names:
-            self._note_times(name)
-            with contextlib.suppress(FileNotFoundError), self._above(name) as (opened, entry):
+            with contextlib.suppress(FileNotFoundError), self._writer.place_of(self._path_of(name)) as (opened, entry):
                 opened.check_entry(entry, opened.status_of(entry), OWN_CHECKPOINT)
                 self.aside_files.keep(name, os.fsdecode(entry), opened.number)
         emptied = {above for name in names for above in _directories_of(name)}
@@ -373,23 +339,20 @@ class CheckpointFiles:
             with contextlib.suppress(OSError):
                 if directory in emptied:
                     self._set_temporaries_aside(directory)
-                with self._above(directory) as (opened, entry):
+                with self._writer.place_of(self._path_of(directory)) as (opened, entry):
                     os.rmdir(entry, dir_fd=opened.number)
 
     def _set_temporaries_aside(self, directory: str) -> None:
         """Set an exited rank's temporary files aside: a script would take their directory for a checkpoint."""
-        with self.open_below(directory) as opened:
-            names = opened.names()
-            kinds = [(name, opened.status_of(name)) for name in names]
-            if all(
-                is_temporary(os.fsdecode(name)) and status and stat.S_ISREG(status.st_mode) for name, status in kinds
-            ):
-                for name in map(os.fsdecode, names):
-                    self.aside_files.keep(f"{directory}/{name}", name, opened.number)
+        opened = self._writer.enter(self._path_of(directory))
+        names = opened.names()
+        kinds = [(name, opened.status_of(name)) for name in names]
+        if all(is_temporary(os.fsdecode(name)) and status and stat.S_ISREG(status.st_mode) for name, status in kinds):
+            for name in map(os.fsdecode, names):
+                self.aside_files.keep(f"{directory}/{name}", name, opened.number)
 
-    def open_below(self, name: str, *, make: bool = False) -> GuardedDirectory:
-        with self._above(name, make=make) as (above, entry):
-            return above.enter(entry, make=make)
+    def make_directory(self, name: str) -> GuardedDirectory:
+        return self._writer.enter(self._path_of(name)).enter(b"")
 
     def save(self, known: KnownFiles, number: int) -> None:
         rows = {}
@@ -427,32 +390,6 @@ def _directories_of(name: str) -> Iterator[str]:
         above = above.rpartition("/")[0]
 
 
-class _HalfWrittenError(Exception):
-    """Says why a file is half-written."""
-
-
-def problem_of(file: IO[bytes], path: str, size: int) -> str:
-    """Reason why a file is half-written, empty if it is complete. The formats of torch and safetensors show it."""
-    if not size:  # the script's other empty files may be markers
-        return "it is half-written: it is empty" if path.endswith(_OF_TORCH) else ""
-    head = file.read(8)
-    if head[:4] == b"PK\3\4":
-        return "" if zipfile.is_zipfile(file) else "it is half-written: its end is missing"
-    if path.endswith(".safetensors") and not _has_all_tensors(file.read, head, size):
-        return "it is half-written: tensors are missing"
-    return ""
-
-
-def _has_all_tensors(read_bytes: Any, head: bytes, size: int) -> bool:
-    length = int.from_bytes(head, "little")
-    try:
-        header = parse_json(read_bytes(min(length, _MAX_HEADER)))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        return bool(8 + length + max(ends, default=0) == size)
-    except (*MALFORMED, AttributeError, IndexError):
-        return False
-
-
 class Exchange:
     def __init__(self, files: CheckpointFiles, conn: socket.socket, token: str) -> None:
         self._files, self._conn, self._token = files, conn, token
@@ -482,7 +419,7 @@ class Exchange:
 
     def _steps(self, hosts: list[str]) -> None:
         files = self._files
-        files.aside_files.put_back(files.top, hosts, functools.partial(files.open_below, make=True))
+        files.aside_files.put_back(files.top, hosts, files.make_directory)
         scanned = files.scan()
         send_line(self._conn, scanned.to_json())
         order = self._receive()

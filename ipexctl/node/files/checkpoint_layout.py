@@ -13,14 +13,19 @@ not listed.
 | any | files of ranks, none of rank 0, and no weights | never |
 | any, in `checkpoint-N` | half-written weights | never |
 
-A single file, as from `torch.save` or Lightning, is complete if its end is there (`checkpoint.py`).
+A single file, as from `torch.save` or Lightning, is complete if its end is there (`check_complete`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Collection, Iterable, Iterator, Mapping, NamedTuple
+import zipfile
+from typing import IO, Collection, Iterable, Iterator, Mapping, NamedTuple
 
+from ipexctl.node.common.json_parser import parse_json
+
+_OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
+_MAX_HEADER = 100 << 20
 _OF_A_RANK = re.compile(
     r"rng_state_[0-9]+\.pth|random_states_[0-9]+\.pkl|__[0-9]+_[0-9]+\.distcp"
     r"|(bf16_|fp16_)?zero_pp_rank_[0-9]+_mp_rank_[0-9]+_(optim|model)_states\.pt"
@@ -160,3 +165,31 @@ def _has_shards(files: set[str]) -> bool:
         {f"{match[1]}-{number:05}-of-{match[3]}{match[4]}" for number in range(1, int(match[3]) + 1)} <= files
         for match in matches
     )
+
+
+class HalfWrittenError(Exception):
+    """Says why a file is half-written."""
+
+
+def check_complete(file: IO[bytes], path: str, size: int) -> None:
+    """Raise a HalfWrittenError if a file of torch or safetensors is incomplete."""
+    if not size:
+        if path.endswith(_OF_TORCH):  # the script's other empty files may be markers
+            raise HalfWrittenError("it is half-written: it is empty")
+        return
+    head = file.read(8)
+    if head[:4] == b"PK\3\4":
+        if not zipfile.is_zipfile(file):
+            raise HalfWrittenError("it is half-written: its end is missing")
+    elif path.endswith(".safetensors") and not _has_all_tensors(file, head, size):
+        raise HalfWrittenError("it is half-written: tensors are missing")
+
+
+def _has_all_tensors(file: IO[bytes], head: bytes, size: int) -> bool:
+    length = int.from_bytes(head, "little")
+    try:
+        header = parse_json(file.read(min(length, _MAX_HEADER)))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        return bool(8 + length + max(ends, default=0) == size)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False

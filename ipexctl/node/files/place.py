@@ -136,13 +136,19 @@ class StagedFiles:
 
 
 class Writer:
-    def __init__(self, top: GuardedDirectory, policy: Policy, umask: int = 0, *, replaces: bool = True) -> None:
+    def __init__(
+        self, top: GuardedDirectory, policy: Policy, umask: int = 0, *, replaces: bool = True, owner_fix: str = ""
+    ) -> None:
         """`umask`: of the account; this process may have another. Without `replaces`, a file that has appeared since
-        the comparison raises a FileExistsError."""
+        the comparison raises a FileExistsError. `owner_fix`: what the AgentError for another account's entry advises;
+        without it, owners are not checked."""
         self._top, self._policy, self._umask, self._replaces = top, policy, umask, replaces
+        self._owner_fix = owner_fix
         self._directories = DirectoryChain(top, self._open)
         self._listed: dict[str, ManifestEntry] = {}
         """Directories of the list that have been entered, by path."""
+        self._times: dict[str, int | None] = {}
+        """Path of a directory → its mtime when it was entered first, in ns; None for a new one."""
 
     def __enter__(self) -> Writer:
         return self
@@ -151,16 +157,31 @@ class Writer:
         self._directories.leave()
 
     def _open(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
+        path, is_new = decode_name(b"/".join(names)), False
         if self._policy.umask:
-            entry = self._listed.get(decode_name(b"/".join(names)))
+            entry = self._listed.get(path)
             mode = 0o777 if entry is None else entry.mode & 0o777 | 0o700  # private from the first file on
             with contextlib.suppress(FileExistsError):
                 self._make(above, names, mode)
-        return above.enter(names[-1])
+                is_new = True
+        directory = above.enter(names[-1])
+        if self._owner_fix:
+            status = directory.status()
+            try:
+                above.check_entry(names[-1], status, self._owner_fix)
+            except AgentError:
+                directory.close()
+                raise
+            self._times.setdefault(path, None if is_new else status.st_mtime_ns)
+        return directory
 
     def _make(self, above: GuardedDirectory, names: Sequence[bytes], mode: int) -> None:
         with umask_set(self._umask):
             os.mkdir(names[-1], mode, dir_fd=above.number)
+
+    def enter(self, path: str) -> GuardedDirectory:
+        """A directory, open until another one is entered."""
+        return self._directories.enter([part for part in encode_name(path).split(b"/") if part])
 
     @contextlib.contextmanager
     def place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
@@ -182,6 +203,8 @@ class Writer:
                 if entry.kind == "l":
                     stage.put_link(encode_name(entry.content), directory, name, replaces=self._replaces)
                     continue
+                if self._owner_fix:
+                    directory.check_entry(name, directory.status_of(name), self._owner_fix)
                 uses[entry.content] -= 1
                 stage.put(
                     entry,
@@ -196,7 +219,7 @@ class Writer:
     def make_directory(self, entry: ManifestEntry) -> None:
         if self._policy.umask:
             self._listed[entry.path] = entry
-            self._directories.enter(encode_name(entry.path).split(b"/"))
+            self.enter(entry.path)
             return
         with self.place_of(entry.path) as (above, name):
             os.mkdir(name, dir_fd=above.number)
@@ -206,10 +229,19 @@ class Writer:
         """Give the directories of the list their times and modes, now that nothing is written into them any more."""
         for entry in reversed(list(self._listed.values())):
             with contextlib.suppress(OSError, AgentError):
-                directory = self._directories.enter(encode_name(entry.path).split(b"/"))
+                directory = self.enter(entry.path)
                 directory.set_times(entry.mtime)
                 inherited = directory.status().st_mode & stat.S_ISGID  # of its parent on this host
                 directory.set_mode(self.mode_of(entry) | inherited)
+
+    def restore_times(self, entries: Sequence[ManifestEntry]) -> None:
+        """Give directories the times they had, and new ones that of their newest file."""
+        for path, before in self._times.items():
+            newest = max((entry.mtime for entry in entries if entry.path.startswith(f"{path}/")), default=None)
+            at = newest if before is None else before
+            if at is not None:
+                with contextlib.suppress(FileNotFoundError), self.place_of(path) as (directory, name):
+                    os.utime(name, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
 
     def mode_of(self, entry: ManifestEntry) -> int:
         return self._policy.mode_of(entry.mode, self._umask)
