@@ -346,7 +346,7 @@ def _writes_by_path(call: ast.Call) -> bool:
 _NAMED_PLACES = tuple(
     f"ipexctl/{name}.py"
     for name in (
-        *("named_paths", "files/destination", "node/files/push", "node/files/checkpoint"),
+        *("named_paths", "files/destination", "node/files/push", "node/files/checkpoint_files"),
         "node/files/checkpoint_path",
         "node/files/place",
     )

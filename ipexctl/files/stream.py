@@ -23,33 +23,31 @@ class NotInStore(HostError):
 
 def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
     """A small file with its header. Raises a HostError if it changed since the scan."""
-    path = os.path.join(root, encode_name(entry.path))
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            data = file.read(entry.size + 1)
-    except OSError as error:
-        raise _read_error(path, error.strerror or str(error)) from None
-    if len(data) != entry.size:
-        raise _read_error(path, "it changed since it was scanned")
-    return _header(entry) + data
+    return b"".join(_stream_file(root, entry))
 
 
 def stream_entries(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
     buffer = bytearray()
     for part in parts:
-        if isinstance(part, bytes):
-            buffer += part
-        elif part.size <= SEND_CHUNK:
-            buffer += pack_file(root, part)
-        else:
-            yield bytes(buffer) + _header(part)
-            buffer.clear()
-            yield from _read_entry(root, part)
-        while len(buffer) >= SEND_CHUNK:
-            yield bytes(buffer[:SEND_CHUNK])
-            del buffer[:SEND_CHUNK]
+        for chunk in (part,) if isinstance(part, bytes) else _stream_file(root, part):
+            buffer += chunk
+            if len(buffer) >= SEND_CHUNK:
+                yield bytes(buffer)
+                buffer.clear()
     if buffer:
         yield bytes(buffer)
+
+
+def _stream_file(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
+    path = os.path.join(root, encode_name(entry.path))
+    yield header_line({"sha256": entry.content, "size": entry.size})
+    try:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
+            if os.fstat(file.fileno()).st_size != entry.size:
+                raise OSError("it changed since it was scanned")
+            yield from read_chunks(file, entry.size)
+    except OSError as error:
+        raise HostError(f"{os.fsdecode(path)} on this machine: {error.strerror or error}", "run it again") from None
 
 
 def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
@@ -66,20 +64,3 @@ def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
             reason = f"{path} on this machine can't be read: {error.strerror or error}"
             raise NotInStore(reason, "" if error.errno else "run it again") from None
     yield END
-
-
-def _header(entry: ManifestEntry) -> bytes:
-    return header_line({"sha256": entry.content, "size": entry.size})
-
-
-def _read_error(path: bytes, reason: str) -> HostError:
-    return HostError(f"{os.fsdecode(path)} on this machine: {reason}", "run it again")
-
-
-def _read_entry(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
-    path = os.path.join(root, encode_name(entry.path))
-    try:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            yield from read_chunks(file, entry.size)
-    except OSError as error:
-        raise _read_error(path, error.strerror or str(error)) from None

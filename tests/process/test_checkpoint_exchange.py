@@ -24,7 +24,7 @@ from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.authenticated_socket import connect, send_line
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE
-from ipexctl.node.files.checkpoint import CheckpointFiles
+from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing

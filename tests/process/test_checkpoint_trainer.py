@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from checkpoint_helpers import Hosts
 
-from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.checkpoint_aside import remove_aside
+from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from message_data import missing
 
 TRAINER = Path(__file__).parents[1] / "stand_ins" / "trainer.py"
