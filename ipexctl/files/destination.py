@@ -33,7 +33,6 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.text import readable
 
 _OWN_DEST: Final = "fetch into a directory of your own"
-_ABOVE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +56,15 @@ class Destination(Writer, EntryComparer):
         self._file: PartFile | None = None
         self._missing: MissingPart | None = None
         try:
-            top, self._made_above = open_named_directory(root, make=True)
+            top, made = open_named_directory(root, make=True)
         except OSError as error:
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
         except UserError as error:
             raise HostError(str(error), error.fix) from None
         super().__init__(top, DOWNLOAD, read_umask(), owner_fix=_OWN_DEST)
-        self.created: list[str] = list(self._made_above[:1])
+        self.created: list[str] = list(made[:1])
         """Absolute paths that did not exist before; nothing below a created directory."""
-        self._new = {""} if self._made_above else set[str]()
+        self._new = {""} if made else set[str]()
         """Paths below DEST that this created."""
 
     def find_equal(self, paths: Mapping[int, str]) -> dict[int, str]:
@@ -85,24 +84,13 @@ class Destination(Writer, EntryComparer):
                 "make room there, or name another DEST",
             )
 
-    def remove_if_empty(self) -> None:
-        """Remove the directory, and parents created for it, if empty; each parent is found from its child."""
-        names = [os.path.basename(path) for path in self._made_above]
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # not empty
-            below = self._top
-            for name in map(os.fsencode, reversed(names)):
-                above = GuardedDirectory(os.open("..", _ABOVE, dir_fd=below.number), os.path.dirname(below.path))
-                held.callback(above.close)
-                there = above.status_of(name)
-                if there is None or not os.path.samestat(there, below.status()):
-                    return
-                os.rmdir(name, dir_fd=above.number)
-                below = above
-
     def __enter__(self) -> Destination:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.abandon()
         self.finish_directories()
         super().__exit__()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
+from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, header_of, read_chunks
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.store import StoreFile
 from ipexctl.remote.outcome import HostError
@@ -55,11 +55,10 @@ def stream_blobs(files: Iterable[tuple[StoreFile, Path]]) -> Iterator[bytes]:
     for blob, path in files:
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:
-                size = os.fstat(file.fileno()).st_size
-                offset = min(blob.get("offset", 0), size)
+                line, offset, count = header_of(file, blob)
                 file.seek(offset)
-                yield header_line({**blob, "size": size, "offset": offset})
-                yield from read_chunks(file, size - offset)
+                yield line
+                yield from read_chunks(file, count)
         except OSError as error:
             reason = f"{path} on this machine can't be read: {error.strerror or error}"
             raise NotInStore(reason, "" if error.errno else "run it again") from None

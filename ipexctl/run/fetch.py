@@ -225,9 +225,7 @@ def _receive_once(
         receiver.stdin.end()
         session.close()
         if receiver.destination is not None:
-            with receiver.destination:
-                if fetch_request.request.get("may_be_missing"):
-                    receiver.destination.remove_if_empty()
+            receiver.destination.close()
             note_fetched(receiver.destination.created)
 
 

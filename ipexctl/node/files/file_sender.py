@@ -64,7 +64,7 @@ class _SentPath(TypedDict):
 
 class SendRequest(_SentPath, total=False):
     may_be_missing: bool
-    """True if a missing path is no error."""
+    """True if a missing or empty path is no error, and no directory is made for it."""
 
 
 class NoSuchPath(AgentError):
@@ -325,22 +325,22 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
     return {}
 
 
-def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool, bool]:
+def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool]:
     run, may_be_missing = request["run"], request.get("may_be_missing", False)
     base = "~" if run is None or path.startswith(("/", "~")) else decode_name(working_directory(run))
     full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
     # Results have a literal path, even if the home's name looks like a pattern.
     if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
-        return full, False, True
+        return full, False
     try:
-        return (*list_path(listing, base, path), False)
+        return list_path(listing, base, path)
     except NoSuchPath as error:
         if run is not None and is_in_results(run, path):
             fix = f"it is in IPEXCTL_RUN_DIR: ipexctl fetch {run['id']} {shlex.quote(run['dest'])} --results"
             raise AgentError(error.reason, fix) from None
         if not may_be_missing:
             raise
-        return full, False, True
+        return full, False
 
 
 def is_in_results(run: RunFiles, path: str) -> bool:
@@ -355,15 +355,15 @@ def is_in_results(run: RunFiles, path: str) -> bool:
 
 def serve(request: SendRequest, stdin: BinaryIO) -> None:
     listing, since, path, run = Listing(), 0.0, request["path"], request["run"]
-    is_missing = False
     if run is not None and path is None:
         source, single = list_run(listing, run)
     else:
         assert path is not None
-        source, single, is_missing = list_requested(listing, request, path)
+        source, single = list_requested(listing, request, path)
         if run is not None:
             since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
     start = int(since * 1e9)
+    is_missing = request.get("may_be_missing", False) and not listing.paths
     emit("listed", **{"from": decode_name(source), "single": single, "since": start, "missing": is_missing})
     buffer_output(SEND_CHUNK)
     line = stdin.readline()

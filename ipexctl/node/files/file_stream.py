@@ -9,6 +9,7 @@ rest (`Wanted`); if they match, the sender resumes after them. The complete file
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping, NamedTuple, Protocol
 
@@ -99,6 +100,13 @@ class ArrivingFile:
 
 def header_line(header: Mapping[str, Any]) -> bytes:
     return json.dumps(header).encode() + b"\n"
+
+
+def header_of(file: BinaryIO, named: Mapping[str, Any]) -> tuple[bytes, int, int]:
+    """Header of an open file, and offset and number of the bytes that follow: those from `named["offset"]` on."""
+    size = os.fstat(file.fileno()).st_size
+    offset = min(named.get("offset", 0), size)
+    return header_line({**named, "size": size, "offset": offset}), offset, size - offset
 
 
 def read_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:

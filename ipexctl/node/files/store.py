@@ -36,7 +36,7 @@ from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, read_files
+from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, header_of, read_files
 
 if TYPE_CHECKING:
     from typing import Mapping
@@ -423,10 +423,9 @@ def send(
             write(header_line({**header, "error": message}))
             continue
         with opened:
-            size = os.fstat(opened.fileno()).st_size
-            offset = min(file.get("offset", 0), size)
-            write(header_line({**header, "size": size, "offset": offset} if offset else {**header, "size": size}))
-            send_body(opened, offset, size - offset)
+            line, offset, count = header_of(opened, {**header, "offset": file.get("offset", 0)})
+            write(line)
+            send_body(opened, offset, count)
     write(END)
 
 

@@ -20,7 +20,7 @@ import pytest
 from ipexctl.files.destination import Destination
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files import push, store
-from ipexctl.node.files.checkpoint import CheckpointFiles
+from ipexctl.node.files.checkpoint_files import CheckpointFiles
 from ipexctl.node.files.file_stream import END, header_line
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import CONTENT
