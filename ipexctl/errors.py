@@ -30,7 +30,7 @@ class Interrupted(Exception):
 
 def place_fix(error: OSError, other: str) -> str:
     """Suggests freeing space only if the disk or a quota is full."""
-    return f"make room there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
+    return f"free some space there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
 
 
 class IpexctlError(Exception):

@@ -261,7 +261,7 @@ def choose_transport(
         return OVER_SSH
     if hosts is None:
         if wanted == "srun":
-            raise UserError("--transport srun is not for this command, which uses ssh", fix="without --transport")
+            raise UserError("--transport srun is not for this command, which uses ssh", fix="leave out --transport")
         return OVER_SSH
     job = job_name(environ)
     if wanted == "auto" and not job:
@@ -273,11 +273,11 @@ def choose_transport(
         return OVER_SRUN if is_over_srun else OVER_SSH
     if not (job and names):
         raise UserError(
-            "--transport srun is for an allocation of Slurm, and this call is in none",
-            fix="salloc gets one; or without --transport",
+            "--transport srun needs a Slurm allocation, and this call is not in one",
+            fix="get one with salloc, or leave out --transport",
         )
     if not has_srun:
-        raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or --transport ssh")
+        raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or use --transport ssh")
     if others:
         names_of_others = ", ".join(map(printable, others))
         raise UserError(

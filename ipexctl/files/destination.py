@@ -81,7 +81,7 @@ class Destination(Writer, EntryComparer):
         if size > free:
             raise HostError(
                 f"{self.root} on this machine: the disk is full: {readable(size)} more needed, {readable(free)} free",
-                "make room there, or name another DEST",
+                "free some space there, or name another DEST",
             )
 
     def __enter__(self) -> Destination:

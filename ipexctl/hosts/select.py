@@ -56,7 +56,7 @@ def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tup
         raise UserError("--limit names no host", fix="such as --limit node[1-4] or --limit '!node3'")
     remaining = tuple(host for host in hosts if host.name in kept and (not has_names or host.name in selected))
     if not remaining:
-        raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"there are: {_short(fold(index.names))}")
+        raise UserError(f"--limit {quoted(spec)} leaves no host", fix=f"the hosts are {_short(fold(index.names))}")
     return remaining
 
 
@@ -125,7 +125,9 @@ class _Index:
         if similar:
             return f"did you mean {' or '.join(similar)}?"
         groups = sorted(set(self.known) - self._hosts)
-        return f"there are: {_short(fold(self.names))}" + (f"; groups: {_short(', '.join(groups))}" if groups else "")
+        return f"the hosts are {_short(fold(self.names))}" + (
+            f"; the groups: {_short(', '.join(groups))}" if groups else ""
+        )
 
 
 def _short(text: str) -> str:

@@ -107,7 +107,7 @@ def choice_text(context: LaunchContext) -> str | None:
     if context.world_size == 1 or context.backend != "gloo":
         return None
     if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
-        return "all-reduce: by ipexctl between hosts, by --wire"
+        return "all-reduce: by ipexctl between hosts (--wire)"
     found, words = context.allreduce, "gloo"
     if found.mode == "shared":
         words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
@@ -124,7 +124,7 @@ def wire_text(context: LaunchContext) -> str | None:
     if mode != "int8":
         return line
     kept = 4 / max(node.count for node in context.nodes)
-    return f"{line}; each rank keeps what rounding takes: {kept:.3g} bytes for each trained parameter"
+    return f"{line}; each rank stores its rounding errors: {kept:.3g} bytes for each trained parameter"
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
@@ -164,6 +164,6 @@ def _fix(reason: ChoiceReason) -> str:
     fixes: dict[ChoiceReason, str] = {
         "other-backend": "; --backend gloo",
         "hooks-off": f"; leave {SHIM} out",
-        "torch-too-old": "; ipexctl install brings a newer one",
+        "torch-too-old": "; for a newer one: ipexctl install",
     }
     return fixes.get(reason, "")

@@ -418,10 +418,10 @@ def _lacking_notes(gathered: Gathered, hosts: Sequence[str]) -> Iterator[str]:
             then = "its ranks fail there" if len(failing) == 1 else "their ranks fail"
             then = f"{fold(failing)} cannot get {'it' if len(entries) == 1 else 'them'} from the hub, so {then}"
         else:
-            then = "every rank of it downloads" if len(on_hosts) == 1 else "every rank downloads"
+            then = "all its ranks download" if len(on_hosts) == 1 else "all ranks download"
             then = f"{then} {'it' if len(entries) == 1 else 'them'} at once"
         push = push_line(entry.repo for entry in entries)
-        yield f"{where} {_named(entries)}; {then}; to bring it once to all: {push}"
+        yield f"{where} {_named(entries)}; {then}; to send it to all hosts once: {push}"
 
 
 def _loading_notes(gathered: Gathered, hosts: Sequence[str]) -> Iterator[str]:

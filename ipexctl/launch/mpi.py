@@ -137,7 +137,7 @@ def _find_mpirun(gathered: Gathered, counts: Mapping[str, int]) -> LauncherProgr
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
     place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
-    fix = "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts"
+    fix = "ipexctl install (every stack has Intel MPI); or --mpi PATH, a path that exists on all hosts"
     installed = _of_installed(gathered, names) if choice in ("auto", "intel") else None
     if installed is not None:
         fix = f"use the mpirun of the environment {installed.name}: --mpi {installed.path}/bin/mpirun"

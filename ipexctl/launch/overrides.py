@@ -108,7 +108,7 @@ def choose_backend(
     if choice == "none":
         return "none", gathered.spec.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
-        return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
+        return "gloo", "CCL_WORKER_COUNT is 0, which accelerate takes as a request for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
         return Refusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
     if choice == "auto" and env.ccl:
@@ -281,5 +281,5 @@ def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_wor
     if reason:
         return f"{text}: {reason}; {stated.for_gloo}, or {older}"
     if no_workers:
-        return f"{text}: CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; leave it out, or --ccl-workers 0"
+        return f"{text}: accelerate takes CCL_WORKER_COUNT=0 as a request for gloo; leave it out, or --ccl-workers 0"
     return f"{text}; {stated.for_gloo} says so"

@@ -114,7 +114,7 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
         more = level(rest, room)
         if sum(more) < rest:
             most = n - rest + sum(more)
-            return Refusal(f"-n {n} is more than the {most} ranks that max_slots allows in all", f"-n {most}")
+            return Refusal(f"-n {n} is more than the {most} ranks that max_slots allows in total", f"-n {most}")
         counts = [count + extra for count, extra in zip(counts, more, strict=True)]
     return RankDistribution(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if granted else ""))
 

@@ -95,12 +95,12 @@ def missing_libraries(context: LaunchContext) -> Iterator[str]:
         package = "libgoogle-perftools4" if options.allocator == "tcmalloc" else "libjemalloc2"
         lacking = [node.name for node in context.nodes if not _allocators(context, node)]
         if lacking:
-            yield f"no {options.allocator} on {fold(lacking)}, so malloc is used there: apt install {package} brings it"
+            yield f"no {options.allocator} on {fold(lacking)}, so malloc is used; to install it: apt install {package}"
     lacking = [node.name for node in context.nodes if openmp_library(context, node) is None]
     if options.openmp == "intel" and lacking:
         yield (
-            f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there: "
-            "ipexctl install --with intel-openmp brings it"
+            f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there; "
+            "to install it: ipexctl install --with intel-openmp"
         )
 
 
@@ -200,8 +200,8 @@ def fp32_notes(context: LaunchContext) -> Iterator[str]:
         needed = "{}.{}".format(*OLDEST_TORCH)
         yield (
             f"--fp32-math bf16 has no effect: torch is {torch}, and needs to be {needed} or newer, or to have IPEX; "
-            "ipexctl install brings a newer one"
+            "for a newer one: ipexctl install"
         )
     elif found.reason == "no-amx":
         hosts = fold(found.hosts)
-        yield f"--fp32-math bf16 brings little on {hosts}, without AMX; on all hosts it changes the rounding"
+        yield f"--fp32-math bf16 saves little time on {hosts}, without AMX; it changes the rounding on all hosts"

@@ -263,7 +263,7 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
         proxy = handshake.endpoint.jump or "its ProxyCommand"
         if "open refused by peer" in proxy_error or "stdio forwarding failed" in proxy_error.lower():
             return Unreachable(f"{proxy} can't connect to it", f"check that sshd is running there; {try_by_hand}")
-        return Unreachable(f"no way to it through {proxy}: {proxy_error}", try_by_hand)
+        return Unreachable(f"it can't be reached through {proxy}: {proxy_error}", try_by_hand)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(f"its sshd and ipexctl have no algorithm in common: {error}", try_by_hand)
     return Unreachable(

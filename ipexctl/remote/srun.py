@@ -204,7 +204,7 @@ class SrunSession(Session):
             self._srun = self._start()
         except OSError as error:
             self._lifeline.close()
-            raise HostError(f"srun cannot be started: {error.strerror or error}", "--transport ssh") from None
+            raise HostError(f"srun can't be started: {error.strerror or error}", "--transport ssh") from None
         self._threads = [
             threading.Thread(target=work, args=(stream,), daemon=True)
             for work, stream in ((self._read_events, self._srun.stdout), (self._read_errors, self._srun.stderr))
@@ -267,7 +267,7 @@ class SrunSession(Session):
                 if deadline.cancelled:
                     raise Cancelled("stopped before it began")
                 if event is None:
-                    raise self._lost("no step could be started there")
+                    raise self._lost("no Slurm step could be started there")
                 if isinstance(event, dict) and event.get("event") == "failed":
                     raise HostError(str(event.get("reason")), str(event.get("fix") or ""))
                 if isinstance(event, dict):

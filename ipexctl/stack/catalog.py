@@ -328,7 +328,7 @@ def _check_keys(row: Mapping[str, object], what: str) -> None:
     for place, found, names in places:
         for key in found if isinstance(found, dict) else ():
             if key not in names:
-                fix = did_you_mean(key, names, f"there are: {', '.join(names)}")
+                fix = did_you_mean(key, names, f"one of: {', '.join(names)}")
                 raise _FormatError(f"{place} has no key {key!r}", fix)
 
 

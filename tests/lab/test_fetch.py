@@ -147,7 +147,7 @@ def test_fetch_ends_at_its_timeout(context: FetchRun) -> None:
     finally:
         mend_host(context.lab.hosts[0])
     assert ran.rc == 1
-    assert "not finished within" in ran.err
+    assert "timed out after" in ran.err
 
 
 def test_fetch_errors_have_a_fix(context: FetchRun) -> None:

@@ -77,7 +77,7 @@ def test_missing_program_has_exit_code_127_and_a_message(session: LocalSession) 
 @pytest.mark.core
 def test_timeout_kills_all_processes_of_the_command(session: LocalSession) -> None:
     nap = f"sleep {SLEEP_SECONDS}"
-    with pytest.raises(TimedOut, match=r"not finished within 0\.3 s"):
+    with pytest.raises(TimedOut, match=r"timed out after 0\.3 s"):
         capture(session, Command.shell(f"{nap}1 & trap '' TERM; {nap}2; {nap}3"), timeout=0.3)
     assert not is_still_running(nap)
 

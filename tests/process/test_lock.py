@@ -55,7 +55,7 @@ def test_long_error_of_uv_is_kept_and_a_uv_without_permission_named(tmp_path: Pa
     ("how", "text"),
     [
         pytest.param("closed", "", marks=pytest.mark.core),
-        ("timeout", "uv found no solution in time"),
+        ("timeout", "uv timed out before it found a solution"),
         (signal.SIGTERM, ""),
         (signal.SIGKILL, ""),
     ],

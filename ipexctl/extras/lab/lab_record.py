@@ -61,7 +61,7 @@ def labs_to_remove(found: Sequence[FoundLab], name: str | None, *, remove_all: b
             raise UserError("a lab's name and --all can't be combined", fix=f"ipexctl lab down {name}")
         if name not in names:
             listed = ", ".join(names) or "none"
-            raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
+            raise UserError(f"there is no lab {name!r} on this machine (its labs: {listed})", fix="ipexctl lab list")
         return (name,)
     others = sorted((lab for lab in found if not lab.is_remains), key=lambda lab: lab.name)
     if remove_all or not others:

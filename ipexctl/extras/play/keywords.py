@@ -287,7 +287,7 @@ def advice(keyword: str, known: Collection[str]) -> str:
         return UNSUPPORTED[keyword]
     if keyword.startswith("with_"):
         return "loop replaces with_…"
-    return did_you_mean(keyword, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")
+    return did_you_mean(keyword, sorted(known), f"one of: {', '.join(sorted(known))}" if len(known) < 30 else "")
 
 
 def report_unknown(

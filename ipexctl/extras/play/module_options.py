@@ -50,7 +50,7 @@ def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]
             )
         else:
             fix = NOT_MODULES.get(key.rpartition(".")[2]) or did_you_mean(
-                key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}"
+                key, [*KNOWN, *TASK], f"one of: {', '.join(sorted(MODULES))}"
             )
             raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
     if not modules and unknown:

@@ -190,9 +190,7 @@ def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
 def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, str]]:
     known = {tag for play in playbook.plays for task in play.tasks for tag in task.tags}
     unknown = sorted((choice.tags | choice.skip_tags) - known - _SPECIAL)
-    return [
-        (tag, did_you_mean(tag, known, f"there are: {', '.join(sorted(known))}" if known else "")) for tag in unknown
-    ]
+    return [(tag, did_you_mean(tag, known, f"one of: {', '.join(sorted(known))}" if known else "")) for tag in unknown]
 
 
 def _index_of(name: str, tasks: list[Task]) -> int:

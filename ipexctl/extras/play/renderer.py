@@ -141,7 +141,7 @@ class Scope:
         if attribute_match:
             name, keys = attribute_match[1], attribute_match[2].split()
             listing = ", ".join(keys[:12]) + (" …" if len(keys) > 12 else "")
-            fix = did_you_mean(name, keys, f"there are: {listing}" if keys else "it is empty")
+            fix = did_you_mean(name, keys, f"one of: {listing}" if keys else "it is empty")
             return f"there is no '{name}' in it", fix, name
         return message, "", None
 

@@ -78,7 +78,7 @@ _TORCHRUN: Final = _options(
     "role local_addr monitor_interval start_method" + _MASTER,
     "one_host: standalone; use_env: use_env; command: no_python; ignored: run_path; " + _MODULE,
 )
-_IN_FRONT: Final = "in front of the line"
+_IN_FRONT: Final = "before the line"
 _LOCKED: Final = "-r uv.lock or -r pyproject.toml before the line"
 _EXPORTED: Final = "-r pyproject.toml before the line, or -r requirements.txt after poetry export"
 _ON_HOSTS: Final = "the same environment on the hosts: --python PATH before the line; packages of pip: -r FILE"

@@ -173,7 +173,7 @@ class _Reader:
             own = "leave it out, and type ipexctl's own before the line, from the list of ipexctl run --help-all"
             near = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
             fix = row.meanings.get(name, near)
-            raise self._wrong(at, f"{row.name} {quoted(dashed)} is not taken over", fix)
+            raise self._wrong(at, f"{row.name} {quoted(dashed)} is not supported", fix)
         target, has_value = row.options[name]
         end = at + 1
         if has_value and not equals:

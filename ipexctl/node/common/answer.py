@@ -28,7 +28,7 @@ _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
 _writes = 0
-FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
+FREE_SPACE_FIX = "free some space there, or name another directory: --home DIR"
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
     errno.EDQUOT: ("this account's disk quota is used up", FREE_SPACE_FIX),

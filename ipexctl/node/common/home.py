@@ -64,7 +64,7 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     ),
     "other_account": ("{home} belongs to another account{names}", "name a directory of this account: --home DIR"),
     "above": (
-        "{home} could be exchanged by other accounts{names}",
+        "{home} could be replaced by other accounts{names}",
         "name a directory below one of this account: --home DIR",
     ),
     "open": (

@@ -25,7 +25,7 @@ AllReduceReason = Literal[
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
 ChoiceReason = Literal["default", "one-host", "backend-asked", "no-amx", AllReduceReason]
-"""`no-amx`: --fp32-math bf16 is on, but brings little on these hosts."""
+"""`no-amx`: --fp32-math bf16 is on, but saves little time on these hosts."""
 LauncherMode = Literal["mpirun", "direct"]
 
 SCHEMA = "ipexctl.run/1"

@@ -146,7 +146,7 @@ class Fill:
         return failure(
             f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
             f"it takes {format_size(self.needed)}, {format_size(max(missing, 1 << 20))} more than is free",
-            "make room there (ipexctl envs lists the environments), or give --home a directory with more room",
+            "free some space there (ipexctl envs lists the environments), or give --home a directory with more room",
         )
 
     def _remove_damaged_wheels(self) -> AgentError | None:

@@ -62,5 +62,5 @@ def run(
         raise AgentError(f"{argv[0]} can't be run, because its filesystem is mounted noexec", fix)
     child = Child(argv, env, cwd=str(directory), stdout=stdout, kept=kept)
     if not watch([child], timeout):
-        raise AgentError("uv found no solution in time", "leave out indexes that are very slow")
+        raise AgentError("uv timed out before it found a solution", "leave out indexes that are very slow")
     return child

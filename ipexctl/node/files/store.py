@@ -54,7 +54,7 @@ Report = Callable[..., None]
 
 PUSH_PREFIX = ".ipexctl-push-"
 """Prefix of the directory in or next to PATH with a push's store."""
-NO_ROOM = "make room there, or name another PATH"
+NO_ROOM = "free some space there, or name another PATH"
 
 
 class StoreFile(TypedDict):

@@ -146,7 +146,7 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
                 f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}, "
                 f"but {readable(disk.free)} are free"
             ),
-            f"make room there (ipexctl envs lists environments), or {elsewhere}",
+            f"free some space there (ipexctl envs lists environments), or {elsewhere}",
         )
     if disk.inodes_free is not None and disk.inodes_free < _FILES:
         return (
@@ -397,7 +397,7 @@ def explain_refusal(
     needed_by = f", needed for {', '.join(user_lines)}" if user_lines else f", needed for {plan.row.name}"
     if _FULL.search(text):
         return HostError(
-            f"uv on {machine} has no disk space to make the lock{quote}", "make room there, or use --home DIR"
+            f"uv on {machine} has no disk space to make the lock{quote}", "free some space there, or use --home DIR"
         )
     if found := _FETCH.search(text):
         url = without_login(found[1])

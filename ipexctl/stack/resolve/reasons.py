@@ -235,7 +235,7 @@ def ipex_is_retired(*, maintained: str | None, problem: Reason | None) -> Text:
     """`maintained`: the newest maintained row that runs on the hosts. `problem`: the newest one's, if none runs."""
     other = f"no maintained stack fits: {problem.text}" if problem else ""
     other = f"`--stack torch` installs the maintained {maintained}" if maintained else other
-    return f"IPEX is retired since March 2026 (no more fixes, known security issues); {other}", ""
+    return f"IPEX was retired in March 2026 (no more fixes, known security issues); {other}", ""
 
 
 def yanked_wheel(*, project: str, version: str, source: str) -> Text:

@@ -305,7 +305,7 @@ class _LateToProbe(FakeSession):
             sink("stdout", self.login)
             return Ended(0)
         if self.host.name != "a" and "ports" not in command.label:
-            raise TimedOut("not finished within 0.1 s")
+            raise TimedOut("timed out after 0.1 s")
         raise HostError("no such program")
 
 

@@ -208,7 +208,7 @@ def test_the_plan_says_how_many_bytes_go_and_stay() -> None:
         "between hosts: bf16 (0.50x the bytes; asked)"
     )
     assert between(plan(machine(FOUR, 1), machine(FOUR, 2), ppn=2, wire="int8")) == (
-        "between hosts: int8 (0.25x the bytes; asked); each rank keeps what rounding takes: 2 bytes for each trained "
+        "between hosts: int8 (0.25x the bytes; asked); each rank stores its rounding errors: 2 bytes for each trained "
         "parameter"
     )
 

@@ -24,7 +24,7 @@ BOTH, NODE2 = (AMX, AMX), (AMX, AVX512 | {"avx512_bf16"})
         (BOTH, {}, Choice("fp32", "default"), ""),
         (NODE2, {}, Choice("fp32", "default"), ""),
         (BOTH, {"fp32_math": "bf16"}, Choice("bf16", "asked"), ""),
-        (NODE2, {"fp32_math": "bf16"}, Choice("bf16", "no-amx", ("node2",)), "brings little on node2"),
+        (NODE2, {"fp32_math": "bf16"}, Choice("bf16", "no-amx", ("node2",)), "saves little time on node2"),
         (BOTH, {"fp32_math": "bf16", "exports": OFF}, Choice("fp32", "hooks-off"), "leave IPEXCTL_SHIM out"),
         (BOTH, {"fp32_math": "bf16", "env": OLD}, Choice("fp32", "torch-too-old"), "torch is 2.2.2"),
         (BOTH, {"fp32_math": "bf16", "env": OLD_IPEX}, Choice("bf16", "asked"), ""),

@@ -167,7 +167,7 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
             results[host] = Result("skipped", f"--check: there is no environment {source} yet")
         elif env is None:
             known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
-            results[host] = failed(f"there is no environment {source}", f"there are: {known}" if known else "")
+            results[host] = failed(f"there is no environment {source}", f"one of: {known}" if known else "")
         elif name in (env.name, *env.names):
             results[host] = Result("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
