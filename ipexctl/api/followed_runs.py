@@ -20,7 +20,7 @@ from ipexctl.run.follow import Follower, LineChoice, OnRunUpdate, RunEnded, foll
 from ipexctl.run.local_copy import LocalCopy, read_copy
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
-from ipexctl.run.queue_wait import look, wait_for_start
+from ipexctl.run.queue_wait import poll_status, wait_for_start
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.wait import wait_for_runs
 
@@ -41,7 +41,7 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
     with node0_of(record, caller) as pool:
         try:
             if record.plan.world_size:
-                known = look(pool.session(record.node0), record, pool.cancel)
+                known = poll_status(pool.session(record.node0), record, pool.cancel)
                 if known.has_begun:
                     return known.record
                 state = "queued"
@@ -49,7 +49,7 @@ def begun(record: RunRecord, caller: CallWatcher, *, waits: bool = False) -> Run
                 connect = partial(pool.connector.open, record.node0, pool.cancel)
                 known = wait_for_start(queue, record, connect, pool.cancel, caller.on_note, note_state)
             else:
-                known = look(pool.session(record.node0), record, pool.cancel)
+                known = poll_status(pool.session(record.node0), record, pool.cancel)
         except Cancelled:
             what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
             fix = f"ipexctl attach {record.id}, ipexctl stop {record.id}"

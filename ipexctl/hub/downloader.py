@@ -244,7 +244,7 @@ def _reaching(
     }
 
     def reaches(_: Host, session: Session) -> bool:
-        reply = call(session, "network.hub", "look", request, label="ask the hub", timeout=30, cancel=pool.cancel)
+        reply = call(session, "network.hub", "query", request, label="ask the hub", timeout=30, cancel=pool.cancel)
         return not reply.decode(FoundHub).problem
 
     known = [host for host in hosts if host.name in facts]

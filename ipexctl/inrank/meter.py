@@ -349,18 +349,18 @@ def watch_backward(module: Any) -> None:
     graphs = 0
 
     @functools.wraps(backward)
-    def look(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def inspect_graph(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal graphs
         graphs += 1
         try:
             is_seen = own.on_backward(tensors)
         except Exception:  # noqa: BLE001  # the type stays unknown then
             is_seen = True
-        if (is_seen or graphs >= MOST_GRAPHS) and module.backward is look:
+        if (is_seen or graphs >= MOST_GRAPHS) and module.backward is inspect_graph:
             module.backward = backward
         return backward(tensors, *args, **kwargs)
 
-    module.backward = look
+    module.backward = inspect_graph
 
 
 def product_types(tensors: Sequence[Any]) -> set[str]:

@@ -29,7 +29,7 @@ from ipexctl.remote.outcome import (
 )
 from ipexctl.remote.session import Session
 from ipexctl.run.fetch import FetchRequest, fetch
-from ipexctl.run.queue_wait import look
+from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.reconnect import Absence
 from ipexctl.run.registry import RunRecord
 from ipexctl.text import counted, printable
@@ -131,7 +131,7 @@ class RunMirror:
 
     def _is_run_over(self) -> bool:
         with closing(self._lend(self._record.node0)) as session:
-            known = look(session, self._record, self._cancel)
+            known = poll_status(session, self._record, self._cancel)
         if self._losses:
             self._watch(Notice(f"{self._record.node0.name} is reached again"))
         self._has_begun, self._losses = True, 0

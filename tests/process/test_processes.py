@@ -18,7 +18,7 @@ from ipexctl.node.common.plan import RankPlan
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
 from ipexctl.node.run import processes, slow_rank
 from ipexctl.node.run.processes import OpenmpFiles, bound, signal_handlers
-from ipexctl.node.run.slow_rank import look
+from ipexctl.node.run.slow_rank import inspect_suspect
 from message_data import missing
 
 
@@ -192,7 +192,7 @@ def test_look_names_the_process_that_disturbs_and_no_other_rank_as_such(
     rank = spin(started, core, IPEXCTL_RUN="train-1")
     hog = spin(started, core)
     mate = spin(started, core, IPEXCTL_RUN="train-1")
-    found = look({"home": "/nowhere", "id": "train-1", "pid": rank}, None)
+    found = inspect_suspect({"home": "/nowhere", "id": "train-1", "pid": rank}, None)
     others = {process.pid: process for process in found.others}
     assert (others[hog].is_of_run, others[mate].is_of_run) == (False, True)
     assert others[hog].command
@@ -202,4 +202,4 @@ def test_look_names_the_process_that_disturbs_and_no_other_rank_as_such(
 def test_a_process_that_is_no_rank_of_the_run_is_not_looked_at(started: ExitStack) -> None:
     other = spin(started, min(os.sched_getaffinity(0)), IPEXCTL_RUN="train-2")
     with pytest.raises(AgentError):
-        look({"home": "/nowhere", "id": "train-1", "pid": other}, None)
+        inspect_suspect({"home": "/nowhere", "id": "train-1", "pid": other}, None)

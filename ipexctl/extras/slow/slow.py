@@ -17,8 +17,8 @@ from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.node.run.rates import waiting_of
-from ipexctl.node.run.run_replies import SuspectLook
-from ipexctl.node.run.slow_rank import LookRequest, plan_fields
+from ipexctl.node.run.run_replies import SuspectSnapshot
+from ipexctl.node.run.slow_rank import SuspectRequest, plan_fields
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
@@ -116,12 +116,12 @@ def _with_look(
     row = next((row for row in status.ranks if row.rank == rank), None)
     if host is None or row is None or row.pid is None:
         return replace(result, look_error=f"{suspect.host}: the run's record does not say how to reach it")
-    request: LookRequest = {"home": record.home, "id": record.id, "pid": row.pid}
+    request: SuspectRequest = {"home": record.home, "id": record.id, "pid": row.pid}
     try:
         reply = call(
             open_session(host),
             "run.slow_rank",
-            "look",
+            "inspect",
             request,
             python=record.python if host == record.node0 else "",
             home=record.home,
@@ -129,12 +129,12 @@ def _with_look(
             timeout=SLOW_ANSWER,
             cancel=cancel,
         )
-        look = reply.decode(SuspectLook)
+        snapshot = reply.decode(SuspectSnapshot)
     except Cancelled:
         raise
     except HostError as error:
         return replace(result, look_error=f"{suspect.host}: {error.reason}")
-    return replace(result, verdict=judge(windows, setup, {rank: look}))
+    return replace(result, verdict=judge(windows, setup, {rank: snapshot}))
 
 
 def _from_copy(record: RunRecord, directory: Path, error: HostError) -> SlowResult:

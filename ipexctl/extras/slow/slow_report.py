@@ -15,7 +15,7 @@ from ipexctl.extras.slow.slow import SlowResult, verdict_of
 from ipexctl.extras.slow.slow_verdict import CauseKind, LinkFinding, SlowFinding, SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import FINAL, NetworkCost, RunStatus
-from ipexctl.node.run.run_replies import SuspectLook
+from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
@@ -138,13 +138,13 @@ def cost_of(found: SlowFinding) -> str:
 
 
 def reason_of(found: SlowFinding) -> str:
-    evidence, look = found.evidence, found.evidence.look
-    who = "ranks" if _is_of_run(look) else "programs"
+    evidence, snapshot = found.evidence, found.evidence.look
+    who = "ranks" if _is_of_run(snapshot) else "programs"
     queue = f"its main thread waited longer for a processor, by {_percent(evidence.queue_more)} of the time"
     compute = f"it ran longer on its processor, by {_percent(evidence.cpu_more)} of the time"
     samples = 100 * ((evidence.samples_ratio or 1) - 1)
     reasons: dict[CauseKind, str] = {
-        "other-programs": f"other {who} use its cores: {_programs(look)}; {queue}"
+        "other-programs": f"other {who} use its cores: {_programs(snapshot)}; {queue}"
         if found.cause.confidence == "likely"
         else f"other programs, other ranks or a limit of its processor time (which one is unknown): {queue}",
         "slower-cores": f"its cores are slower than the other hosts': {evidence.mhz or 0:.0f} MHz, the others "
@@ -196,9 +196,9 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
 
 def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
     """Inspect processes of other programs; give other ranks of this run their own cores."""
-    look, host = found.evidence.look, shlex.quote(found.host)
-    pids = [str(process.pid) for process in look.others if not process.is_of_run] if look is not None else []
-    if _is_of_run(look):
+    snapshot, host = found.evidence.look, shlex.quote(found.host)
+    pids = [str(process.pid) for process in snapshot.others if not process.is_of_run] if snapshot is not None else []
+    if _is_of_run(snapshot):
         return f"give each rank its own cores: {_again(record, '--bind cores')}"
     see = f"ipexctl exec -l {host} -- ps -o pid,user,lstart,args -p {','.join(pids)}"
     seen = f"see what it is: {see}" if pids else f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
@@ -364,16 +364,17 @@ def _percent(part: float | None) -> str:
     return f"{100 * max(0.0, part or 0.0):.0f} %"
 
 
-def _is_of_run(look: SuspectLook | None) -> bool:
+def _is_of_run(snapshot: SuspectSnapshot | None) -> bool:
     """True if only other ranks of the run were seen on its cores."""
-    return look is not None and bool(look.others) and all(process.is_of_run for process in look.others)
+    return snapshot is not None and bool(snapshot.others) and all(process.is_of_run for process in snapshot.others)
 
 
-def _programs(look: SuspectLook | None) -> str:
-    if look is None or not look.others:
-        return f"{_percent(look and look.unseen_share)} of a processor goes to processes that this account cannot see"
+def _programs(snapshot: SuspectSnapshot | None) -> str:
+    if snapshot is None or not snapshot.others:
+        unseen = snapshot and snapshot.unseen_share
+        return f"{_percent(unseen)} of a processor goes to processes that this account cannot see"
     return ", ".join(
         f"{process.command} (pid {process.pid}, {'of this run' if process.is_of_run else f'user {process.user}'}) has "
         f"{_percent(process.share)} of a processor"
-        for process in look.others
+        for process in snapshot.others
     )

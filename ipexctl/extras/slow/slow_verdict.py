@@ -16,7 +16,7 @@ from ipexctl.extras.slow.timeline import TrainingWindow, training_rows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import NetworkCost
 from ipexctl.node.run.rates import RankRates, Waiting
-from ipexctl.node.run.run_replies import SuspectLook
+from ipexctl.node.run.run_replies import SuspectSnapshot
 from ipexctl.node.run.slow_watch import MORE_OWN, ROW
 from ipexctl.run.windows import RunWindows
 
@@ -48,7 +48,7 @@ class Evidence:
     faults_more: float | None = None
     mhz: float | None = None
     usual_mhz: float | None = None
-    look: SuspectLook | None = None
+    look: SuspectSnapshot | None = None
 
     @property
     def more(self) -> float:
@@ -92,11 +92,11 @@ def needs_look(cause: SlowCause) -> bool:
 
 
 def _has_other_programs(evidence: Evidence) -> bool:
-    look = evidence.look
-    if look is None or not _waits_for_processor(evidence):
+    snapshot = evidence.look
+    if snapshot is None or not _waits_for_processor(evidence):
         return False
-    unseen = look.unseen_share or 0.0
-    seen = sum(process.share for process in look.others)
+    unseen = snapshot.unseen_share or 0.0
+    seen = sum(process.share for process in snapshot.others)
     return evidence.explains(seen) or (unseen >= UNSEEN_SHARE and evidence.explains(unseen))
 
 
@@ -293,8 +293,8 @@ class _Judged:
     """Rank → own time above the median of the other ranks."""
 
 
-def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook] | None = None) -> SlowVerdict:
-    """Judge a run. `looks` were taken now, so they only count for ranks that are slow now."""
+def judge(windows: RunWindows, setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot] | None = None) -> SlowVerdict:
+    """Judge a run. `snapshots` were taken now, so they only count for ranks that are slow now."""
     hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
     rows = training_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
@@ -306,7 +306,7 @@ def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook]
         return replace(verdict, unjudged=_without_windows(windows))
     judged = [[_judged(window) for window in row] for row in rows]
     unjudged = _unjudged(judged, setup)
-    slow = [] if unjudged else list(_slow_ranks(judged, setup, looks or {}))
+    slow = [] if unjudged else list(_slow_ranks(judged, setup, snapshots or {}))
     findings = sorted(slow, key=lambda found: (not found.is_current, -found.cost_seconds))
     return replace(verdict, findings=tuple(findings), links=tuple(judge_network(rows)), unjudged=unjudged)
 
@@ -344,7 +344,7 @@ def _judged(window: TrainingWindow) -> _Judged:
 
 
 def _slow_ranks(
-    rows: Sequence[Sequence[_Judged]], setup: RunSetup, looks: Mapping[int, SuspectLook]
+    rows: Sequence[Sequence[_Judged]], setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot]
 ) -> Iterator[SlowFinding]:
     slow: dict[int, list[list[_Judged]]] = {}
     for rank in setup.hosts:
@@ -359,13 +359,13 @@ def _slow_ranks(
         by_cause: dict[SlowCause, list[list[_Judged]]] = {}
         for stretch in found:
             for part in _parts(rank, stretch, setup):
-                look = looks.get(rank) if lasts(part, rows) else None
-                by_cause.setdefault(find_cause(_evidence(rank, part, setup, look)), []).append(part)
+                snapshot = snapshots.get(rank) if lasts(part, rows) else None
+                by_cause.setdefault(find_cause(_evidence(rank, part, setup, snapshot)), []).append(part)
         for cause, parts in by_cause.items():
             flat = [judged for stretch in parts for judged in stretch]
             is_current = lasts(flat, rows)
-            look = looks.get(rank) if is_current else None
-            yield _finding(rank, flat, cause, _evidence(rank, flat, setup, look), setup, slow_in, is_current)
+            snapshot = snapshots.get(rank) if is_current else None
+            yield _finding(rank, flat, cause, _evidence(rank, flat, setup, snapshot), setup, slow_in, is_current)
 
 
 def _parts(rank: int, stretch: list[_Judged], setup: RunSetup) -> Iterator[list[_Judged]]:
@@ -420,7 +420,7 @@ def _cost(rank: int, judged: _Judged, slow: set[int]) -> float:
     return max(0.0, own - max(others, default=own))
 
 
-def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, look: SuspectLook | None) -> Evidence:
+def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, snapshot: SuspectSnapshot | None) -> Evidence:
     host = setup.hosts[rank]
 
     def compare(figure: Callable[[RankRates], float | None]) -> _Compared:
@@ -441,7 +441,7 @@ def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, look: Suspect
         faults_more=compare(lambda rates: rates.faults_per_s).more,
         mhz=mhz.value,
         usual_mhz=mhz.usual,
-        look=look,
+        look=snapshot,
     )
 
 

@@ -30,7 +30,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.select import ENVIRONMENT
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.run.queue_wait import look
+from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.request import check_pool
 from ipexctl.spec import RunSpec
@@ -109,7 +109,7 @@ def submit_command(
 def _report(record: RunRecord, pool: SessionPool, output: Output) -> None:
     state, reason, fix, job = "unknown", "", "", ""
     try:
-        known = look(pool.session(record.node0), record, pool.cancel)
+        known = poll_status(pool.session(record.node0), record, pool.cancel)
         record, state, job = known.record, known.state, known.record.plan.job
         if known.status is not None and not known.has_begun:
             explained = explain(record, known.status)

@@ -139,7 +139,7 @@ def try_hub(endpoint: str) -> str:
     return problems[0] if problems else f"no answer in {HUB_ANSWER:g} s"
 
 
-def look(request: HubRequest, _: BinaryIO) -> Json:
+def query_hub(request: HubRequest, _: BinaryIO) -> Json:
     environ = {**os.environ, **account_variables()}
     if request["setup"]:
         with contextlib.suppress(SetupError):  # the check of the file's path and the ranks report that
@@ -173,4 +173,4 @@ def look(request: HubRequest, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
-    return answer({"look": look}[action])
+    return answer({"query": query_hub}[action])

@@ -36,7 +36,7 @@ class Moments:
         self._before: tuple[float, int] | None = None
         self._peak: float | None = None
 
-    def look(self, now: float) -> None:
+    def read(self, now: float) -> None:
         try:
             with open(self._path, encoding="ascii") as file:
                 sent = int(file.read())
@@ -70,11 +70,11 @@ class HostProbe:
         self._moments = Moments(f"{root}/sys/class/net/{self.iface}/statistics/tx_bytes" if self.iface else "", now)
 
     @property
-    def next_look(self) -> float:
+    def next_read(self) -> float:
         return self._moments.at
 
-    def look(self, now: float) -> None:
-        self._moments.look(now)
+    def read(self, now: float) -> None:
+        self._moments.read(now)
 
     def take(self, now: float) -> HostRates | None:
         """Rates since the last call; None at the first call."""

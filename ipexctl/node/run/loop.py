@@ -107,8 +107,8 @@ class SupervisorLoop:
             m.EndExchange: self.end_exchange,
             m.LogEvent: lambda event: self.log(event.name, event.fields),
             m.AddNote: self.add_note,
-            m.LookAtDisk: self.look_at_disk,
-            m.LookAtSilence: self.look_at_silence,
+            m.CheckDisk: self.check_disk,
+            m.CheckSilence: self.check_silence,
             m.TakeDump: self.take_dump,
             m.WriteDump: self.write_dump,
             m.RemoveDump: lambda dump: stack_dumps.remove_dump(self.dumps, dump.id),
@@ -148,7 +148,7 @@ class SupervisorLoop:
         began = time.monotonic()
         interval = machine.check_interval(self.state)
         if machine.is_ending(self.state) or began - self.state.checked_at >= interval:
-            self.look(began)
+            self.check(began)
             if self.is_finished:
                 return
         wait = min(interval, self.record.times.seconds_left(began))
@@ -212,9 +212,9 @@ class SupervisorLoop:
                 for event in self.process.take_events():
                     self.on_event(event)
 
-    def look(self, clock: float) -> None:
+    def check(self, clock: float) -> None:
         self.connections.listener.drop_late(clock)
-        self.look_at_exchange()
+        self.check_exchange()
         self.take_answers()
         if self.job is not None and (left := self.job.time_left(clock)) is not None:
             self.on_event(left)
@@ -233,7 +233,7 @@ class SupervisorLoop:
             )
         )
 
-    def look_at_exchange(self) -> None:
+    def check_exchange(self) -> None:
         exchange = self.exchange
         if exchange is None:
             return
@@ -302,11 +302,11 @@ class SupervisorLoop:
         peer.accept_output()
         peer.end_output(peer.ends)
 
-    def look_at_disk(self, _: m.LookAtDisk) -> None:
+    def check_disk(self, _: m.CheckDisk) -> None:
         if self.record.has_room():
             self.on_event(m.DiskHasRoom())
 
-    def look_at_silence(self, command: m.LookAtSilence) -> None:
+    def check_silence(self, command: m.CheckSilence) -> None:
         ranks = tuple(map(self.silent_rank, command.ranks))
         self.on_event(m.SilenceSeen(command.since, ranks))
 

@@ -396,7 +396,7 @@ def check_disk(t: Transition, tick: m.Tick) -> None:
     disk = disk._replace(since=max(disk.since, tick.written_at) if is_hindered else now)
     if disk.is_full and now - disk.looked_at > DISK_CHECK_INTERVAL:
         t.set(disk=disk._replace(looked_at=now))
-        t.do(m.LookAtDisk())
+        t.do(m.CheckDisk())
         return
     t.set(disk=disk)
     if disk.is_full and now - disk.since > FULL_DISK_ROOM:
@@ -426,7 +426,7 @@ def check_silence(t: Transition, tick: m.Tick, launcher: LauncherState) -> None:
             t.log("output-resumed")
     elif length >= after > 0:
         ranks = tuple(peer.rank for peer in t.ranks if peer.exit is None)
-        t.do(m.LookAtSilence(round(t.now.epoch - length, 3), ranks))
+        t.do(m.CheckSilence(round(t.now.epoch - length, 3), ranks))
 
 
 def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:

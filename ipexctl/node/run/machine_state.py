@@ -304,7 +304,7 @@ class OutputRefused(NamedTuple):
 
 
 class DiskHasRoom(NamedTuple):
-    """Answer to `LookAtDisk`, if the disk has room."""
+    """Answer to `CheckDisk`, if the disk has room."""
 
 
 class SilenceSeen(NamedTuple):
@@ -431,11 +431,11 @@ class AddNote(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class LookAtDisk(NamedTuple):
+class CheckDisk(NamedTuple):
     """Check the disk; DiskHasRoom may follow."""
 
 
-class LookAtSilence(NamedTuple):
+class CheckSilence(NamedTuple):
     since: float
     ranks: tuple[int, ...]
 
@@ -495,8 +495,8 @@ Action = Union[
     EndExchange,
     LogEvent,
     AddNote,
-    LookAtDisk,
-    LookAtSilence,
+    CheckDisk,
+    CheckSilence,
     TakeDump,
     WriteDump,
     RemoveDump,

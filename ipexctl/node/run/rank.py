@@ -110,7 +110,7 @@ class Rank:
             Act.SEND_BEAT: self.send_beat,
             Act.SEND_WINDOWS: self.send_windows,
             Act.CHECK_MEMORY: self.check_memory,
-            Act.LOOK_AT_HOST: lambda: self.meter.look(time.monotonic()),
+            Act.READ_HOST: lambda: self.meter.read_host(time.monotonic()),
             Act.READ_METER: self.read_meter,
             Act.FINISH_METER: lambda: self.meter.finish(time.monotonic()),
             Act.CHECK_RAISED: self.check_raised,
@@ -174,7 +174,7 @@ class Rank:
         return Turn(
             self.client.contact,
             window_end=self.meter.next_end,
-            look_at=self.meter.next_look,
+            next_read=self.meter.next_read,
             is_read=not any(stream.open for stream in self.streams),
             is_dumping=self.stacks.is_dumping,
         )

@@ -81,7 +81,7 @@ class Act(Enum):
     SEND_BEAT = "send CPU and memory figures of the command's processes"
     SEND_WINDOWS = "send the meter's windows"
     CHECK_MEMORY = "read the command's cgroups"
-    LOOK_AT_HOST = "read the host's network interface"
+    READ_HOST = "read the host's network interface"
     READ_METER = "read the meter, and send its windows"
     FINISH_METER = "read the meter for the last time"
     CHECK_RAISED = "check whether the process that raised an exception has exited; calls `on_raised_checked`"
@@ -118,7 +118,7 @@ Step = Tuple["WrapperState", Tuple[Command, ...]]
 class Turn(NamedTuple):
     contact: Contact
     window_end: float = NEVER
-    look_at: float = NEVER
+    next_read: float = NEVER
     is_read: bool = False
     is_dumping: bool = False
 
@@ -307,7 +307,7 @@ class WrapperState(NamedTuple):
             times.append(self.memory_at)
         if self.stuck is None:
             times.append(self.raised_at + RANK_STUCK)
-        return min(*times, *((turn.window_end, turn.look_at) if is_quiet else (now + BUSY_TURN,)))
+        return min(*times, *((turn.window_end, turn.next_read) if is_quiet else (now + BUSY_TURN,)))
 
     def _check_supervisor(self, turn: Turn, now: float) -> Step:
         is_at_exit = self.phase is Phase.DONE and self.is_signalled
@@ -341,8 +341,8 @@ class WrapperState(NamedTuple):
             interval = min(2 * self.memory_interval, BEAT_INTERVAL)
             state = state._replace(memory_at=now + interval, memory_interval=interval)
             acts.append(Act.CHECK_MEMORY)
-        if now >= turn.look_at:
-            acts.append(Act.LOOK_AT_HOST)
+        if now >= turn.next_read:
+            acts.append(Act.READ_HOST)
         if now >= min(self.poll_at, turn.window_end):
             state = state._replace(poll_at=now + BEAT_INTERVAL)
             acts.append(Act.READ_METER)

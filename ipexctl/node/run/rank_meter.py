@@ -74,13 +74,13 @@ class RankMeter:
         return self._windows.next_end if self._windows is not None else float("inf")
 
     @property
-    def next_look(self) -> float:
+    def next_read(self) -> float:
         probe = self._host_probe if self._windows is not None else None
-        return probe.next_look if probe is not None else float("inf")
+        return probe.next_read if probe is not None else float("inf")
 
-    def look(self, now: float) -> None:
+    def read_host(self, now: float) -> None:
         if self._host_probe is not None:
-            self._host_probe.look(now)
+            self._host_probe.read(now)
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}

@@ -19,7 +19,7 @@ TRANSFER = ("gloo_", "pt_gloo_")
 """Names of gloo's threads, which send, receive and sum."""
 MAX_THREADS = 1024
 """Threads of a process whose names are read."""
-MAX_LOOKS = 2
+MAX_READS = 2
 """Readings of a thread's name, because a thread may get its name some time after its start."""
 BEHIND_TRANSFER = 0.5
 """Fraction of gloo's time on a rank's only core in which the main thread is ready too."""
@@ -49,7 +49,7 @@ class _Reading(NamedTuple):
 class RankProbe:
     def __init__(self, now: float, proc: str = "/proc") -> None:
         self._proc = proc
-        self._looks: dict[tuple[int, int], int] = {}
+        self._reads: dict[tuple[int, int], int] = {}
         self._backward: set[tuple[int, int]] = set()
         self._transfer: set[tuple[int, int]] = set()
         self._edge = _Reading(now, {}, {}, 0, 0)
@@ -117,11 +117,11 @@ class RankProbe:
         there = set(self._threads(pids))
         self._backward &= there
         self._transfer &= there
-        self._looks = {thread: looks for thread, looks in self._looks.items() if thread in there}
+        self._reads = {thread: reads for thread, reads in self._reads.items() if thread in there}
         for thread in there - self._backward - self._transfer:
-            looks = self._looks.get(thread, 0)
-            if looks < MAX_LOOKS:
-                self._looks[thread] = looks + 1
+            reads = self._reads.get(thread, 0)
+            if reads < MAX_READS:
+                self._reads[thread] = reads + 1
                 name = self._read(f"{thread[0]}/task/{thread[1]}/comm")
                 if name.startswith(BACKWARD):
                     self._backward.add(thread)

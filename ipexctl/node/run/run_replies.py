@@ -28,7 +28,7 @@ class ProcessShare(NamedTuple):
     is_of_run: bool = False
 
 
-class SuspectLook(NamedTuple):
+class SuspectSnapshot(NamedTuple):
     others: tuple[ProcessShare, ...] = ()
     unseen_share: float | None = None
     """Use of the rank's cores by processes that are not visible, such as other accounts'; None if unknown."""

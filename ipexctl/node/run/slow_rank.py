@@ -1,6 +1,6 @@
 """Answers `ipexctl slow`: the status of a run, and what is running beside a slow rank.
 
-`setup` runs on node0, `look` on the rank's host, where it reads /proc twice within a second. Arguments of other
+`setup` runs on node0, `inspect` on the rank's host, where it reads /proc twice within a second. Arguments of other
 processes are not read, because they may contain secrets. Processes of other accounts may be invisible: `unseen_share`
 is what the kernel counted and no visible process explains.
 """
@@ -15,7 +15,7 @@ from ipexctl.node.common.answer import Action, AgentError, Json, answer
 from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.processes import ProcessStat, all_processes, read_text
-from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.node.run.status_file import read_status_file
 
 LOOK = 1.0
@@ -40,11 +40,11 @@ def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else "" for name, value in found.items()}
 
 
-class LookRequest(RunReference):
+class SuspectRequest(RunReference):
     pid: int
 
 
-def look(request: LookRequest, _: object) -> SuspectLook:
+def inspect_suspect(request: SuspectRequest, _: object) -> SuspectSnapshot:
     run, pid = request["id"], request["pid"]
     if not _is_of_run(pid, run):
         raise AgentError("the rank's process has exited, or belongs to another run")
@@ -64,7 +64,7 @@ def look(request: LookRequest, _: object) -> SuspectLook:
     own_share = sum(shares.get(one, 0.0) for one in own)
     used = None if used_before is None or used_after is None else (used_after - used_before) / seconds
     seen = own_share + sum(process.share for process in others)
-    return SuspectLook(
+    return SuspectSnapshot(
         others=others[:MOST_OTHERS],
         unseen_share=None if used is None else max(0.0, used - seen),
     )
@@ -146,5 +146,5 @@ def _is_of_run(pid: int, run: str) -> bool:
 
 
 def main(action: str) -> int:
-    actions: dict[str, Action] = {"setup": read_setup, "look": look}
+    actions: dict[str, Action] = {"setup": read_setup, "inspect": inspect_suspect}
     return answer(actions[action])

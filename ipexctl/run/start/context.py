@@ -285,14 +285,14 @@ def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
         "tries": not is_decided,
     }
 
-    def look(host: Host, session: Session) -> FoundHub:
+    def query_hub(host: Host, session: Session) -> FoundHub:
         del host
         label = "look for models and data of the hub"
         return call(
-            session, "network.hub", "look", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
+            session, "network.hub", "query", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
         ).decode(FoundHub)
 
-    found = {done.host.name: done.result for done in pool.each(spec.hosts, look) if done.result is not None}
+    found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}
     directories = frozenset(words[word] for host in found.values() for word in host.directories if word in words)
     return Hub(
         use.without(directories),

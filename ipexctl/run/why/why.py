@@ -77,9 +77,9 @@ def why(
     try:
         with closing(open_session()) as session:
             if queue is not None:
-                from ipexctl.run.queue_wait import look  # few runs are submitted
+                from ipexctl.run.queue_wait import poll_status  # few runs are submitted
 
-                known = look(session, record, cancel)
+                known = poll_status(session, record, cancel)
                 record = known.record
                 if known.status is not None and not known.has_begun:
                     return WhyResult(record, queue.diagnosis_of(record, known.status))

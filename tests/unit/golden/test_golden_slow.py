@@ -15,7 +15,7 @@ from ipexctl.extras.slow import slow_verdict
 from ipexctl.extras.slow.slow import SlowResult
 from ipexctl.extras.slow.slow_verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
-from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.spec import TypedCall
 from record_helpers import run_record
@@ -37,7 +37,7 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cause_cases() -> list[Case]:
     slow = only(judged(HEALTHY, changed(HEALTHY, cpu=0.9)))
-    run_look = SuspectLook((ProcessShare(12, "python3", "ipex", 0.5, is_of_run=True),))
+    run_look = SuspectSnapshot((ProcessShare(12, "python3", "ipex", 0.5, is_of_run=True),))
     figures: list[tuple[str, slow_verdict.CauseKind, slow_verdict.Confidence, dict[str, Any]]] = [
         ("another process", "other-programs", "likely", {"look": hog(), "queue_more": 0.4}),
         ("another rank", "other-programs", "likely", {"look": run_look, "queue_more": 0.4}),
@@ -45,7 +45,7 @@ def cause_cases() -> list[Case]:
             "an invisible process",
             "other-programs",
             "likely",
-            {"look": SuspectLook(unseen_share=0.5), "queue_more": 0.4},
+            {"look": SuspectSnapshot(unseen_share=0.5), "queue_more": 0.4},
         ),
         ("other programs", "other-programs", "possible", {"queue_more": 0.4}),
         ("slower cores", "slower-cores", "possible", {"mhz": 1900.0, "usual_mhz": 2900.0}),

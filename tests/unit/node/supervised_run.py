@@ -73,7 +73,7 @@ class Supervised:
             if isinstance(command, m.StartAttempt):
                 is_exchanging = bool(self.state.plan.exchanged)
                 self._handle(m.AttemptStarted(100, Master("node1", 1234), is_exchanging))
-            elif isinstance(command, m.LookAtSilence):
+            elif isinstance(command, m.CheckSilence):
                 hosts = {rank: self.state.ranks[rank].host for rank in command.ranks}
                 rows = tuple(SilentRank(rank, host, "step 7") for rank, host in hosts.items())
                 self._handle(m.SilenceSeen(command.since, rows))

@@ -100,10 +100,10 @@ def look_each_moment(probe: HostProbe, host: Host, begin: float, seconds: float,
     """Look whenever the probe asks for it; a moment's bytes are those of `rates` by its number. Returns the times."""
     now, sent, times = begin, 0, list[float]()
     while now < begin + seconds:
-        if now >= probe.next_look:
+        if now >= probe.next_read:
             sent += rates.get(len(times), 1)
             host.write("sys/class/net/eth0/statistics/tx_bytes", f"{sent}\n")
-            probe.look(now)
+            probe.read(now)
             times.append(now)
         now = round(now + 0.01, 2)
     return times
@@ -136,7 +136,7 @@ def test_a_look_that_comes_late_tells_nothing_of_a_moment(tmp_path: Path) -> Non
     probe.take(0.0)
     for sent, now in ((0, 8.0), (1000, 8.05), (99_000, 8.65), (99_001, 8.651)):
         host.write("sys/class/net/eth0/statistics/tx_bytes", f"{sent}\n")
-        probe.look(now)
+        probe.read(now)
     host.at(2)
     found = probe.take(10.0)
     assert found is not None
@@ -146,7 +146,7 @@ def test_a_look_that_comes_late_tells_nothing_of_a_moment(tmp_path: Path) -> Non
 def test_no_interface_is_looked_at_where_the_plan_names_none(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.at(1)
-    assert HostProbe([0], "", 0.0, str(tmp_path)).next_look == float("inf")
+    assert HostProbe([0], "", 0.0, str(tmp_path)).next_read == float("inf")
     probe = HostProbe([0], "eth0", 0.0, str(tmp_path))
-    probe.look(8.0)
-    assert probe.next_look == float("inf")
+    probe.read(8.0)
+    assert probe.next_read == float("inf")

@@ -173,7 +173,7 @@ def test_the_day_may_jump() -> None:
     for second in range(200):
         run.jump = 86400.0 * (second % 3 - 1)
         run.run_until(float(second))
-        assert (run.ending, run.done(m.LookAtSilence)) == (None, [])
+        assert (run.ending, run.done(m.CheckSilence)) == (None, [])
 
 
 @pytest.mark.parametrize(("gap", "is_lost"), [(4.5, True), (5.5, False), (3600.0, False)])
@@ -443,12 +443,12 @@ def test_an_attempt_that_cannot_start_is_the_end() -> None:
 
 def test_output_that_a_full_disk_refused_is_asked_for_again() -> None:
     run = Supervised(2).begin().at(5, m.OutputRefused()).run_until(60)
-    looks = run.done(m.LookAtDisk)
+    looks = run.done(m.CheckDisk)
     assert 27 <= len(looks) <= 56
     assert run.ending is None, "training goes on"
     run.at(60, m.DiskHasRoom())
     assert [rewind.rank for rewind in run.done(m.Rewind)] == [0, 1]
-    assert not run.run_until(70).done(m.LookAtDisk)
+    assert not run.run_until(70).done(m.CheckDisk)
 
 
 def test_ranks_that_have_ended_wait_for_a_full_disk_for_a_while() -> None:
@@ -484,9 +484,9 @@ def test_a_run_that_is_silent_again_and_again_is_reported_each_time(on_hang: str
         began = run.clock
         run.quiet_since = began
         run.run_until(began + 9)
-        assert not run.done(m.LookAtSilence)
+        assert not run.done(m.CheckSilence)
         run.run_until(began + 11)
-        (look,) = run.done(m.LookAtSilence)
+        (look,) = run.done(m.CheckSilence)
         assert look.ranks == (0, 1)
         assert look.since == pytest.approx(EPOCH + began)
         (silence,) = run.silences()
@@ -497,7 +497,7 @@ def test_a_run_that_is_silent_again_and_again_is_reported_each_time(on_hang: str
         removed += [dump.id for dump in run.done(m.RemoveDump)]
         assert [dump.id for dump in run.done(m.WriteDump)] == [f"d{number}"]
         assert ([silence.dump for silence in run.silences()], run.ending) == ([f"d{number}"], None)
-        assert not run.run_until(run.clock + 20).done(m.LookAtSilence), "once is enough"
+        assert not run.run_until(run.clock + 20).done(m.CheckSilence), "once is enough"
         run.quiet_since = None
         run.run_until(run.clock + 2)
         assert (run.silences(), len(run.logged("output-resumed"))) == ([], 1)
@@ -514,7 +514,7 @@ def test_a_hang_counts_also_if_the_disk_has_no_room_for_the_stacks() -> None:
 def test_ranks_that_have_ended_are_not_silent() -> None:
     run = Supervised(2, hang_after=10.0).begin()
     run.quiet_since = 0.0
-    assert not run.end(5).run_until(40).done(m.LookAtSilence)
+    assert not run.end(5).run_until(40).done(m.CheckSilence)
 
 
 def test_a_dump_has_a_row_for_each_rank_with_the_reason_why_it_has_no_stacks() -> None:

@@ -30,7 +30,7 @@ from ipexctl.node.run.rank_machine import (
 from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT, Contact, Stage
 
 TERM, KILL, USR1, USR2 = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2
-ROUTINE = (Act.SEND_BEAT, Act.SEND_WINDOWS, Act.CHECK_MEMORY, Act.READ_METER, Act.LOOK_AT_HOST, Act.FINISH_METER)
+ROUTINE = (Act.SEND_BEAT, Act.SEND_WINDOWS, Act.CHECK_MEMORY, Act.READ_METER, Act.READ_HOST, Act.FINISH_METER)
 """What happens all the time."""
 PYTHON = ProcessIdentity(4712, 1)
 Event = Callable[[WrapperState, float], Step]
@@ -390,11 +390,11 @@ def test_the_meter_is_read_when_a_window_ends() -> None:
     state, _ = WrapperState(0.0).on_welcome({}, 0.0)
     state = state._replace(phase=Phase.RUNNING, pid=1, beat_at=9.0, poll_at=9.0, memory_at=9.0)
     contact = Contact((), 0.0, 0.0, Stage.UP)
-    for turn in (Turn(contact, window_end=3.0), Turn(contact, look_at=3.0)):
+    for turn in (Turn(contact, window_end=3.0), Turn(contact, next_read=3.0)):
         assert state.next_turn(turn, 1.0) == 3.0
         assert state.on_turn(turn, 2.9)[1] == ()
     assert state.on_turn(Turn(contact, window_end=3.0), 3.0)[1] == (Act.READ_METER,)
-    assert state.on_turn(Turn(contact, look_at=3.0), 3.0)[1] == (Act.LOOK_AT_HOST,)
+    assert state.on_turn(Turn(contact, next_read=3.0), 3.0)[1] == (Act.READ_HOST,)
     for turn in (Turn(contact, is_dumping=True), Turn(contact._replace(stage=Stage.NONE))):
         assert state.next_turn(turn, 1.0) == 1.5
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.run.rank_notes import MAX_LOOKS, RankProbe
+from ipexctl.node.run.rank_notes import MAX_READS, RankProbe
 
 approx: Any = pytest.approx
 """In place of a number in a tuple."""
@@ -112,7 +112,7 @@ def test_a_thread_of_backward_may_get_its_name_late_and_names_are_read_twice(pro
     proc.thread(BACKWARD, cpu=20, queue=2, name="python")
     probe = probe_of(proc)
     proc.thread(BACKWARD, cpu=21, queue=2, name="pt_autograd_0")
-    for at in range(MAX_LOOKS):
+    for at in range(MAX_READS):
         probe.update([PID], MAIN, 1020.0 + at)
     notes = probe.take()
     assert notes is not None

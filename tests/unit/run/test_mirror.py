@@ -63,11 +63,11 @@ class LiveRun:
         self.steps: list[Callable[[], object]] = []
         self.notices: list[str] = []
         self.cancel = Cancel()
-        monkeypatch.setattr(mirror_module, "look", self._look)
+        monkeypatch.setattr(mirror_module, "poll_status", self._poll_status)
         monkeypatch.setattr(mirror_module, "MIRROR_INTERVAL", 0)
         monkeypatch.setattr(mirror_module, "RETRY_INTERVALS", (0.01,))
 
-    def _look(self, session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
+    def _poll_status(self, session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
         self.steps.pop(0)()
         return KnownRun(record, RunStatus(record.id, "running" if self.steps else "ok", "t.py", "", 1, 1, 0.0))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, judge
 from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.windows import RunWindows
 
@@ -55,7 +55,7 @@ def judged(
     hosts: Mapping[str, HostRates] | None = None,
     waiting: Any = "sleeps",
     per_host: int = 1,
-    looks: Mapping[int, SuspectLook] | None = None,
+    looks: Mapping[int, SuspectSnapshot] | None = None,
 ) -> SlowVerdict:
     """The verdict on a run in which each rank and host is the same in all windows but the first."""
     lists = {number * per_host: [rates] * windows for number, rates in enumerate((hosts or {}).values())}
@@ -70,5 +70,5 @@ def only(verdict: SlowVerdict) -> SlowFinding:
     return verdict.findings[0]
 
 
-def hog(share: float = 0.5) -> SuspectLook:
-    return SuspectLook((ProcessShare(4711, "stress", "eve", share),), 0.0)
+def hog(share: float = 0.5) -> SuspectSnapshot:
+    return SuspectSnapshot((ProcessShare(4711, "stress", "eve", share),), 0.0)

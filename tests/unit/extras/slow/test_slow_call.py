@@ -18,7 +18,7 @@ from ipexctl.extras.slow.slow_report import VerdictOfRun, as_json, lines_of, sec
 from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice
-from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
@@ -43,7 +43,7 @@ class Hosts:
         self, monkeypatch: pytest.MonkeyPatch, *ranks: Any, state: str = "running", backend: str = "gloo"
     ) -> None:
         self.asked: list[tuple[str, str, Any]] = []
-        self.look: SuspectLook | HostError = hog()
+        self.look: SuspectSnapshot | HostError = hog()
         self.reply = {"status": {**STATUS, "state": state}, "backend": backend, "allreduce": "backend"}
         windows = run_of(ranks_of(*(steady(rates, 5) for rates in ranks)))
         monkeypatch.setattr(calls, "call_on_node0", self._on_node0)
@@ -144,7 +144,7 @@ def result(verdict: SlowVerdict) -> SlowResult:
 
 
 def test_names_that_processes_gave_themselves_are_made_printable() -> None:
-    evil = SuspectLook((ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
+    evil = SuspectSnapshot((ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
     verdict = judged(HEALTHY, QUEUED, looks={1: evil})
     for text in ("\n".join(lines_of(result(verdict))), json.dumps(as_json(result(verdict)), ensure_ascii=False)):
         assert "\x1b" not in text
@@ -152,7 +152,7 @@ def test_names_that_processes_gave_themselves_are_made_printable() -> None:
 
 
 @pytest.mark.parametrize("looks", [{}, {1: hog()}])
-def test_no_advice_ends_a_process(looks: dict[int, SuspectLook]) -> None:
+def test_no_advice_ends_a_process(looks: dict[int, SuspectSnapshot]) -> None:
     verdict = judged(HALF, LATE, looks=looks, hosts=BOTH)
     document = as_json(result(verdict))
     for found in (*document["findings"], *document["links"]):

@@ -10,11 +10,11 @@ from slow_helpers import CALM, HEALTHY, changed, hog, judged, only, ranks_of, ru
 
 from ipexctl.extras.slow.slow_verdict import Evidence, SlowCause, find_cause, judge, needs_look
 from ipexctl.node.run.rates import HostRates, RankRates
-from ipexctl.node.run.run_replies import ProcessShare, SuspectLook
+from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 
 QUEUED = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.4)
 COMPUTES = Evidence(0.9, 0.5, cpu_more=0.4, queue_more=0.0, usual_cpu=0.5)
-CROWDED = Evidence(0.9, 0.5, queue_more=0.4, usual_cpu=0.1, usual_queue=0.4, look=SuspectLook(unseen_share=1.8))
+CROWDED = Evidence(0.9, 0.5, queue_more=0.4, usual_cpu=0.1, usual_queue=0.4, look=SuspectSnapshot(unseen_share=1.8))
 """On a host whose processors are never free: a rank with half as much work again waits half as long again for them."""
 WAITS = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.0, data_more=0.4)
 SEEN, NOT_SEEN = SlowCause("other-programs", "likely"), SlowCause("other-programs", "possible")
@@ -23,8 +23,8 @@ SLOWER, DATA = SlowCause("slower-cores", "possible"), SlowCause("data", "likely"
 MEMORY, UNKNOWN = SlowCause("memory", "possible"), SlowCause("unknown", "insufficient")
 
 
-def processes(share: float, *, is_of_run: bool = False) -> SuspectLook:
-    return SuspectLook((ProcessShare(4711, "stress", "eve", share, is_of_run),))
+def processes(share: float, *, is_of_run: bool = False) -> SuspectSnapshot:
+    return SuspectSnapshot((ProcessShare(4711, "stress", "eve", share, is_of_run),))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def processes(share: float, *, is_of_run: bool = False) -> SuspectLook:
         (QUEUED, {"look": processes(0.2)}, {"look": processes(0.19)}, SEEN, NOT_SEEN),
         (
             QUEUED,
-            {"look": SuspectLook(unseen_share=0.2)},
-            {"look": SuspectLook(unseen_share=0.19)},
+            {"look": SuspectSnapshot(unseen_share=0.2)},
+            {"look": SuspectSnapshot(unseen_share=0.19)},
             SEEN,
             NOT_SEEN,
         ),
@@ -68,7 +68,7 @@ def test_a_rank_that_computes_more_on_crowded_cores_is_not_said_to_have_company(
     """As recorded on two hosts that share two processors with others: rank 1 multiplied twice as often."""
     other = changed(HEALTHY, cpu=0.07, queue=0.428, data_wait=None)
     slow = changed(HEALTHY, cpu=0.1, queue=0.619, data_wait=None)
-    crowd = SuspectLook(unseen_share=1.775)
+    crowd = SuspectSnapshot(unseen_share=1.775)
     assert only(judged(other, slow, looks={1: crowd})).cause == UNKNOWN
     assert only(judged(other, changed(slow, cpu=0.07), looks={1: crowd})).cause == SEEN
 
@@ -88,7 +88,7 @@ def test_a_rank_that_computes_more_on_crowded_cores_is_not_said_to_have_company(
     ],
 )
 def test_cause_of_windows(
-    other: dict[str, float], slow: dict[str, float], host: HostRates, look: SuspectLook | None, cause: SlowCause
+    other: dict[str, float], slow: dict[str, float], host: HostRates, look: SuspectSnapshot | None, cause: SlowCause
 ) -> None:
     base: RankRates = changed(HEALTHY, faults_per_s=0.0)
     looks = {} if look is None else {1: look}
