@@ -53,7 +53,7 @@ SCRIPT: Final = FileKind("a script", 64 * _MB)
 """Its syntax tree takes 100 times its size."""
 
 
-JUDGED: Final[dict[str, os.stat_result | None]] = {}
+CHECKED: Final[dict[str, os.stat_result | None]] = {}
 """Found file → the status that `found_files.py` checked. The next read of that path accepts no other file."""
 
 
@@ -152,8 +152,8 @@ def _check_kind(number: int, path: Path | str | bytes) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
     if not _is_readable(status):
         raise NotRegularError(errno.EINVAL, _NOT_REGULAR, os.fsdecode(path))
-    judged = JUDGED.pop(os.fsdecode(path), None)
-    if judged is not None and not os.path.samestat(judged, status):
+    checked = CHECKED.pop(os.fsdecode(path), None)
+    if checked is not None and not os.path.samestat(checked, status):
         raise OSError(errno.ESTALE, "it was exchanged while it was opened", os.fsdecode(path))
 
 

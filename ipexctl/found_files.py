@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import DEFAULTS, JUDGED, read_regular
+from ipexctl.file_reader import CHECKED, DEFAULTS, read_regular
 from ipexctl.node.common.walk import PathPart, Refused, callers, enter
 from ipexctl.text import printable, tilde_path
 
@@ -166,15 +166,15 @@ def _trusted() -> tuple[str, ...]:
 def _distrusts(path: str) -> list[Distrust]:
     found: list[Distrust] = []
 
-    def judge(above: PathPart, below: PathPart | None, is_end: bool) -> None:
+    def check_entry(above: PathPart, below: PathPart | None, is_end: bool) -> None:
         if below is not None and (is_end or stat.S_ISLNK(below.status.st_mode)):
             problem = objection_to(below, above)
             if problem is not None:
                 found.append(Distrust(*problem, above.path))
 
     absolute = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
-    with contextlib.suppress(OSError, Refused), enter(absolute, judge, uids=callers()) as place:
-        JUDGED[path] = place.status  # the read reports that it does not exist
+    with contextlib.suppress(OSError, Refused), enter(absolute, check_entry, uids=callers()) as place:
+        CHECKED[path] = place.status  # the read reports that it does not exist
     return found
 
 

@@ -134,9 +134,9 @@ class Run:
 
     def slow(self, *, timeout: float | None = None) -> SlowAnswer:
         """The slow ranks and links, with their causes and what they cost."""
-        judge = _of_extra("slow-of-run", "slow")
+        find_slow = _of_extra("slow-of-run", "slow")
         check_seconds("timeout", timeout)
-        answer: SlowAnswer = self._call(lambda watcher: judge(self._begun(watcher), watcher, timeout=timeout))
+        answer: SlowAnswer = self._call(lambda watcher: find_slow(self._begun(watcher), watcher, timeout=timeout))
         return answer
 
     def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | None = None) -> Path:

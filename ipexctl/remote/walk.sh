@@ -29,7 +29,7 @@ walk() { # path, `end` to judge its end like the directories above it: 1 with th
         esac
         case $walk_found$walk_rest in directory../*) walk_at=${walk_at%/*} walk_rest=${walk_rest#*/} ;; esac
     done
-    [ -z "$walk_end" ] || walk_judge end
+    [ -z "$walk_end" ] || walk_check end
 }
 
 walk_down() { # directories, each in the one before: 1, or $walk_found: directory, link to $walk_rest at $walk_at, nothing
@@ -44,7 +44,7 @@ walk_down() { # directories, each in the one before: 1, or $walk_found: director
             fi
             ;;
         esac
-        [ -z "$walk_above" ] || walk_judge "$walk_owner" || return 1
+        [ -z "$walk_above" ] || walk_check "$walk_owner" || return 1
         case $walk_mode in
         d*) walk_above=$walk_each walk_above_mode=$walk_mode walk_uid=$walk_owner walk_gid=$walk_group ;;
         l*)
@@ -73,7 +73,7 @@ walk_is_own() { # uid
     [ "$1" = "$walk_me" ]
 }
 
-walk_judge() { # uid of the next part, empty if there is none; or `end`
+walk_check() { # uid of the next part, empty if there is none; or `end`
     if ! walk_is_own "$walk_uid"; then
         walk_detail="$walk_above belongs to another account (uid $walk_uid)" && return 1
     fi
@@ -83,7 +83,7 @@ walk_judge() { # uid of the next part, empty if there is none; or `end`
     esac
     case $walk_above_mode in
     d???????w*) walk_detail=every\ account ;;
-    d????w????*+) walk_judge_list && return 0 ;;
+    d????w????*+) walk_check_list && return 0 ;;
     d????w*) # only GNU's ls shows with a + that there is an access control list
         walk_detail='others of its group'
         if walk_is_private "$walk_gid" && case $(ls --version 2>/dev/null) in *GNU*) ;; *) false ;; esac; then return 0; fi
@@ -94,7 +94,7 @@ walk_judge() { # uid of the next part, empty if there is none; or `end`
     return 1
 }
 
-walk_judge_list() { # whether an access control list lets nobody else write
+walk_check_list() { # whether an access control list lets nobody else write
     walk_detail='others, as its access control list says'
     walk_list=$(getfacl -cpn -- "$walk_above" 2>/dev/null) || return 1
     walk_list=$walk_list$walk_newline

@@ -23,7 +23,7 @@ from ipexctl.found_files import (
     objection_to,
     read_trusted_directories,
 )
-from ipexctl.node.common.walk import PathPart, callers, judge_list
+from ipexctl.node.common.walk import PathPart, callers, who_else_may_write
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
 from ipexctl.sync.root import own_directories
@@ -37,7 +37,7 @@ MINE, TEAM = 1000, 5000
 def part(path: str, uid: int, gid: int, mode: int) -> PathPart:
     """One that this account sees, whose own group is MINE."""
     uids = frozenset({ME, ROOT})
-    by_group = judge_list(None, gid, lambda group: group == MINE, uids) if mode & 0o020 else ""
+    by_group = who_else_may_write(None, gid, lambda group: group == MINE, uids) if mode & 0o020 else ""
     status = SimpleNamespace(st_uid=uid, st_gid=gid, st_mode=mode)
     return PathPart(path, status, uids, lambda: "others" if mode & 0o002 else by_group)
 

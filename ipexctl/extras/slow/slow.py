@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, judge, needs_look
+from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, find_slow_ranks, needs_snapshot
 from ipexctl.hosts.host import Host
 from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import RunReference, read_json
@@ -63,7 +63,7 @@ def slow(
         raise
     except HostError as error:
         return _from_copy(record, runs / record.id, error)
-    result = _with_exit_code(SlowResult(record, judge(windows, setup), status.state))
+    result = _with_exit_code(SlowResult(record, find_slow_ranks(windows, setup), status.state))
     suspect = suspect_of(result.verdict) if status.state == "running" else None
     return result if suspect is None else _with_look(result, suspect, status, windows, setup, open_session, cancel)
 
@@ -76,10 +76,10 @@ def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
 def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
     """The worst rank that is slow now, if inspecting its host can tell more."""
     current = (found for found in verdict.findings if found.is_current)
-    return next((found for found in current if needs_look(found.cause)), None)
+    return next((found for found in current if needs_snapshot(found.cause)), None)
 
 
-def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
+def verdict_of_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
     status = read_status(read_json(directory / "status.json"))
     return status, verdict_of(read_copied_windows(directory), status, read_json(directory / "plan.json"))
 
@@ -87,7 +87,7 @@ def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
 def verdict_of(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> SlowVerdict:
     """The verdict from the windows alone; `plan` as in plan.json, or as much of it as exists."""
     fields = plan_fields(plan)
-    return judge(windows, setup_of(status, fields["backend"], fields["allreduce"]))
+    return find_slow_ranks(windows, setup_of(status, fields["backend"], fields["allreduce"]))
 
 
 def _read_setup(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> tuple[RunStatus, RunSetup]:
@@ -134,7 +134,7 @@ def _with_look(
         raise
     except HostError as error:
         return replace(result, look_error=f"{suspect.host}: {error.reason}")
-    return replace(result, verdict=judge(windows, setup, {rank: snapshot}))
+    return replace(result, verdict=find_slow_ranks(windows, setup, {rank: snapshot}))
 
 
 def _from_copy(record: RunRecord, directory: Path, error: HostError) -> SlowResult:
@@ -142,5 +142,5 @@ def _from_copy(record: RunRecord, directory: Path, error: HostError) -> SlowResu
     code = 3 if isinstance(error, Unreachable) else 1
     if copy is None or not copy.is_complete:
         return SlowResult(record, SlowVerdict(unjudged="no-windows"), exit_code=code, error=error)
-    status, verdict = judge_copy(directory)
+    status, verdict = verdict_of_copy(directory)
     return _with_exit_code(SlowResult(record, verdict, status.state, error=error, from_copy=True))

@@ -28,7 +28,7 @@ from ipexctl.ui.text_table import print_lines
 SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100
 _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "insufficient": "cause"}
-_NOT_JUDGED: Final = {
+_NO_VERDICT: Final = {
     "older-version": ("an older version of ipexctl wrote its figures", "for its throughput: ipexctl why {run}"),
     "no-windows": (
         "its record has no measured steps",
@@ -259,21 +259,21 @@ def _closing(result: SlowResult) -> Iterator[str]:
         if not result.from_copy:
             yield from [f"  {result.error.advice}"] if result.error.advice else []
             return
-    yield from _judgement(record, verdict, is_over=result.state in FINAL)
+    yield from _verdict_lines(record, verdict, is_over=result.state in FINAL)
     if result.look_error:
         yield f"{result.look_error}; so it is unknown who uses its cores"
 
 
-def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
+def _verdict_lines(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
     if verdict.unjudged:
-        reason, fix = _NOT_JUDGED[verdict.unjudged]
+        reason, fix = _NO_VERDICT[verdict.unjudged]
         if is_over:
             fix = _FIX_WHEN_OVER.get(verdict.unjudged, fix)
         yield f"the ranks of run {record.id} cannot be compared: {reason}"
         yield f"  {fix.format(run=record.id)}"
     elif not verdict.findings and not verdict.links:
-        judged = f"{counted(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
-        yield f"no rank of run {record.id} is slow in {judged}"
+        windows = f"{counted(verdict.windows, 'window')} ({rough_duration(verdict.seconds)} in total)"
+        yield f"no rank of run {record.id} is slow in {windows}"
     yield from filter(None, (network_text(verdict.network), amx_text(verdict.amx_idle)))
     if verdict.waiting == "spins" and not verdict.unjudged:
         yield _SPINS
@@ -299,7 +299,7 @@ def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Slo
         fixes = fix_of(found, record, is_over=is_over).split("; ")
         entries.append(SlowEntry(sentence_of(found), details, tuple(fixes)))
     entries += [SlowEntry(link_sentence(link), (), tuple(link_fix(link, record).split("; "))) for link in verdict.links]
-    return SlowSection(tuple(entries), tuple(line.strip() for line in _judgement(record, verdict, is_over=is_over)))
+    return SlowSection(tuple(entries), tuple(line.strip() for line in _verdict_lines(record, verdict, is_over=is_over)))
 
 
 @dataclass(frozen=True, slots=True)

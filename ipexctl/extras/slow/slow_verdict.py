@@ -87,7 +87,7 @@ def find_cause(evidence: Evidence) -> SlowCause:
     return next((signature.cause for signature in SIGNATURES if signature.fits(evidence)), _UNKNOWN)
 
 
-def needs_look(cause: SlowCause) -> bool:
+def needs_snapshot(cause: SlowCause) -> bool:
     return cause == _CONTENTION
 
 
@@ -166,7 +166,7 @@ class LinkFinding:
     """Transfer rate of the slowest host."""
 
 
-def judge_network(rows: Sequence[Sequence[TrainingWindow]]) -> list[LinkFinding]:
+def find_slow_links(rows: Sequence[Sequence[TrainingWindow]]) -> list[LinkFinding]:
     hosts = tuple(dict.fromkeys(host for row in rows for window in row for host in window.hosts))
     if len(hosts) < 2:
         return []
@@ -176,15 +176,15 @@ def judge_network(rows: Sequence[Sequence[TrainingWindow]]) -> list[LinkFinding]
             stretch[0].start,
             stretch[-1].end,
             len(stretch),
-            lasts(stretch, rows),
+            is_ongoing(stretch, rows),
             median(transfer_part(window) or 0.0 for window in stretch),
             fmean(map(transfer_speed, stretch)),
         )
-        for stretch in stretches(rows, is_slow_transfer)
+        for stretch in find_stretches(rows, is_slow_transfer)
     ]
 
 
-def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
+def find_stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
     """Stretches of at least ROW successive windows for which `is_so` holds. A single other window inside is skipped."""
     for row in rows:
         found: list[Window] = []
@@ -202,7 +202,7 @@ def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool])
             found, missed = [], 0
 
 
-def lasts(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
+def is_ongoing(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
     """True if the stretch reaches one of the last two windows: one may miss a threshold, because figures vary."""
     return any(stretch[-1] is window for window in rows[-1][-2:])
 
@@ -284,7 +284,7 @@ class SlowVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _OwnTimes:
     """A window with the own time of each rank."""
 
     window: TrainingWindow
@@ -293,7 +293,9 @@ class _Judged:
     """Rank → own time above the median of the other ranks."""
 
 
-def judge(windows: RunWindows, setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot] | None = None) -> SlowVerdict:
+def find_slow_ranks(
+    windows: RunWindows, setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot] | None = None
+) -> SlowVerdict:
     """Judge a run. `snapshots` were taken now, so they only count for ranks that are slow now."""
     hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
     rows = training_rows(windows.ranks, hosts)
@@ -304,11 +306,11 @@ def judge(windows: RunWindows, setup: RunSetup, snapshots: Mapping[int, SuspectS
     )
     if not flat:
         return replace(verdict, unjudged=_without_windows(windows))
-    judged = [[_judged(window) for window in row] for row in rows]
-    unjudged = _unjudged(judged, setup)
-    slow = [] if unjudged else list(_slow_ranks(judged, setup, snapshots or {}))
+    times = [[_own_times(window) for window in row] for row in rows]
+    unjudged = _unjudged(times, setup)
+    slow = [] if unjudged else list(_slow_ranks(times, setup, snapshots or {}))
     findings = sorted(slow, key=lambda found: (not found.is_current, -found.cost_seconds))
-    return replace(verdict, findings=tuple(findings), links=tuple(judge_network(rows)), unjudged=unjudged)
+    return replace(verdict, findings=tuple(findings), links=tuple(find_slow_links(rows)), unjudged=unjudged)
 
 
 def _without_windows(windows: RunWindows) -> Unjudged:
@@ -318,17 +320,17 @@ def _without_windows(windows: RunWindows) -> Unjudged:
     return "no-windows" if not any(steps) else "too-short" if all(steps) else "not-together"
 
 
-def _unjudged(rows: Sequence[Sequence[_Judged]], setup: RunSetup) -> Unjudged:
-    flat = [judged for row in rows for judged in row]
+def _unjudged(rows: Sequence[Sequence[_OwnTimes]], setup: RunSetup) -> Unjudged:
+    flat = [times for row in rows for times in row]
     if setup.waiting == "independent":
         return "independent"
     if len(setup.hosts) < 2:
         return "one-rank"
     if max(map(len, rows)) < ROW:
         return "too-short"
-    if not any(judged.more for judged in flat):
+    if not any(times.more for times in flat):
         return "no-own-time"
-    together = sum(_steps_together(judged.window) for judged in flat)
+    together = sum(_steps_together(times.window) for times in flat)
     return "" if 2 * together > len(flat) else "not-together"
 
 
@@ -338,40 +340,40 @@ def _steps_together(window: TrainingWindow) -> bool:
     return usual > 0 and all(abs(each - usual) <= TOGETHER * usual for each in steps)
 
 
-def _judged(window: TrainingWindow) -> _Judged:
+def _own_times(window: TrainingWindow) -> _OwnTimes:
     own = {rank: rates.own_time for rank, rates in window.ranks.items() if rates.own_time is not None}
-    return _Judged(window, own, {rank: own[rank] - usual for rank, usual in medians_of_others(own).items()})
+    return _OwnTimes(window, own, {rank: own[rank] - usual for rank, usual in medians_of_others(own).items()})
 
 
 def _slow_ranks(
-    rows: Sequence[Sequence[_Judged]], setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot]
+    rows: Sequence[Sequence[_OwnTimes]], setup: RunSetup, snapshots: Mapping[int, SuspectSnapshot]
 ) -> Iterator[SlowFinding]:
-    slow: dict[int, list[list[_Judged]]] = {}
+    slow: dict[int, list[list[_OwnTimes]]] = {}
     for rank in setup.hosts:
-        found = list(stretches(rows, partial(_is_slow, rank)))
+        found = list(find_stretches(rows, partial(_is_slow, rank)))
         if found:
             slow[rank] = found
     slow_in: dict[int, set[int]] = {}
     for rank, found in slow.items():
-        for judged in (judged for stretch in found for judged in stretch):
-            slow_in.setdefault(id(judged), set()).add(rank)
+        for times in (times for stretch in found for times in stretch):
+            slow_in.setdefault(id(times), set()).add(rank)
     for rank, found in slow.items():
-        by_cause: dict[SlowCause, list[list[_Judged]]] = {}
+        by_cause: dict[SlowCause, list[list[_OwnTimes]]] = {}
         for stretch in found:
             for part in _parts(rank, stretch, setup):
-                snapshot = snapshots.get(rank) if lasts(part, rows) else None
+                snapshot = snapshots.get(rank) if is_ongoing(part, rows) else None
                 by_cause.setdefault(find_cause(_evidence(rank, part, setup, snapshot)), []).append(part)
         for cause, parts in by_cause.items():
-            flat = [judged for stretch in parts for judged in stretch]
-            is_current = lasts(flat, rows)
+            flat = [times for stretch in parts for times in stretch]
+            is_current = is_ongoing(flat, rows)
             snapshot = snapshots.get(rank) if is_current else None
             yield _finding(rank, flat, cause, _evidence(rank, flat, setup, snapshot), setup, slow_in, is_current)
 
 
-def _parts(rank: int, stretch: list[_Judged], setup: RunSetup) -> Iterator[list[_Judged]]:
+def _parts(rank: int, stretch: list[_OwnTimes], setup: RunSetup) -> Iterator[list[_OwnTimes]]:
     """One part, or two if the cause changed towards the end: only the current cause can be fixed."""
 
-    def cause(windows: Sequence[_Judged]) -> SlowCause:
+    def cause(windows: Sequence[_OwnTimes]) -> SlowCause:
         return find_cause(_evidence(rank, windows, setup, None))
 
     at = len(stretch) - ROW
@@ -383,21 +385,21 @@ def _parts(rank: int, stretch: list[_Judged], setup: RunSetup) -> Iterator[list[
         yield stretch
 
 
-def _is_slow(rank: int, judged: _Judged) -> bool:
-    return judged.more.get(rank, 0.0) >= MORE_OWN
+def _is_slow(rank: int, times: _OwnTimes) -> bool:
+    return times.more.get(rank, 0.0) >= MORE_OWN
 
 
 def _finding(
     rank: int,
-    flat: Sequence[_Judged],
+    flat: Sequence[_OwnTimes],
     cause: SlowCause,
     evidence: Evidence,
     setup: RunSetup,
     slow_in: Mapping[int, set[int]],
     is_current: bool,
 ) -> SlowFinding:
-    seconds = sum(judged.window.seconds for judged in flat)
-    cost = sum(_cost(rank, judged, slow_in[id(judged)]) * judged.window.seconds for judged in flat)
+    seconds = sum(times.window.seconds for times in flat)
+    cost = sum(_cost(rank, times, slow_in[id(times)]) * times.window.seconds for times in flat)
     return SlowFinding(
         rank=rank,
         host=setup.hosts[rank],
@@ -413,14 +415,14 @@ def _finding(
     )
 
 
-def _cost(rank: int, judged: _Judged, slow: set[int]) -> float:
+def _cost(rank: int, times: _OwnTimes, slow: set[int]) -> float:
     """How much shorter a step would be if this rank were like the slowest rank that is not slow."""
-    others = [own for other, own in judged.own.items() if other not in slow]
-    own = judged.own[rank]
+    others = [own for other, own in times.own.items() if other not in slow]
+    own = times.own[rank]
     return max(0.0, own - max(others, default=own))
 
 
-def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, snapshot: SuspectSnapshot | None) -> Evidence:
+def _evidence(rank: int, flat: Sequence[_OwnTimes], setup: RunSetup, snapshot: SuspectSnapshot | None) -> Evidence:
     host = setup.hosts[rank]
 
     def compare(figure: Callable[[RankRates], float | None]) -> _Compared:

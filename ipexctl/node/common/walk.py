@@ -180,7 +180,7 @@ class _Way:
             self.here = f"{above.path.rstrip('/')}/{part}"
             below = self._enter_part(part, number, mode if pending or not is_file else None)
             is_link = below is not None and stat.S_ISLNK(below.status.st_mode)
-            self._judge(above, below, is_end=not pending and not is_link)
+            self._check_entry(above, below, is_end=not pending and not is_link)
             if below is None:
                 if ".." in pending:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -230,7 +230,7 @@ class _Way:
         status = os.fstat(number) if is_open else os.stat(part, dir_fd=above, follow_symlinks=False)
         return number, PathPart(self.here, status, self._uids, lambda: others_may_write(number, status, self._uids))
 
-    def _judge(self, above: PathPart, below: PathPart | None, *, is_end: bool) -> None:
+    def _check_entry(self, above: PathPart, below: PathPart | None, *, is_end: bool) -> None:
         if problem := self._rule(above, below, is_end):
             kind, entry = problem
             raise Refused(kind, entry.path, entry.status.st_uid, stat.S_IMODE(entry.status.st_mode))
@@ -274,7 +274,7 @@ def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
     if not status.st_mode & stat.S_IWGRP:
         return ""  # with an access control list, these bits are its mask
     acl = _read_list(number)
-    return judge_list(acl, status.st_gid, lambda gid: gid in private_groups(uids), uids)
+    return who_else_may_write(acl, status.st_gid, lambda gid: gid in private_groups(uids), uids)
 
 
 def _read_list(number: int) -> bytes | None:
@@ -287,7 +287,7 @@ def _read_list(number: int) -> bytes | None:
         return None if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) else b""
 
 
-def judge_list(acl: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]) -> str:
+def who_else_may_write(acl: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]) -> str:
     """Who else may write to a path that its group may write to; empty if nobody else may. Pure."""
     if acl is None:
         return "" if is_private(gid) else "group"

@@ -121,7 +121,7 @@ def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["
     return "waits" if membership else "orphaned"
 
 
-def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
+def decide_job_end(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
     verdict = JobVerdict(end.state, end.code, end.reason, end.first, word)
     if word and end.is_by_signal:
         verdict = verdict._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)

@@ -645,7 +645,7 @@ def on_closed(t: Transition, event: m.Closed) -> None:
         t.set(closed=event)
         t.do(m.Requeue())
     else:
-        judge_job(t, job, word)
+        apply_job_end(t, job, word)
 
 
 def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
@@ -664,7 +664,7 @@ def on_requeued(t: Transition, event: m.Requeued) -> None:
     job = job._replace(is_requeued=event.is_done)
     t.set(job=job)
     if closed is not None:
-        judge_job(t, job, job_word(t.state, job, closed))
+        apply_job_end(t, job, job_word(t.state, job, closed))
     elif event.is_done or t.state.has_pool:
         close(t)
     else:
@@ -672,11 +672,11 @@ def on_requeued(t: Transition, event: m.Requeued) -> None:
         restart(t)
 
 
-def judge_job(t: Transition, job: m.JobState, word: str) -> None:
-    judged = job_end.judge(run_end(t.state), word, begins_again=begins_again(job, word))
-    t.set(ending=ending_of(t.state)._replace(state=judged.state, code=judged.code))
-    t.set_status(reason=judged.reason, first_failure=judged.first, job_end=judged.word)
-    t.do(m.EndJob(judged.state))
+def apply_job_end(t: Transition, job: m.JobState, word: str) -> None:
+    decided = job_end.decide_job_end(run_end(t.state), word, begins_again=begins_again(job, word))
+    t.set(ending=ending_of(t.state)._replace(state=decided.state, code=decided.code))
+    t.set_status(reason=decided.reason, first_failure=decided.first, job_end=decided.word)
+    t.do(m.EndJob(decided.state))
     finish(t)
 
 

@@ -65,14 +65,14 @@ class SlowWatch:
                 self._totals.setdefault(rank, []).append(rates.own_time)
         self._steps += steps
         if self._steps >= MIN_STEPS:
-            self._judge(self._totals)
+            self._find_slow(self._totals)
             self._totals, self._steps = {}, 0.0
 
     def _forget(self) -> None:
         self._totals, self._steps = {}, 0.0
         self._rows, self._missed, self._more, self.slow = {}, {}, {}, None
 
-    def _judge(self, totals: Mapping[int, Collection[float]]) -> None:
+    def _find_slow(self, totals: Mapping[int, Collection[float]]) -> None:
         own = {rank: fmean(found) for rank, found in totals.items()}
         for rank, usual in medians_of_others(own).items():
             more = own[rank] - usual

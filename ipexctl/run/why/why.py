@@ -111,8 +111,8 @@ def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
     snapshot = answer.snapshot
     if windows is None or snapshot is None:
         return answer
-    judge = addition("verdict-of-windows")
-    slow = None if judge is None else judge(windows, snapshot.status, snapshot.context.plan)
+    find_slow = addition("verdict-of-windows")
+    slow = None if find_slow is None else find_slow(windows, snapshot.status, snapshot.context.plan)
     return replace(answer, windows=windows, slow=slow)
 
 

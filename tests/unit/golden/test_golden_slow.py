@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from golden_file import Case, golden_diff
-from slow_helpers import CALM, HEALTHY, changed, hog, judged, only
+from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 
 from ipexctl.call_options import CallOptions
 from ipexctl.extras.slow import slow_report as texts
@@ -36,7 +36,7 @@ def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cause_cases() -> list[Case]:
-    slow = only(judged(HEALTHY, changed(HEALTHY, cpu=0.9)))
+    slow = only(verdict_of(HEALTHY, changed(HEALTHY, cpu=0.9)))
     run_look = SuspectSnapshot((ProcessShare(12, "python3", "ipex", 0.5, is_of_run=True),))
     figures: list[tuple[str, slow_verdict.CauseKind, slow_verdict.Confidence, dict[str, Any]]] = [
         ("another process", "other-programs", "likely", {"look": hog(), "queue_more": 0.4}),
@@ -72,10 +72,10 @@ def whole_answers() -> list[Case]:
     half = changed(HEALTHY, cpu=0.45)
     named = {"node1": slow_link, "node2": slow_link}
     verdicts = {
-        "a slow rank": judged(changed(HEALTHY, cpu=0.5), queued, looks={1: hog()}),
-        "a slow link": judged(half, half, hosts=named),
-        "nothing slow": judged(HEALTHY, HEALTHY),
-        "ranks that spin": judged(HEALTHY, HEALTHY, waiting="spins"),
+        "a slow rank": verdict_of(changed(HEALTHY, cpu=0.5), queued, looks={1: hog()}),
+        "a slow link": verdict_of(half, half, hosts=named),
+        "nothing slow": verdict_of(HEALTHY, HEALTHY),
+        "ranks that spin": verdict_of(HEALTHY, HEALTHY, waiting="spins"),
     }
     cases = [
         Case(name, "\n".join(texts.lines_of(SlowResult(RECORD, judgement)))) for name, judgement in verdicts.items()
@@ -86,11 +86,11 @@ def whole_answers() -> list[Case]:
         ended = texts.lines_of(replace(result, state="ok"))
         cases.append(Case(f"no verdict of a run that is over, {unjudged or 'but one'}", "\n".join(ended)))
     away = SlowResult(RECORD, SlowVerdict(unjudged="no-windows"), error=Unreachable("it is down", "look at it"))
-    copied = SlowResult(RECORD, judged(HEALTHY, HEALTHY), error=Unreachable("it is down"), from_copy=True)
-    failed = SlowResult(RECORD, judged(HEALTHY, queued), look_error="node2: it is down")
+    copied = SlowResult(RECORD, verdict_of(HEALTHY, HEALTHY), error=Unreachable("it is down"), from_copy=True)
+    failed = SlowResult(RECORD, verdict_of(HEALTHY, queued), look_error="node2: it is down")
     for name, result in {"node0 is away": away, "from the copy": copied, "the look failed": failed}.items():
         cases.append(Case(name, "\n".join(texts.lines_of(result))))
-    over = judged(HEALTHY, queued)
+    over = verdict_of(HEALTHY, queued)
     cases += [
         Case(f"a line elsewhere, {name}", texts.VerdictOfRun(judgement).line("train-1", is_over=name != "a slow rank"))
         for name, judgement in {**verdicts, "at the end": over}.items()

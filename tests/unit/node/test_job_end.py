@@ -9,7 +9,15 @@ from slurm_shown import shown
 
 from ipexctl.node.common.records import Attempt, Detail, Failure
 from ipexctl.node.common.slurm import seconds_left
-from ipexctl.node.run.job_end import MOST_LOSSES, JobLimit, RunEnd, find_word, judge, orphan_state, should_requeue
+from ipexctl.node.run.job_end import (
+    MOST_LOSSES,
+    JobLimit,
+    RunEnd,
+    decide_job_end,
+    find_word,
+    orphan_state,
+    should_requeue,
+)
 
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")
@@ -67,17 +75,19 @@ def test_a_run_asks_for_another_start_after_a_lost_node_and_at_the_limit(found: 
 
 
 def test_a_failure_by_a_signal_is_what_slurm_did() -> None:
-    judged = judge(end("failed", BY_SIGNAL), "CANCELLED", begins_again=False)
-    assert (judged.state, judged.code, judged.first, judged.word) == ("stopped", 143, None, "CANCELLED")
-    kept = judge(end("failed", RAISED), "CANCELLED", begins_again=False)
+    decided = decide_job_end(end("failed", BY_SIGNAL), "CANCELLED", begins_again=False)
+    assert (decided.state, decided.code, decided.first, decided.word) == ("stopped", 143, None, "CANCELLED")
+    kept = decide_job_end(end("failed", RAISED), "CANCELLED", begins_again=False)
     assert (kept.state, kept.code, kept.first, kept.reason) == ("failed", 1, RAISED, "why")
 
 
 def test_a_run_that_begins_again_waits_and_keeps_the_node_that_it_lost() -> None:
-    judged = judge(end("failed", lost()), "", begins_again=True)
-    assert (judged.state, judged.first, judged.word) == ("queued", lost(), "JOB_REQUEUED")
-    assert judged.reason.startswith("why; ")
-    assert not judge(end("stopped", is_limit_near=True), "LIMIT_NEAR", begins_again=True).reason.startswith("why")
+    decided = decide_job_end(end("failed", lost()), "", begins_again=True)
+    assert (decided.state, decided.first, decided.word) == ("queued", lost(), "JOB_REQUEUED")
+    assert decided.reason.startswith("why; ")
+    assert not decide_job_end(end("stopped", is_limit_near=True), "LIMIT_NEAR", begins_again=True).reason.startswith(
+        "why"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from slow_helpers import HEALTHY, hog
-from slow_helpers import judged as slow_ranks
+from slow_helpers import verdict_of as slow_ranks
 from test_run_dump import LOAD, MAIN, REDUCE, rank
 from test_show_plan import MIXED
 from test_slow_call import BOTH, HALF, QUEUED

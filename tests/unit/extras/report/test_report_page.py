@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from known_texts import TEXTS, Text, account, document, recorded_dump
 from report_samples import page as sample_page
-from slow_helpers import CALM, HEALTHY, changed, judged
+from slow_helpers import CALM, HEALTHY, changed, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE
 
 from ipexctl.extras.report.html import page_html
@@ -415,7 +415,7 @@ def slow_html(verdict: SlowVerdict | None) -> str:
 
 
 def test_page_names_rank_host_cause_and_command() -> None:
-    text = slow_html(judged(changed(HEALTHY, cpu=0.4), QUEUED, hosts={"node1": SLOW_LINK, "node2": SLOW_LINK}))
+    text = slow_html(verdict_of(changed(HEALTHY, cpu=0.4), QUEUED, hosts={"node1": SLOW_LINK, "node2": SLOW_LINK}))
     section = text.partition("Slow ranks")[2].partition("</section>")[0]
     for word in ("rank 1", "node2", "ipexctl slow last", "ip -s link"):
         assert word in section
@@ -425,4 +425,4 @@ def test_page_names_rank_host_cause_and_command() -> None:
 def test_page_without_a_verdict_has_no_section() -> None:
     assert "Slow ranks" not in slow_html(None)
     assert "Slow ranks" not in slow_html(SlowVerdict(unjudged="too-short"))
-    assert "Slow ranks" in slow_html(judged(HEALTHY, HEALTHY))
+    assert "Slow ranks" in slow_html(verdict_of(HEALTHY, HEALTHY))

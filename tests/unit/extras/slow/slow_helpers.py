@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, judge
+from ipexctl.extras.slow.slow_verdict import RunSetup, SlowFinding, SlowVerdict, find_slow_ranks
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 from ipexctl.node.run.window_file import HostWindows, RankWindows
@@ -49,7 +49,7 @@ def steady(rates: RankRates, windows: int = 4) -> list[RankRates]:
     return [HEALTHY, *[rates] * (windows - 1)]
 
 
-def judged(
+def verdict_of(
     *ranks: RankRates,
     windows: int = 5,
     hosts: Mapping[str, HostRates] | None = None,
@@ -62,7 +62,7 @@ def judged(
     if waiting == "spins":
         ranks = tuple(rates._replace(collective_wait=None) for rates in ranks)
     run = run_of(ranks_of(*([ranks[0], *[rates] * (windows - 1)] for rates in ranks)), lists)
-    return judge(run, setup_of(len(ranks), waiting, per_host), looks)
+    return find_slow_ranks(run, setup_of(len(ranks), waiting, per_host), looks)
 
 
 def only(verdict: SlowVerdict) -> SlowFinding:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slow_helpers import CALM, HEALTHY, changed, hog, judged, ranks_of, run_of, steady
+from slow_helpers import CALM, HEALTHY, changed, hog, ranks_of, run_of, steady, verdict_of
 
 from ipexctl.doctor.product_speeds import ProductSpeeds, remember
 from ipexctl.extras.slow import slow as calls
@@ -145,7 +145,7 @@ def result(verdict: SlowVerdict) -> SlowResult:
 
 def test_names_that_processes_gave_themselves_are_made_printable() -> None:
     evil = SuspectSnapshot((ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
-    verdict = judged(HEALTHY, QUEUED, looks={1: evil})
+    verdict = verdict_of(HEALTHY, QUEUED, looks={1: evil})
     for text in ("\n".join(lines_of(result(verdict))), json.dumps(as_json(result(verdict)), ensure_ascii=False)):
         assert "\x1b" not in text
         assert "\x07" not in text
@@ -153,7 +153,7 @@ def test_names_that_processes_gave_themselves_are_made_printable() -> None:
 
 @pytest.mark.parametrize("looks", [{}, {1: hog()}])
 def test_no_advice_ends_a_process(looks: dict[int, SuspectSnapshot]) -> None:
-    verdict = judged(HALF, LATE, looks=looks, hosts=BOTH)
+    verdict = verdict_of(HALF, LATE, looks=looks, hosts=BOTH)
     document = as_json(result(verdict))
     for found in (*document["findings"], *document["links"]):
         assert not re.search(r"\bp?kill(all)?\b|ipexctl stop", found["fix"])
@@ -161,21 +161,21 @@ def test_no_advice_ends_a_process(looks: dict[int, SuspectSnapshot]) -> None:
 
 
 def test_a_line_for_other_views() -> None:
-    verdict = judged(HEALTHY, QUEUED)
+    verdict = verdict_of(HEALTHY, QUEUED)
     assert missing(VerdictOfRun(verdict).line("train-1", is_over=False), "1 node2 ipexctl slow train-1") == []
     assert VerdictOfRun(verdict).document() == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "other-programs"}
-    nothing = VerdictOfRun(judged(HEALTHY, HEALTHY))
+    nothing = VerdictOfRun(verdict_of(HEALTHY, HEALTHY))
     assert nothing.line("train-1", is_over=True) == ""
     assert nothing.document() is None
 
 
 def test_section_of_a_page() -> None:
-    section = section_of(SHOWN_RECORD, judged(HALF, LATE, hosts=BOTH), is_over=True)
+    section = section_of(SHOWN_RECORD, verdict_of(HALF, LATE, hosts=BOTH), is_over=True)
     rank, link = section.entries
     assert missing(rank.headline, "1 node2") == missing(link.headline, "node[1-2]") == []
     assert (len(rank.details), len(link.details)) == (2, 0)
-    assert section_of(SHOWN_RECORD, judged(HEALTHY, HEALTHY), is_over=True).entries == ()
-    assert section_of(SHOWN_RECORD, judged(HEALTHY, HEALTHY), is_over=True).closing
+    assert section_of(SHOWN_RECORD, verdict_of(HEALTHY, HEALTHY), is_over=True).entries == ()
+    assert section_of(SHOWN_RECORD, verdict_of(HEALTHY, HEALTHY), is_over=True).closing
 
 
 COST = NetworkCost(0.61, 26.4e6, 0.94e9 / 8, "eth0", WireAdvice("bf16", 1.52))

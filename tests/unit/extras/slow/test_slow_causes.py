@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from slow_helpers import CALM, HEALTHY, changed, hog, judged, only, ranks_of, run_of, setup_of
+from slow_helpers import CALM, HEALTHY, changed, hog, only, ranks_of, run_of, setup_of, verdict_of
 
-from ipexctl.extras.slow.slow_verdict import Evidence, SlowCause, find_cause, judge, needs_look
+from ipexctl.extras.slow.slow_verdict import Evidence, SlowCause, find_cause, find_slow_ranks, needs_snapshot
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
 
@@ -61,7 +61,7 @@ def test_both_sides_of_each_signature(
 ) -> None:
     assert find_cause(replace(base, **fits)) == cause
     assert find_cause(replace(base, **beyond)) == otherwise
-    assert [needs_look(each) for each in (cause, otherwise)] == [each == NOT_SEEN for each in (cause, otherwise)]
+    assert [needs_snapshot(each) for each in (cause, otherwise)] == [each == NOT_SEEN for each in (cause, otherwise)]
 
 
 def test_a_rank_that_computes_more_on_crowded_cores_is_not_said_to_have_company() -> None:
@@ -69,8 +69,8 @@ def test_a_rank_that_computes_more_on_crowded_cores_is_not_said_to_have_company(
     other = changed(HEALTHY, cpu=0.07, queue=0.428, data_wait=None)
     slow = changed(HEALTHY, cpu=0.1, queue=0.619, data_wait=None)
     crowd = SuspectSnapshot(unseen_share=1.775)
-    assert only(judged(other, slow, looks={1: crowd})).cause == UNKNOWN
-    assert only(judged(other, changed(slow, cpu=0.07), looks={1: crowd})).cause == SEEN
+    assert only(verdict_of(other, slow, looks={1: crowd})).cause == UNKNOWN
+    assert only(verdict_of(other, changed(slow, cpu=0.07), looks={1: crowd})).cause == SEEN
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_cause_of_windows(
     base: RankRates = changed(HEALTHY, faults_per_s=0.0)
     looks = {} if look is None else {1: look}
     found = only(
-        judged(changed(base, **other), changed(base, **slow), hosts={"node1": CALM, "node2": host}, looks=looks)
+        verdict_of(changed(base, **other), changed(base, **slow), hosts={"node1": CALM, "node2": host}, looks=looks)
     )
     assert (found.rank, found.host, found.cause, found.evidence.look) == (1, "node2", cause, look)
 
@@ -101,4 +101,4 @@ def test_cause_of_windows(
 def test_a_look_of_now_explains_nothing_of_earlier() -> None:
     slow = changed(HEALTHY, cpu=0.5, queue=0.48)
     run = run_of(ranks_of([HEALTHY] * 6, [HEALTHY, slow, slow, slow, HEALTHY, HEALTHY]))
-    assert only(judge(run, setup_of(2), {1: hog()})).cause == NOT_SEEN
+    assert only(find_slow_ranks(run, setup_of(2), {1: hog()})).cause == NOT_SEEN

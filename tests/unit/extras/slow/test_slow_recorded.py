@@ -13,7 +13,7 @@ import pytest
 from slow_helpers import BEGIN, setup_of
 
 from ipexctl.extras.slow import timeline
-from ipexctl.extras.slow.slow_verdict import SlowVerdict, judge
+from ipexctl.extras.slow.slow_verdict import SlowVerdict, find_slow_ranks
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.windows import RunWindows
@@ -37,7 +37,7 @@ def verdict(recorded: dict[str, Any], ranks: list[tuple[RankRates, ...]]) -> Slo
         {rank: RankWindows(BEGIN, SECONDS, found) for rank, found in enumerate(ranks)},
         {rank: HostWindows(BEGIN, SECONDS, found) for rank, found in enumerate(hosts)},
     )
-    return judge(windows, setup_of(2))
+    return find_slow_ranks(windows, setup_of(2))
 
 
 CAUSES = {
