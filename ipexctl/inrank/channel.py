@@ -123,7 +123,7 @@ class Channel:
     ) -> None:
         """Start summing a flat, contiguous tensor. Nobody else may write to it until `finish` has set its future.
         `lost`: rounding losses of each piece in the previous step."""
-        with self._whole(), torch.no_grad():
+        with self._only_caller(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
             for number, piece in enumerate(plan):
                 self._advance()
@@ -138,14 +138,14 @@ class Channel:
 
     def finish(self) -> None:
         if self._oldest():
-            with self._whole(), torch.no_grad():
+            with self._only_caller(), torch.no_grad():
                 self._advance()
                 while self._oldest():
                     self._wait(self._number)
                     self._advance()
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _only_caller(self) -> Iterator[None]:
         """Allow one call at a time, and none after a call that raised, because other ranks would mix up values."""
         with self._lock:
             if self._is_interrupted:

@@ -64,10 +64,10 @@ CODECS: dict[str, Codec] = {"bf16": Bf16(), "int8": Int8()}
 def _blocks(values: Any, wire: Any) -> list[Any]:
     """Values, scales and codes of the full blocks together, and of the last, shorter block."""
     elements = values.numel()
-    blocks, whole = -(-elements // BLOCK), elements // BLOCK * BLOCK
+    blocks, aligned = -(-elements // BLOCK), elements // BLOCK * BLOCK
     scales, codes = wire[: 4 * blocks].view(torch.float32), wire[4 * blocks :].view(torch.int8)
-    parts = [(0, whole, BLOCK)] if whole else []
-    parts += [(whole, elements, elements - whole)] if whole < elements else []
+    parts = [(0, aligned, BLOCK)] if aligned else []
+    parts += [(aligned, elements, elements - aligned)] if aligned < elements else []
     return [
         (
             values[low:high].view(-1, width),

@@ -134,7 +134,7 @@ class _AccelerateConfigReader:
             self._notes.append(f"{place}: use_cpu: false is ignored, ranks compute on CPUs")
         nested = self._nested
         precision = self._precision()
-        if self._whole(self._top.get("machine_rank")):
+        if self._integer(self._top.get("machine_rank")):
             self._notes.append("machine_rank is ignored: one command starts the ranks of all machines")
         dynamo = {
             key.removeprefix("dynamo_"): self._tree.text(entry.value) for key, entry in nested["dynamo_config"].items()
@@ -150,7 +150,7 @@ class _AccelerateConfigReader:
             is_distributed=kind != "NO",
             main_ip=self._text("main_process_ip") or None,
             main_port=self._port(),
-            ccl_workers=self._whole(nested["mpirun_config"].get("mpirun_ccl")),
+            ccl_workers=self._integer(nested["mpirun_config"].get("mpirun_ccl")),
             mixed_precision=precision,
             ipex=self._flag(nested["ipex_config"].get("ipex")),
             ipex_enabled=self._flag(nested["ipex_config"].get("ipex_enabled")),
@@ -231,7 +231,7 @@ class _AccelerateConfigReader:
     def _port(self) -> int | None:
         """The port; None for 0, which means a free port."""
         entry = self._top.get("main_process_port")
-        port = self._whole(entry)
+        port = self._integer(entry)
         if entry is not None and port is not None and port > 65535:
             raise self._tree.error(entry.value, f"{port} is not a port", fix="1 to 65535, or 0 for a free one")
         return port or None
@@ -239,12 +239,12 @@ class _AccelerateConfigReader:
     def _count(self, key: str) -> int | None:
         """The number; None for -1, because the command line then sets it."""
         entry = self._top.get(key)
-        number = self._whole(entry, least=-1)
+        number = self._integer(entry, least=-1)
         if entry is not None and number == 0:
             raise self._tree.error(entry.value, f"{key} is 0", fix="at least 1")
         return None if number == -1 else number
 
-    def _whole(self, entry: Entry | None, least: int = 0) -> int | None:
+    def _integer(self, entry: Entry | None, least: int = 0) -> int | None:
         text = self._tree.text(entry.value).strip() if entry is not None else ""
         if entry is None or not text or text.lower() == "null":
             return None

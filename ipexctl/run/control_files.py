@@ -87,9 +87,9 @@ def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
 
 def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
     """Options of this call without -l, or those of the runs' calls, because a host name alone may not resolve."""
-    whole = CallOptions(selection).without_limit().hosts
-    if whole != selection:
-        return [whole]
+    unlimited = CallOptions(selection).without_limit().hosts
+    if unlimited != selection:
+        return [unlimited]
     named = [record for record in records if record.call_options.names_hosts]
     others = dict.fromkeys(name for record in records if record not in named for name in record.hosts)
     given = dict.fromkeys(record.call_options.without_limit().hosts for record in named)

@@ -135,6 +135,6 @@ def speedup(step: float, share: float, transfer: float, remaining: float) -> flo
     """
     waited = share * step
     explained = min(waited, BUSIEST * transfer) if transfer else waited
-    whole = min(max(explained, transfer), step)
-    hidden = whole - explained
-    return step / (step - explained + max(0.0, whole * remaining - hidden))
+    total = min(max(explained, transfer), step)
+    hidden = total - explained
+    return step / (step - explained + max(0.0, total * remaining - hidden))

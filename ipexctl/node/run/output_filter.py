@@ -34,7 +34,7 @@ class OutputFilter:
     def feed(self, part: OutputPart) -> Iterable[OutputPart]:
         if self._pattern is None and self._last is None:
             return [part]
-        lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._whole_lines(part))
+        lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._complete_lines(part))
         if self._last is None:
             return merged(lines)
         self._keep(self._last, lines)
@@ -56,7 +56,7 @@ class OutputFilter:
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
-    def _whole_lines(self, chunk: Chunk) -> Chunk:
+    def _complete_lines(self, chunk: Chunk) -> Chunk:
         """The lines that this chunk completes, together with their beginnings in earlier chunks."""
         key = chunk.rank, chunk.stream
         parts = [*self._unfinished.pop(key, ()), chunk]
@@ -64,13 +64,13 @@ class OutputFilter:
         if b"\n" not in chunk.data and size < MAX_LINE:
             self._unfinished[key] = parts
             return chunk._replace(data=b"")
-        whole = joined(parts)
-        cut = whole.data.rfind(b"\n") + 1
-        if len(whole.data) - cut >= MAX_LINE:
-            return whole
-        if cut < len(whole.data):
-            self._unfinished[key] = [whole._replace(data=whole.data[cut:], offset=whole.offset + cut)]
-        return whole._replace(data=whole.data[:cut])
+        output = joined(parts)
+        cut = output.data.rfind(b"\n") + 1
+        if len(output.data) - cut >= MAX_LINE:
+            return output
+        if cut < len(output.data):
+            self._unfinished[key] = [output._replace(data=output.data[cut:], offset=output.offset + cut)]
+        return output._replace(data=output.data[:cut])
 
     def _chosen_note(self, note: Note) -> list[OutputPart]:
         """The unfinished line before the note and the note, each only if it matches."""
@@ -78,18 +78,18 @@ class OutputFilter:
         before = self._chosen_lines(joined(parts)) if parts else []
         return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
 
-    def _chosen_lines(self, whole: Chunk) -> list[OutputPart]:
+    def _chosen_lines(self, chunk: Chunk) -> list[OutputPart]:
         search = None if self._pattern is None else self._pattern.search
         if search is not None:
             signal.signal(signal.SIGALRM, _on_alarm)
             signal.setitimer(signal.ITIMER_REAL, GREP_SEARCH)
         lines: list[OutputPart] = []
-        offset = whole.offset
+        offset = chunk.offset
         try:
-            for line in whole.data.split(b"\n"):
-                data = line + b"\n" if offset + len(line) < whole.end else line
+            for line in chunk.data.split(b"\n"):
+                data = line + b"\n" if offset + len(line) < chunk.end else line
                 if data and (search is None or search(_searched_text(line))):
-                    lines.append(whole._replace(data=data, offset=offset))
+                    lines.append(chunk._replace(data=data, offset=offset))
                 offset += len(data)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

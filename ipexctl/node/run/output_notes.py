@@ -90,11 +90,11 @@ class NotesReader:
     def refresh(self) -> None:
         while self._number >= 0:
             data = os.pread(self._number, READ_SIZE, self._offset)
-            whole = data[: data.rfind(b"\n") + 1]
-            if not whole:
+            complete = data[: data.rfind(b"\n") + 1]
+            if not complete:
                 return
-            self._offset += len(whole)
-            for entry in whole.splitlines():
+            self._offset += len(complete)
+            for entry in complete.splitlines():
                 with contextlib.suppress(FrameError):
                     note = decode_note(entry)
                     notes = self._notes.setdefault((note.rank, note.stream), [])

@@ -102,10 +102,10 @@ class TimesReader:
         if self._number < 0:
             return []
         data = os.pread(self._number, count * _ENTRY.size, offset)
-        whole = data[: len(data) - len(data) % _ENTRY.size]
+        complete = data[: len(data) - len(data) % _ENTRY.size]
         return [
             TimeEntry(at, (rank, _STREAMS.get(kind, "stdout")), end)
-            for at, end, rank, kind in _ENTRY.iter_unpack(whole)
+            for at, end, rank, kind in _ENTRY.iter_unpack(complete)
         ]
 
     def _step_seconds(self, files: int) -> float:

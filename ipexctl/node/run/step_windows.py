@@ -184,7 +184,7 @@ def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord
 
 class RankThroughput:
     def __init__(self) -> None:
-        self._whole = _Sum()
+        self._total = _Sum()
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
@@ -203,10 +203,10 @@ class RankThroughput:
         for entry in self._recent:
             recent.add(entry)
         self._of_recent = recent.result()
-        self._whole.add(window)
+        self._total.add(window)
 
     def now(self, *, is_over: bool) -> Throughput | None:
-        return self._whole.result() if is_over else self._of_recent
+        return self._total.result() if is_over else self._of_recent
 
 
 class _Sum:

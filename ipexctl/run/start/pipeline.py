@@ -40,7 +40,7 @@ from ipexctl.run.start.context import find_use, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.path_checks import check_data, unsynced_arguments
 from ipexctl.run.start.project import files_in_other_generations, find_commit
-from ipexctl.run.start.request import StartError, StartFailure, check_whole, spec_of_all
+from ipexctl.run.start.request import StartError, StartFailure, check_pool_plan, spec_of_all
 from ipexctl.run.start.script_imports import check_script, install_by_run, install_command, with_environment
 from ipexctl.run.start.start_notes import (
     check_gpu_code,
@@ -363,16 +363,16 @@ def make_plan(context: Gathered, run: str) -> Plan:
     spec, plan = context.spec, _plan_hosts(context, run)
     if not spec.has_pool:
         return plan
-    whole = plan
+    pool_plan = plan
     if spec.spares:
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(of_all)
-        whole = _plan_hosts(replace(context, spec=of_all), run)
-    if (refusal := check_whole(spec, whole)) is not None:
+        pool_plan = _plan_hosts(replace(context, spec=of_all), run)
+    if (refusal := check_pool_plan(spec, pool_plan)) is not None:
         raise StartError(refusal)
     told = ("asked", "backend_reason", "notes", "choices", "other_runs", "first_world_size")
-    first = for_hosts(whole, {host.name for host in plan.hosts})
+    first = for_hosts(pool_plan, {host.name for host in plan.hosts})
     return first._replace(**{name: getattr(plan, name) for name in told})
 
 

@@ -115,10 +115,10 @@ class NewestLines:
         self._pieces.append(data)
         self._size += len(data)
         if self._size > 2 * _VIEWED:
-            whole = b"".join(self._pieces)
-            cut = whole.rfind(b"\n", 0, len(whole) - _VIEWED) + 1 or len(whole) - _VIEWED
-            self._sample(whole[:cut])
-            self._pieces, self._size = [whole[cut:]], len(whole) - cut
+            buffered = b"".join(self._pieces)
+            cut = buffered.rfind(b"\n", 0, len(buffered) - _VIEWED) + 1 or len(buffered) - _VIEWED
+            self._sample(buffered[:cut])
+            self._pieces, self._size = [buffered[cut:]], len(buffered) - cut
 
     def take(self, limit: int) -> tuple[list[bytes], int, bytes]:
         """Up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished line."""

@@ -16,7 +16,7 @@ from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
 from ipexctl.node.common.plan import WRAPPER_NAMES, Plan, choose_hosts, for_hosts, variables_of
 from ipexctl.run.start.pipeline import make_plan
-from ipexctl.run.start.request import check_pool, check_whole, spec_of_all
+from ipexctl.run.start.request import check_pool, check_pool_plan, spec_of_all
 from ipexctl.spec import Export, RunSpec
 from plan_helpers import small_plan
 
@@ -141,14 +141,14 @@ def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
     of_all = spec_of_all(replace(SPEC, spares=1, n=4), even)
     assert isinstance(of_all, RunSpec)
     assert (of_all.n, of_all.ppn, of_all.spares) == (None, 2, 0)
-    lacking = check_whole(replace(SPEC, min_hosts=2), even)
+    lacking = check_pool_plan(replace(SPEC, min_hosts=2), even)
     assert lacking is not None
     assert "--checkpoint" in lacking.fix
-    assert check_whole(replace(SPEC, min_hosts=2, checkpoint="c"), even) is None
+    assert check_pool_plan(replace(SPEC, min_hosts=2, checkpoint="c"), even) is None
     shared = even._replace(stores=dict.fromkeys(even.names, "a"))
-    assert check_whole(replace(SPEC, min_hosts=2), shared) is None, "they share a home"
+    assert check_pool_plan(replace(SPEC, min_hosts=2), shared) is None, "they share a home"
     without = shared._replace(node0="node0", stores={**shared.stores, "node0": "a"})
-    assert check_whole(replace(SPEC, min_hosts=2), without) is not None, "node0 has no ranks"
+    assert check_pool_plan(replace(SPEC, min_hosts=2), without) is not None, "node0 has no ranks"
 
 
 @pytest.mark.parametrize("transport", ["ssh", "srun"])
