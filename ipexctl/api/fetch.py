@@ -92,7 +92,7 @@ def mirror_files(
         mirror = RunMirror(
             record,
             requests,
-            lambda host: pool.lend(reached_by(host), cancel),
+            lambda host: pool.borrow(reached_by(host), cancel),
             watch,
             cancel,
             reconnect=reconnect,

@@ -25,7 +25,7 @@ from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.node0 import options_of
-from ipexctl.run.ps import KnownRun, forgettable, query_runs, with_copies
+from ipexctl.run.ps import KnownRun, expired_runs, query_runs, with_copies
 from ipexctl.run.registry import RunRecord, RunRegistry, UnreadableRecord, abandoned_runs
 from ipexctl.run.retention import PruneResult, prune_local, prune_nodes, read_limits
 from ipexctl.run.stop import StopResult
@@ -94,7 +94,7 @@ def ps(
         runs = [run for run in runs if run.state in ("queued", "starting", "running", "unknown")]
     hidden = len(records) - len(runs)
     runs = runs[-newest:] if newest is not None else runs
-    for run in forgettable(runs, keep.days, time.time()):
+    for run in expired_runs(runs, keep.days, time.time()):
         registry.remove(run)
     return RunList(runs, hidden, damaged)
 

@@ -53,4 +53,4 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
 
 def chosen_ranks(record: RunRecord, text: str) -> list[int] | None:
     chosen = parse_ranks(text).within(record.plan.world_size)
-    return None if chosen.everyone else [rank for rank in range(record.plan.world_size) if rank in chosen]
+    return None if chosen.has_all else [rank for rank in range(record.plan.world_size) if rank in chosen]

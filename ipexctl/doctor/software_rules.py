@@ -132,7 +132,7 @@ def broken(host: HostContext) -> Iterator[Finding]:
         )
 
 
-def drift(host: HostContext) -> Iterator[Finding]:
+def changed_packages(host: HostContext) -> Iterator[Finding]:
     """Versions that pip does not check, because IPEX and the bindings don't declare torch as a dependency."""
     for env in host.facts.software.envs:
         torch = minor_of(env.torch)
@@ -273,7 +273,7 @@ def tools(host: HostContext) -> Iterator[Finding]:
 
 
 HOST_RULES: Final[tuple[HostRule, ...]] = (
-    libc, pythons, venv, broken, drift, dead_envs, mpis, libraries, tools,
+    libc, pythons, venv, broken, changed_packages, dead_envs, mpis, libraries, tools,
 )  # fmt: skip
 
 

@@ -20,13 +20,13 @@ Decision = Dict[str, Any]
 
 
 class Round:
-    def __init__(self, store: Any, rank: int, size: int, name: str, patience: float = PATIENCE) -> None:
+    def __init__(self, store: Any, rank: int, size: int, name: str, timeout: float = PATIENCE) -> None:
         self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
-        self._patience = patience
+        self._timeout = timeout
 
     def decide(self, offer: Any, decide: Callable[[list[Any]], Decision]) -> Decision:
         """Post this rank's offer and return the decision; `decide` is called on rank 0."""
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         self._store.set(self._key(self._rank), json.dumps(offer))
         published = f"{self._name}/decision"
         if self._rank == 0:
@@ -34,7 +34,7 @@ class Round:
         elif self._wait([published], until):
             return self._read(published)
         else:
-            decision = {"off": f"rank 0 did not answer within {self._patience:g} s"}
+            decision = {"off": f"rank 0 did not answer within {self._timeout:g} s"}
         if self._store.add(f"{self._name}/claim", 1) == 1:
             self._store.set(published, json.dumps(decision))
             return decision
@@ -47,7 +47,7 @@ class Round:
         if not self._wait(keys, until):
             missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             if missing:
-                return {"off": f"rank {missing[0]} did not answer within {self._patience:g} s"}
+                return {"off": f"rank {missing[0]} did not answer within {self._timeout:g} s"}
         return decide([self._read(key) for key in keys])
 
     def _wait(self, keys: list[str], until: float) -> bool:

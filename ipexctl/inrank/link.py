@@ -36,7 +36,7 @@ class SharedLink:
         _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
 
     @property
-    def crossover(self) -> int:
+    def ring_threshold(self) -> int:
         if self.between is None:
             return CROSSOVER
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
@@ -48,7 +48,7 @@ class SharedLink:
         return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
 
     def takes(self, tensor: Any) -> bool:
-        is_large = tensor.numel() * tensor.element_size() >= self.crossover
+        is_large = tensor.numel() * tensor.element_size() >= self.ring_threshold
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:

@@ -165,14 +165,14 @@ class _AccelerateConfigReader:
         found: dict[str, Entry] = {}
         if entry is not None and not is_null(entry.value):
             found = {item.key: item for item in self._tree.entries(entry.value, name)}
-        strays = [
+        misplaced = [
             key for key in NESTED[name] if key in self._top and (name, key) != ("dynamo_config", "dynamo_backend")
         ]
-        if strays:
-            verb = "belongs" if len(strays) == 1 else "belong"
-            place = f"{self._path}:{_line(self._top[strays[0]])}"
-            self._notes.append(f"{place}: {', '.join(strays)} {verb} below {name}, indented: read as if it were")
-        return {**{key: self._top[key] for key in strays}, **found}
+        if misplaced:
+            verb = "belongs" if len(misplaced) == 1 else "belong"
+            place = f"{self._path}:{_line(self._top[misplaced[0]])}"
+            self._notes.append(f"{place}: {', '.join(misplaced)} {verb} below {name}, indented: read as if it were")
+        return {**{key: self._top[key] for key in misplaced}, **found}
 
     def _distributed_type(self) -> str:
         """Refuse files for GPUs, TPUs, SageMaker and the like."""

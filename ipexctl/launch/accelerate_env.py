@@ -32,7 +32,7 @@ def variables_of(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple
     return tuple(_settings(config, packages.get(PROJECT), has_ipex=IPEX in packages))
 
 
-def misunderstandings(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[str, ...]:
+def unsupported_settings(config: AccelerateConfig, packages: Mapping[str, str]) -> tuple[str, ...]:
     """Notes on settings of the file that the environment's accelerate does not support."""
     version = packages.get(PROJECT)
     if version is None:

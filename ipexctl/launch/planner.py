@@ -205,7 +205,7 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
     gathered = context.gathered
     settings = apply_overrides(planned, given_settings(gathered), gathered.spec.exports)
     chosen = frozenset(setting.name for setting in settings)
-    return (*settings, *python_env.strays(context, chosen))
+    return (*settings, *python_env.leftover_variables(context, chosen))
 
 
 def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:

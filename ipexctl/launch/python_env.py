@@ -38,7 +38,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     yield Setting("IPEXCTL_BACKEND", context.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
 
 
-def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
+def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
     """Remove variables that a login or another launcher left. `chosen` stay."""
     for name in _STRAYS:
         if name not in chosen:

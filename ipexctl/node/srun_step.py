@@ -31,7 +31,7 @@ from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_jso
 from ipexctl.node.common.json_parser import JsonError, parse_json, parse_object
 from ipexctl.node.common.link import STEP
 from ipexctl.node.common.processes import adopt_descendants, all_processes
-from ipexctl.node.common.slurm import OF_SLURM, MungeError, unseal
+from ipexctl.node.common.slurm import OF_SLURM, MungeError, verify_signed
 
 if TYPE_CHECKING:
     import socket
@@ -74,7 +74,7 @@ def main(action: str) -> int:
     request = parse_json(stdin.readline())
     address = next((value for name in _SHOWN_BY if (value := os.environ.get(name))), request["address"])
     try:
-        key = parse_object(unseal(request["key"]))
+        key = parse_object(verify_signed(request["key"]))
     except (MungeError, JsonError) as error:
         emit("failed", reason=f"munge there could not open this call's key: {error}", fix="--transport ssh")
         return 1

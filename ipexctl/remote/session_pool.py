@@ -91,15 +91,15 @@ class SessionPool:
         if self._sessions.setdefault(session.host.name, session) is not session:
             session.close()
 
-    def lend(self, host: Host, cancel: Cancel) -> Session:
+    def borrow(self, host: Host, cancel: Cancel) -> Session:
         """The pool's session, or a new one, for a caller that opens and closes sessions itself, such as a fetch."""
-        return LentSession(self, self.detach(host) or self.connector.open(host, cancel))
+        return BorrowedSession(self, self.detach(host) or self.connector.open(host, cancel))
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
 
 
-class LentSession(Session):
+class BorrowedSession(Session):
     """Returns to the pool when closed, unless a command on it did not finish."""
 
     def __init__(self, pool: SessionPool, session: Session) -> None:

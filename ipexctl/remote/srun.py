@@ -42,8 +42,8 @@ from ipexctl.node.common.slurm import (
     environment_of_srun,
     job_end_in,
     own_job,
-    seal,
     show_job,
+    sign,
     step_argv,
     variables_of_job,
 )
@@ -225,14 +225,14 @@ class SrunSession(Session):
     def _start(self) -> subprocess.Popen[bytes]:
         environ = environment_of_srun(os.environ)
         try:
-            sealed = seal(json.dumps({"token": self._server.token, "fingerprint": self._server.fingerprint}))
+            signed = sign(json.dumps({"token": self._server.token, "fingerprint": self._server.fingerprint}))
         except MungeError as error:
             reason = f"srun's traffic could be read on the network, and munge can't encrypt a key: {error}"
             raise HostError(reason, "--transport ssh") from None
         request = {
             "address": socket.gethostname(),
             "port": self._server.port,
-            "key": sealed,
+            "key": signed,
             "name": self._name,
             "environment": {**variables_of_job(os.environ), **({"SLURM_JOB_ID": self._job} if self._job else {})},
             "stays": self._stays,
@@ -290,8 +290,8 @@ class SrunSession(Session):
                     waiting.put(event)
         with self._lock:
             self._is_over = True
-            everyone = [self._ready, *self._waiting.values()]
-        for waiting in everyone:
+            all_waiting = [self._ready, *self._waiting.values()]
+        for waiting in all_waiting:
             waiting.put(None)
         self._lifeline.close()
 

@@ -78,13 +78,13 @@ class _Mirrored:
 
 
 class RunMirror:
-    """Mirrors one run. `lend`: returns a session, whose `close` gives it back."""
+    """Mirrors one run. `borrow`: returns a session, whose `close` gives it back."""
 
     def __init__(
         self,
         record: RunRecord,
         requests: Sequence[FetchRequest],
-        lend: Callable[[Host], Session],
+        borrow: Callable[[Host], Session],
         watch: Watch,
         cancel: Cancel,
         *,
@@ -93,7 +93,7 @@ class RunMirror:
     ) -> None:
         self._record = record
         self._parts = [_Mirrored(replace(request, is_followed=True)) for request in requests]
-        self._lend = lend
+        self._borrow = borrow
         self._watch = watch
         self._cancel = cancel
         self._timeout = timeout
@@ -130,7 +130,7 @@ class RunMirror:
             self._cancel.sleep(MIRROR_INTERVAL)
 
     def _is_run_over(self) -> bool:
-        with closing(self._lend(self._record.node0)) as session:
+        with closing(self._borrow(self._record.node0)) as session:
             known = poll_status(session, self._record, self._cancel)
         if self._losses:
             self._watch(Notice(f"{self._record.node0.name} is reached again"))
@@ -185,7 +185,7 @@ class RunMirror:
         request, has_files = part.request, part.result is not None and bool(part.result.brought)
         if request.request["path"] is not None and (not is_last or has_files):  # not there yet, or removed by the run
             request = replace(request, request={**request.request, "may_be_missing": True})
-        return fetch(request, lambda: self._lend(request.host), self._on_event, self._cancel, self._timeout)
+        return fetch(request, lambda: self._borrow(request.host), self._on_event, self._cancel, self._timeout)
 
     def _on_event(self, event: ProgressEvent) -> None:
         if isinstance(event, BytesMoved) and event.host == self._record.node0.name:

@@ -119,6 +119,6 @@ def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
     ]
 
 
-def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
+def expired_runs(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
     """Ids of old runs that node0 no longer has a record of. Pure."""
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]

@@ -30,7 +30,7 @@ class RankSet:
         )
 
     @property
-    def everyone(self) -> bool:
+    def has_all(self) -> bool:
         return not self.ranges
 
     def within(self, world_size: int) -> RankSet:

@@ -104,7 +104,7 @@ def paint(text: str, code: str, *, on: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
 
 
-def print_message(text: str, patience: float | None = None) -> None:
+def print_message(text: str, timeout: float | None = None) -> None:
     """Write a line to stderr. If stderr is closed, only the message is lost. `patience`: seconds to wait for a blocked
     reader; text stuck in Python's buffer would block the interpreter's exit.
     """
@@ -113,9 +113,9 @@ def print_message(text: str, patience: float | None = None) -> None:
     except (OSError, ValueError):  # stderr is not a file: a test captures it
         sys.stderr.write(f"{text}\n")
         return
-    if patience is not None and not select.select([], [descriptor], [], patience)[1]:
+    if timeout is not None and not select.select([], [descriptor], [], timeout)[1]:
         return
-    if not _LOCK.acquire(timeout=-1 if patience is None else patience):
+    if not _LOCK.acquire(timeout=-1 if timeout is None else timeout):
         return
     try:
         safe = neutralise(text) if sys.stderr.isatty() else text
@@ -143,12 +143,12 @@ def notice_text(notice: Notice) -> str:
     return f"warning: {text}" if notice.warning else text
 
 
-def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
+def print_with_fix(text: str, fix: str, timeout: float | None = None) -> None:
     width = _terminal_width()
     lines = wrapped_lines(text, width, "    ") if width else [text]
     if fix:
         lines += wrapped_fix(fix, width, "  ", "  ") if width else [f"  {printable(fix)}"]
-    print_message("\n".join(lines), patience)
+    print_message("\n".join(lines), timeout)
 
 
 def fitted(lines: Sequence[str]) -> str:

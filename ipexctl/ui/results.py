@@ -109,13 +109,13 @@ def how_to_continue(results: Iterable[HostResult], command: str) -> str:
     return "to continue, run the same command again: finished work is kept"
 
 
-def show_failures(results: Iterable[HostResult], patience: float | None = None) -> None:
+def show_failures(results: Iterable[HostResult], timeout: float | None = None) -> None:
     """One line for hosts with the same failure. Wait `patience` seconds for a blocked stderr."""
     failures = [result for result in results if result.status in _FAILED]
     for (status, reason, fix), names in fold_equal(failures, lambda r: (r.status, r.reason, r.fix)).items():
-        _print_failure(names, status, reason, fix, patience)
+        _print_failure(names, status, reason, fix, timeout)
 
 
-def _print_failure(names: str, status: HostStatus, reason: str, fix: str, patience: float | None = None) -> None:
+def _print_failure(names: str, status: HostStatus, reason: str, fix: str, timeout: float | None = None) -> None:
     line = f"{names}: {status}" + (f": {printable(reason)}" if reason else "")
-    print_with_fix(line, fix, patience)
+    print_with_fix(line, fix, timeout)

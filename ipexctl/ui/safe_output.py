@@ -73,15 +73,15 @@ class Pipe:
             self._size += len(data)
             self._changed.notify_all()
 
-    def finish(self, patience: float | None) -> None:
+    def finish(self, timeout: float | None) -> None:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        if patience is None:
+        if timeout is None:
             while self._writer.is_alive() and not self._cancel.thrown:
                 self._writer.join(_POLL_SECONDS)
-            patience = _CANCELLED_PATIENCE
-        self._writer.join(patience)
+            timeout = _CANCELLED_PATIENCE
+        self._writer.join(timeout)
 
     def _wake(self) -> None:
         with self._changed:

@@ -25,7 +25,7 @@ from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.status_file import read_pruned
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.run.ps import forgettable, query_runs
+from ipexctl.run.ps import expired_runs, query_runs
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.retention import RetentionLimits, background_prune, prune_local, prune_nodes
 from message_data import missing
@@ -362,7 +362,7 @@ def test_records_of_runs_missing_on_node0_are_forgotten_later(runs: Runs) -> Non
     ]
     runs.make("there", 70)
     known = query_runs(records[:3], lambda record: LocalSession(record.node0), Cancel())
-    assert forgettable(known, 30, now) == ["gone-long"]
+    assert expired_runs(known, 30, now) == ["gone-long"]
     assert "has no record of it" in known[0].reason
 
 

@@ -206,7 +206,7 @@ class Options:
 class PlayContext:
     """Each host has one connection per call, with one task at a time on it: several may be delegated to one host.
 
-    Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.lend`).
+    Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.borrow`).
     """
 
     pool: SessionPool

@@ -245,13 +245,13 @@ class Plan(NamedTuple):
         return decode(AgentOptions, self.asked, "the options")
 
     @property
-    def everyone(self) -> tuple[HostPlan, ...]:
+    def all_hosts(self) -> tuple[HostPlan, ...]:
         return (*self.hosts, *self.spares)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Node0, `hosts` and `spares`."""
-        return tuple(dict.fromkeys((self.node0, *(host.name for host in self.everyone))))
+        return tuple(dict.fromkeys((self.node0, *(host.name for host in self.all_hosts))))
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -271,12 +271,12 @@ class Plan(NamedTuple):
     @property
     def exchanged(self) -> str:
         """Checkpoint path that all hosts exchange before an attempt, absolute or relative to `cwd`; or empty."""
-        has_several = len({self.stores[host.name] for host in self.everyone}) > 1
+        has_several = len({self.stores[host.name] for host in self.all_hosts}) > 1
         return self.asked.get("checkpoint") or "" if has_several else ""
 
     @property
     def has_pool(self) -> bool:
-        return self.options.has_pool and len(self.everyone) > 1
+        return self.options.has_pool and len(self.all_hosts) > 1
 
     @property
     def shell(self) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ class Plan(NamedTuple):
     def amx_hosts(self) -> tuple[str, ...]:
         """Hosts with AMX, which fp32 would leave idle; none with --fp32-math bf16."""
         is_used = self.fp32_math.mode == "bf16"
-        return () if is_used else tuple(host.name for host in self.everyone if host.tier == "amx")
+        return () if is_used else tuple(host.name for host in self.all_hosts if host.tier == "amx")
 
     @property
     def size(self) -> str:
@@ -394,9 +394,9 @@ def for_hosts(plan: Plan, names: Collection[str]) -> Plan:
     Backend, instruction set and all-reduce stay as chosen for all hosts, so that results are rounded the same way and
     a host can come back.
     """
-    everyone = plan.everyone
-    chosen = [host for host in everyone if host.name in names]
-    others = [host for host in everyone if host.name not in names]
+    all_hosts = plan.all_hosts
+    chosen = [host for host in all_hosts if host.name in names]
+    others = [host for host in all_hosts if host.name not in names]
     numbers: dict[int, int] = {}
     hosts = [_renumbered(host, numbers) for host in (*chosen, *others)]
     first = tuple(hosts[: len(chosen)])
@@ -424,7 +424,10 @@ def _settings_with(
     plan: Plan, numbers: Mapping[int, int], hosts: Sequence[HostPlan], count: int, size: int
 ) -> tuple[Setting, ...]:
     """The settings, with new values where they number ranks or hosts."""
-    before, after = {host.name: at for at, host in enumerate(plan.everyone)}, {h.name: at for at, h in enumerate(hosts)}
+    before, after = (
+        {host.name: at for at, host in enumerate(plan.all_hosts)},
+        {h.name: at for at, h in enumerate(hosts)},
+    )
     sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE", "IPEXCTL_WORLD_SIZE"), (plan.world_size, size))
     sizes["GROUP_WORLD_SIZE"] = (len(plan.hosts), count)
     changed = []
@@ -465,7 +468,7 @@ def hostfile_text(flavor: str, hosts: Sequence[HostPlan]) -> str:
 def choose_hosts(plan: Plan, present: Collection[str], last: Sequence[str]) -> tuple[str, ...]:
     """Hosts of the next attempt, at most as many as in the first: node0, present hosts of the last attempt, then
     others."""
-    names = [host.name for host in plan.everyone]
+    names = [host.name for host in plan.all_hosts]
     there = [name for name in names if name == names[0] or name in present]
     chosen = sorted(there, key=lambda name: name not in last)[: len(plan.hosts)]
     return tuple(name for name in names if name in chosen)

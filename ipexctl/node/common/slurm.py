@@ -202,13 +202,13 @@ class MungeError(Exception):
     """munge is missing or refuses; the text is the reason."""
 
 
-def seal(text: str) -> str:
+def sign(text: str) -> str:
     """Sign and encrypt a text with munge. Any machine of the cluster can open it once, within TTL, as this account or
     root."""
     return _call(["munge", f"--restrict-uid={os.geteuid()}", f"--ttl={TTL}"], text).strip()
 
 
-def unseal(credential: str) -> str:
+def verify_signed(credential: str) -> str:
     """Open a credential; raises a MungeError if it is invalid or for another account."""
     return _call(["unmunge", "--metadata=/dev/null"], credential)
 

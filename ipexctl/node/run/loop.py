@@ -81,7 +81,7 @@ class SupervisorLoop:
         )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
         self.place_ranks()
-        self.connections.listener.addresses.update(host.address for host in start.plan.everyone)
+        self.connections.listener.addresses.update(host.address for host in start.plan.all_hosts)
         self.figures = RunFigures(self.hosts_of_ranks(), start.plan)
         self.calls: HostCalls | None = None
         self.starter_calls: HostCalls | None = None
@@ -456,7 +456,7 @@ class SupervisorLoop:
             self.starter_calls.begin(host.name, host.word, line, stdin, STARTER_CALL)
 
     def hosts_named(self, names: Collection[str]) -> list[HostPlan]:
-        return [host for host in self.state.plan.everyone if host.name in names]
+        return [host for host in self.state.plan.all_hosts if host.name in names]
 
     def find_hosts(self, command: m.FindHosts) -> None:
         if not self.state.shell:
@@ -533,7 +533,7 @@ class SupervisorLoop:
     # The end
 
     def close(self, command: m.Close) -> None:
-        self.wait_for_room(command.patience)
+        self.wait_for_room(command.timeout)
         for peer in self.connections.all.values():
             for name, reason in peer.close_files().items():
                 self.log("output-lost", {"rank": peer.rank, "host": peer.host, "stream": name, "reason": reason})
@@ -559,9 +559,9 @@ class SupervisorLoop:
             shown = self.job.shown()
         self.on_event(m.Closed(shown, is_step_cancelled(log)))
 
-    def wait_for_room(self, patience: float) -> None:
+    def wait_for_room(self, timeout: float) -> None:
         """Wait until held output is written. After `patience` seconds, the rest counts as lost."""
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         while not self.record.store_held() and time.monotonic() < until:
             time.sleep(0.2)
         for peer in self.connections.all.values():

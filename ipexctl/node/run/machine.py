@@ -330,8 +330,8 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
     for peer in t.ranks:
         if peer.is_done:
             continue
-        patience = RANK_SILENCE if peer.status.pid is not None else t.state.setup_time
-        is_silent = peer.is_connected and silence[peer.rank] > patience
+        limit = RANK_SILENCE if peer.status.pid is not None else t.state.setup_time
+        is_silent = peer.is_connected and silence[peer.rank] > limit
         limit = RANK_SILENCE if peer.is_leaving else RANK_RECONNECT
         if not is_silent and (peer.disconnected_at is None or now - peer.disconnected_at <= limit):
             continue
@@ -538,11 +538,11 @@ def end_launcher(t: Transition, launcher: LauncherState) -> None:
         ranks_ended_at = now
         t.set_launcher(ranks_ended_at=now)
     late_at = never = float("inf")
-    patience = LAUNCHER_EXIT
+    limit = LAUNCHER_EXIT
     if ending is not None:
         late_at = ending.at + exit_time(t.state, now) + LAUNCHER_LATE
-        patience = LAUNCHER_AFTER_RANKS
-    after_ranks = never if ranks_ended_at is None else ranks_ended_at + patience
+        limit = LAUNCHER_AFTER_RANKS
+    after_ranks = never if ranks_ended_at is None else ranks_ended_at + limit
     due_at = late_at if now > late_at else after_ranks
     if now <= due_at:
         return

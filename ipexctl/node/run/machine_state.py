@@ -179,7 +179,7 @@ class SupervisorState(NamedTuple):
 
     @property
     def has_pool(self) -> bool:
-        return self.options.has_pool and len(self.plan.everyone) > 1
+        return self.options.has_pool and len(self.plan.all_hosts) > 1
 
     @property
     def shell(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def first_state(
 ) -> SupervisorState:
     limit = JobLimit() if job is not None and job.number else None
     plan = start.plan
-    others = {host.name for host in plan.everyone} - {status.node0} if launcher_kind.is_direct else ()
+    others = {host.name for host in plan.all_hosts} - {status.node0} if launcher_kind.is_direct else ()
     starters = {host: StarterState(away_since=now.clock) for host in others}
     ranks, options = first_ranks(plan), plan.options
     state = SupervisorState(start, plan, options, launcher_kind, status, ranks, now.clock, now.clock, now.clock)
@@ -467,7 +467,7 @@ class Requeue(NamedTuple):
 
 
 class Close(NamedTuple):
-    patience: float
+    timeout: float
     """Seconds for a full disk to get room."""
     keeps_connectivity: bool
     asks_job: bool

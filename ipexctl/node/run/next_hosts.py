@@ -37,7 +37,7 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 def begin_search(t: Transition) -> None:
     if not t.state.has_pool or t.state.search is not None or not verdict.may_restart(t.state):
         return
-    hosts = tuple(host.name for host in t.state.start.plan.everyone[1:])
+    hosts = tuple(host.name for host in t.state.start.plan.all_hosts[1:])
     t.set(search=m.HostSearch(t.now.clock, frozenset(hosts)))
     t.do(m.FindHosts(hosts))
 

@@ -240,11 +240,11 @@ def fail_with_program(t: Transition, left: list[RankState], code: int | None, by
     kind = t.state.launcher_kind
     program = "the rank wrapper" if kind.is_direct else kind.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
-    met = [peer for peer in left if peer.has_begun]
+    started = [peer for peer in left if peer.has_begun]
     how = signal_name(by) if by else f"exit code {code}"
     detail = Detail(f"{'wrapper' if kind.is_direct else 'mpirun'}-{'signalled' if by else 'ended'}", {"how": how})
-    if met:
-        fail(t, "mpirun", f"{text} while {ranks_on_hosts(met)} ran", detail=detail)
+    if started:
+        fail(t, "mpirun", f"{text} while {ranks_on_hosts(started)} ran", detail=detail)
     else:
         ranks = [peer.rank for peer in left]
         fail(t, "not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)

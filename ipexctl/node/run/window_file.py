@@ -198,7 +198,7 @@ def _row(line: bytes, fields: int) -> list[Any] | None:
 _NUMBERS = (float, int, bool)
 
 
-def thinned(data: bytes, step: int) -> bytes:
+def downsample(data: bytes, step: int) -> bytes:
     """Keep only every `step`th window of a file; each then stands for `step` windows."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
@@ -241,7 +241,7 @@ def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
         except OSError:
             continue
         if stem.isdigit():
-            yield WindowsFile(int(stem), suffix, thinned(data, step))
+            yield WindowsFile(int(stem), suffix, downsample(data, step))
 
 
 def read_windows(request: RunReference, _: object) -> Json:

@@ -122,7 +122,7 @@ class Launch:
             command = Command(program_line(plan, "run.host_starter", host.name), "begin the starter of ranks")
             call_line(session, command, b"", request._asdict(), timeout=JOB_UPLOAD, cancel=self._pool.cancel)
 
-        others = [self._hosts[host.name] for host in plan.everyone if host.name != plan.node0]
+        others = [self._hosts[host.name] for host in plan.all_hosts if host.name != plan.node0]
         if plan.has_starters and others:
             _raise_first(self._pool.each(others, start))
 

@@ -400,12 +400,12 @@ def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
     if config is None:
         return ()
     from ipexctl.launch.accelerate_config import remarks
-    from ipexctl.launch.accelerate_env import misunderstandings
+    from ipexctl.launch.accelerate_env import unsupported_settings
 
     node0 = context.hosts[0]
     addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
     notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
-    return (*notes, *misunderstandings(config, context.env.packages))
+    return (*notes, *unsupported_settings(config, context.env.packages))
 
 
 def _cwd_in(tree: str, spec: RunSpec) -> str:

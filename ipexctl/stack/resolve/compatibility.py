@@ -188,9 +188,9 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
     if not lacking:
         return None
     kind, example = next(iter(lacking.items()))
-    everyone = tuple(name for names in lacking.values() for name in names)
+    hosts = tuple(name for names in lacking.values() for name in names)
     has = _sorted(kind.pythons or ())
-    return because(reasons.missing_python, python=python, hosts=everyone, example=example, example_pythons=has)
+    return because(reasons.missing_python, python=python, hosts=hosts, example=example, example_pythons=has)
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:

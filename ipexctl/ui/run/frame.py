@@ -248,7 +248,7 @@ def _state_text(row: Row) -> str:
 
 def _log_title(state: RunState) -> Rule:
     controls = state.controls
-    parts = ["all ranks" if controls.ranks.everyone else f"ranks {controls.ranks}", counted(state.lines, "line")]
+    parts = ["all ranks" if controls.ranks.has_all else f"ranks {controls.ranks}", counted(state.lines, "line")]
     if state.late > max(_LATE, 2 * state.rate):
         parts.append(f"{state.late:,} lines behind the run")
     if controls.paused:

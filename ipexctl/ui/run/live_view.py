@@ -278,7 +278,7 @@ class Terminal:
             self._shown, self._size = [], (0, 0)
             self._pending = memoryview(_ENTER)
 
-    def leave(self, patience: float = 0.5) -> None:
+    def leave(self, timeout: float = 0.5) -> None:
         """Restore the screen; drops output not taken after `patience` seconds."""
         acquired = self._lock.acquire(timeout=0.5)
         try:
@@ -287,7 +287,7 @@ class Terminal:
             self.entered, self._pending = False, memoryview(b"")
             self._restore_modes()
             with contextlib.suppress(OSError, termios.error):
-                if not self._is_writable(patience):
+                if not self._is_writable(timeout):
                     termios.tcflush(self._out, termios.TCOFLUSH)
                 if self._is_writable(0):
                     os.write(self._out, _LEAVE)
@@ -343,8 +343,8 @@ class Terminal:
         if self._out != sys.stdout.fileno():
             os.close(self._out)
 
-    def _is_writable(self, patience: float) -> bool:
-        return bool(select.select([], [self._out], [], patience)[1])
+    def _is_writable(self, timeout: float) -> bool:
+        return bool(select.select([], [self._out], [], timeout)[1])
 
 
 def _non_blocking(descriptor: int) -> int:

@@ -72,7 +72,7 @@ class Controls:
     def _watch(self, key: str) -> None:
         self.error = ""
         if key == "/":
-            self.mode, self.typed = "filtering", "" if self.ranks.everyone else str(self.ranks)
+            self.mode, self.typed = "filtering", "" if self.ranks.has_all else str(self.ranks)
         elif key == "s":
             self.mode = "confirming"
         elif key == "?":
@@ -198,7 +198,7 @@ class FoldedLog:
 
 def newest(entries: Sequence[LogLine], ranks: RankSet) -> Iterator[LogLine]:
     for entry in reversed(entries):
-        if entry.stream is None or ranks.everyone or any(rank in ranks for rank in entry.ranks):
+        if entry.stream is None or ranks.has_all or any(rank in ranks for rank in entry.ranks):
             yield entry
 
 

@@ -23,7 +23,7 @@ from ipexctl.facts.system_facts import Memory, System
 from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import parse_repo
 from ipexctl.launch.accelerate_config import remarks
-from ipexctl.launch.accelerate_env import misunderstandings
+from ipexctl.launch.accelerate_env import unsupported_settings
 from ipexctl.launch.hub_settings import HostHub, Hub
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
@@ -220,10 +220,10 @@ def of_accelerate() -> list[Case]:
     )
     said = (
         *(note for text in texts for note in read(text).notes),
-        *misunderstandings(read(spread), accelerate.NEW),
-        *misunderstandings(read(alone), {"accelerate": "1.2.0"}),
-        *misunderstandings(read(alone), {**accelerate.OLD, "accelerate": "1.8.1", "torch": "2.7.0"}),
-        *misunderstandings(read(alone), {}),
+        *unsupported_settings(read(spread), accelerate.NEW),
+        *unsupported_settings(read(alone), {"accelerate": "1.2.0"}),
+        *unsupported_settings(read(alone), {**accelerate.OLD, "accelerate": "1.8.1", "torch": "2.7.0"}),
+        *unsupported_settings(read(alone), {}),
         *remarks(read(spread), 2, ("node1",)),
     )
     return [

@@ -47,12 +47,12 @@ class Store:
                 raise RuntimeError("wait timeout")
 
 
-def decided(ranks: list[int], size: int, patience: float = 5.0) -> list[dict[str, Any]]:
+def decided(ranks: list[int], size: int, timeout: float = 5.0) -> list[dict[str, Any]]:
     """What those ranks of so many are told."""
     store = Store()
 
     def of(rank: int) -> dict[str, Any]:
-        return Round(store, rank, size, "1", patience).decide({"rank": rank}, lambda offers: {"offers": offers})
+        return Round(store, rank, size, "1", timeout).decide({"rank": rank}, lambda offers: {"offers": offers})
 
     with ThreadPoolExecutor(len(ranks)) as threads:
         return list(threads.map(of, ranks))
@@ -63,13 +63,13 @@ def test_all_ranks_get_what_rank_0_makes_of_all_offers() -> None:
 
 
 def test_a_rank_that_never_posts_means_off_for_all() -> None:
-    one, other = decided([0, 1], 3, patience=0.3)
+    one, other = decided([0, 1], 3, timeout=0.3)
     assert one == other
     assert one["off"].startswith("rank 2 ") or one["off"].startswith("rank 0 ")
 
 
 def test_without_rank_0_the_others_decide_off() -> None:
-    assert decided([1, 2], 3, patience=0.3) == [{"off": "rank 0 did not answer within 0.3 s"}] * 2
+    assert decided([1, 2], 3, timeout=0.3) == [{"off": "rank 0 did not answer within 0.3 s"}] * 2
 
 
 def test_a_late_rank_acts_on_what_was_published_before() -> None:

@@ -12,7 +12,7 @@ import pytest
 from accelerate_files import ALONE
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import read_accelerate, read_accelerate_file, remarks, with_config
-from ipexctl.launch.accelerate_env import misunderstandings, variables_of
+from ipexctl.launch.accelerate_env import unsupported_settings, variables_of
 from ipexctl.spec import AccelerateConfig, RunSpec
 from message_data import missing
 
@@ -139,7 +139,7 @@ def test_installed_ipex_is_disabled_unless_configured() -> None:
 
 
 def test_fully_supported_config_has_no_notes() -> None:
-    assert misunderstandings(read(CLUSTER_CONFIG), OLD) == ()
+    assert unsupported_settings(read(CLUSTER_CONFIG), OLD) == ()
     assert remarks(read(CLUSTER_CONFIG), 4, ("node1", "192.168.20.2")) == ()
     assert read("use_cpu: true\n").notes == ()
 

@@ -170,7 +170,7 @@ def test_detached_session_stays_open(pool: SessionPool, opened: list[FakeSession
 
 def test_working_lent_session_returns_to_the_pool(pool: SessionPool, opened: list[FakeSession]) -> None:
     for _ in range(2):
-        lent = pool.lend(A, Cancel())
+        lent = pool.borrow(A, Cancel())
         assert capture(lent, Command.argv("true")).stdout == b"0"
         lent.close()
     assert pool.session(A) is opened[0]
@@ -179,11 +179,11 @@ def test_working_lent_session_returns_to_the_pool(pool: SessionPool, opened: lis
 
 def test_lost_lent_session_is_closed_and_replaced(pool: SessionPool, opened: list[FakeSession]) -> None:
     opened[0].error = Unreachable("the connection was lost")
-    lent = pool.lend(A, Cancel())
+    lent = pool.borrow(A, Cancel())
     with pytest.raises(Unreachable):
         capture(lent, Command.argv("true"))
     lent.close()
-    lent = pool.lend(A, Cancel())
+    lent = pool.borrow(A, Cancel())
     assert capture(lent, Command.argv("true")).stdout == b"1"
     lent.close()
     assert pool.session(A) is opened[1]

@@ -28,7 +28,7 @@ def test_rank_sets_are_parsed(text: str, ranks: set[int]) -> None:
 
 def test_ranks_of_the_run_are_taken() -> None:
     assert parse_ranks("0-7").within(4) == parse_ranks("0-7")
-    assert EVERY_RANK.within(1).everyone
+    assert EVERY_RANK.within(1).has_all
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

@@ -32,7 +32,7 @@ def test_rank_filter_is_typed_corrected_and_applied() -> None:
     assert controls.ranks == parse_ranks("0-3")
     for key in ["/", "clear", "enter"]:
         controls.press(key)
-    assert controls.ranks.everyone
+    assert controls.ranks.has_all
 
 
 def test_invalid_rank_filter_shows_an_error_and_stays_open() -> None:

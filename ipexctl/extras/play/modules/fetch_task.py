@@ -123,7 +123,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> Result:
 
 
 def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
-    done = fetch(order, lambda: context.pool.lend(order.host, context.cancel), lambda _: None, context.cancel)
+    done = fetch(order, lambda: context.pool.borrow(order.host, context.cancel), lambda _: None, context.cancel)
     left_out = [file.name for file in done.left_out]
     data = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
     data["left_out"] = left_out

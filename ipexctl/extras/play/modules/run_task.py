@@ -166,7 +166,7 @@ class _TaskRun(RunWatcher):
         context, record = self._context, run.record
         follower = Follower(
             record,
-            lambda cancel: context.pool.lend(record.node0, cancel),
+            lambda cancel: context.pool.borrow(record.node0, cancel),
             self.on_update,
             context.cancel,
             copy=LocalCopy(RunRegistry().directory / record.id),
