@@ -25,11 +25,11 @@ LaunchFlavor = Literal["intel", "openmpi", "mpich", NoMpiFlavor]
 class Launcher(Protocol):
     @property
     def flavor(self) -> NoMpiFlavor:
-        """In plans, where others name an MPI."""
+        """Name in plans, where others name an MPI."""
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Name for people."""
 
     @property
     def started(self) -> str:
@@ -52,7 +52,7 @@ class Launcher(Protocol):
         """True if the control machine begins a host starter on each host but node0."""
 
     def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
-        """`counts`: host → number of ranks."""
+        """True if it can start these ranks. `counts`: host → number of ranks."""
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
         """Words before the rank wrapper's; empty if supervisor and host starters start each rank."""
@@ -61,7 +61,7 @@ class Launcher(Protocol):
 class Transport(Protocol):
     @property
     def name(self) -> str:
-        """In records and for --transport."""
+        """Name in records and for --transport."""
 
     @property
     def uses_ssh(self) -> bool:
@@ -69,7 +69,7 @@ class Transport(Protocol):
 
     @property
     def no_logins(self) -> str:
-        """For `trust`: why node0 does not log in to the other nodes; empty if it does."""
+        """Why node0 does not log in to the other nodes, for `trust`; empty if it does."""
 
     @property
     def remote_shell(self) -> str:
@@ -77,7 +77,7 @@ class Transport(Protocol):
 
     @property
     def launcher(self) -> Launcher:
-        """For plans over several hosts that need no MPI."""
+        """Launcher for plans over several hosts that need no MPI."""
 
     @property
     def waits(self) -> bool:
@@ -90,7 +90,7 @@ class Transport(Protocol):
         """The job, for people."""
 
     def seconds_left(self, job: str) -> int | None:
-        """From the scheduler; None without a limit or an answer."""
+        """Seconds until the job ends, from the scheduler; None without a limit or an answer."""
 
     def announcement(self, environ: Mapping[str, str]) -> str:
         """Tells the user how hosts are reached, if ipexctl chose it; or empty."""
@@ -180,8 +180,8 @@ class SrunLauncher:
         return len(counts) > 1 and backend not in ("ccl", "mpi")
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """There is no --cpus-per-task, because it implies --exact: Slurm would choose the CPUs, fewer than the plan's
-        where they don't divide evenly."""
+        """Words of srun without --cpus-per-task, which implies --exact: Slurm would choose the CPUs, fewer than the
+        plan's where they don't divide evenly."""
         options = (
             *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
             # Rank N is on line N of the file, whatever order Slurm has for the nodes.

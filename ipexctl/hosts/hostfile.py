@@ -116,7 +116,7 @@ def read_port(text: str) -> int:
 
 
 def read_path(text: str, base: Path) -> Path:
-    """Relative to the file that contains it; `~` is a home."""
+    """Read a path, which is relative to the file that contains it; `~` is a home."""
     if not text.startswith("~"):
         return base / text
     try:

@@ -28,7 +28,7 @@ _FOLDABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """In order, with repeats: `n[3,1],m` is n3, n1, m."""
+    """Names in order, with repeats: `n[3,1],m` is n3, n1, m."""
     if "," not in text and text and not text[0].isspace() and not text[-1].isspace():
         return tuple(_expand(text, 1, _numbers))
     names: list[str] = []

@@ -241,7 +241,7 @@ class Meter:
         self.is_on = False
 
     def _leave_ring(self) -> None:
-        """In a forked child, turn off if the parent has the ring. Otherwise the child may be the one that trains."""
+        """Turn off in a forked child if the parent has the ring. Otherwise the child may be the one that trains."""
         if self._ring is not None:
             self.turn_off()
 

@@ -141,7 +141,7 @@ class EarlierMemory:
     size: int
     run: str
     ppn: int = 0
-    """Most ranks on one host; 0 if the earlier run's record does not say."""
+    """Highest number of ranks on one host; 0 if the earlier run's record does not say."""
 
 
 def memory_refusal(context: LaunchContext) -> Refusal | None:

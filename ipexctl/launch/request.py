@@ -57,7 +57,7 @@ class Node0Files:
     connectivity: ConnectivityRecord | None = None
     """A check that passed, or found no logins, in the last hours."""
     uptime: float = 0.0
-    """In seconds when these files were read; 0 if unknown."""
+    """Node0's uptime in seconds when these files were read; 0 if unknown."""
     no_logins: str = ""
     """Why node0 can't log in to the hosts of this run; empty if unknown."""
     logins_tried: float = 0.0
@@ -91,7 +91,7 @@ class Gathered:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """In the order of the hostfile; the first is node0."""
+        """Hosts in the order of the hostfile; the first is node0."""
         return self.spec.hosts
 
     @property

@@ -45,7 +45,7 @@ class HomeReply(NamedTuple):
     starting: tuple[str, ...]
     """Have files here, and may still start."""
     over: tuple[str, ...]
-    """By their record here."""
+    """Runs that have ended, according to their record here."""
     busy: tuple[str, ...]
     """Why nothing can be removed now, apart from runs."""
     found: tuple[HomeEntry, ...]
@@ -245,7 +245,8 @@ class HomeContents:
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
 
     def remove_home(self) -> None:
-        """If nothing of ipexctl is left. Without the mark, the directory would no longer be a home."""
+        """Remove the mark and the home if nothing of ipexctl is left. Without the mark, the directory would no longer
+        be a home."""
         if any(os.path.lexists(f"{self.home}/{name}") for name in HOME_ENTRIES - {MARK}):
             return
         remove_mark(self.home)

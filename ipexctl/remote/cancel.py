@@ -66,7 +66,8 @@ class Cancel:
 
 
 class Deadline:
-    """With `seconds` None it never expires. With `is_of_silence`, any sign of work by the host restarts it."""
+    """A deadline, which never expires if `seconds` is None. With `is_of_silence`, any sign of work by the host restarts
+    it."""
 
     def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds

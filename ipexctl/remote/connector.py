@@ -159,7 +159,7 @@ class Connector:
         return session
 
     def _over_srun(self, host: Host, cancel: Cancel) -> Session:
-        """Once the job is over, the session is local if this machine shares the nodes' home."""
+        """Open a session over srun; once the job is over, a local one if this machine shares the nodes' home."""
         from ipexctl.remote.srun import SrunSession, StepServer, srun_ports
 
         with self._lock:

@@ -30,7 +30,7 @@ KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName(NamedTuple):
-    """`|1|salt|digest`: can be compared but not read."""
+    """A name as `|1|salt|digest`: it can be compared but not read."""
 
     salted: hmac.HMAC
     digest: bytes

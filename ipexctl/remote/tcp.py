@@ -140,7 +140,7 @@ class TunedSocket(socket.socket):
             self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def close(self) -> None:
-        """Also ends a read in another thread."""
+        """Close; also ends a read in another thread."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
         super().close()

@@ -142,7 +142,7 @@ class StackSpec:
     indexes: tuple[Index, ...] = ()
     module: Module | None = None
     setvars: Setvars | None = None
-    """Relative to the directory of the bindings' module."""
+    """Script that sets the bindings' variables, relative to their module's directory; None without one."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
     note: Note = ""
@@ -207,7 +207,7 @@ class StackSpec:
 
     @property
     def isa(self) -> Isa | None:
-        """None if any x86-64 CPU will do."""
+        """Instruction set that a CPU needs; None if any x86-64 CPU will do."""
         floors = {build.isa for build in self.ipex_builds}
         return None if not floors else "avx2" if "avx2" in floors else "avx512"
 

@@ -77,8 +77,8 @@ def _decide(
 def installed_record(
     request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> EnvRecord | None:
-    """If the request names no stack, use the environment of that name, else one made for an equal request, but not one
-    that an older version table made."""
+    """The environment of that name if the request names no stack, else one made for an equal request, but not by an
+    older version table."""
     table, digest = stacks(rows), rows_digest(rows)
 
     def answers(entry: Env, record: EnvRecord) -> bool:

@@ -278,7 +278,8 @@ class InstallContext:
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None
-        """Only an installed wheel shows which MPI it has, if it came from a URL."""
+        """Intel MPI of the built environments. Only an installed wheel shows which MPI it has, if it came from a URL.
+        """
         self.uplink = 0
         self.downloaded = 0
         self._began = time.monotonic()

@@ -66,7 +66,7 @@ class IntactEnv(NamedTuple):
 
 
 def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
-    """None unless all hosts have the environment intact."""
+    """Host → intact environment of the requested name; None unless all hosts have one."""
     request = context.request
     command = environment_command(request.home, request.name, script_text("env.check"))
 
@@ -148,7 +148,7 @@ def install(
 
 
 def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
-    """If no Python on a host works, give doctor's fix for that."""
+    """The refusal with doctor's fix, if no Python on a host works."""
     for name in refusal.hosts:
         facts = context.facts.get(name)
         if facts is not None and facts.has_finished("programs") and not running_pythons(facts):

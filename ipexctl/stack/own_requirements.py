@@ -30,7 +30,7 @@ class OwnRequirements(NamedTuple):
 
 
 def find_own_requirements(root: Path) -> OwnRequirements | None:
-    """None if there is no such file, or more than one."""
+    """The project's file of requirements; None if there is no such file, or more than one."""
     pyproject, lock = _text(root / _PYPROJECT), root / _UV_LOCK
     found = {
         root / "requirements.txt": _text(root / "requirements.txt"),

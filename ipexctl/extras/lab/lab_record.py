@@ -124,7 +124,7 @@ class Lab:
     name: str
     block: int
     hosts: tuple[LabHost, ...]
-    """In hostfile order, without the bastion."""
+    """Hosts in hostfile order, without the bastion."""
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True

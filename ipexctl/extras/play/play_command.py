@@ -117,7 +117,7 @@ class _PreparedPlay:
     """Includes hosts that --limit leaves out of the plays: templates may still use them."""
     limited: tuple[Host, ...]
     extra: list[dict[str, Any]]
-    """Of -e; they override all others."""
+    """Variables of -e, which override all others."""
     vars_dirs: VarsDirs
     cwd: Path
 
@@ -195,7 +195,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
-    """Next to the inventory, then next to the playbook."""
+    """Directories of variables: next to the inventory, then next to the playbook."""
     hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
     return [*inventory, playbook.parent]

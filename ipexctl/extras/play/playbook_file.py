@@ -24,7 +24,7 @@ _CHECKOUT: Final = Path(__file__).parents[3] / "playbooks"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """From 1."""
+    """Line and column, counted from 1."""
 
     source: SourceFile
     line: int

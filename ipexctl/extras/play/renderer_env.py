@@ -282,7 +282,7 @@ class Renderer:
         return self._compiled(text, True)(**variables)
 
     def render(self, text: str, variables: Mapping[str, Any], *, may_be_value: bool) -> Any:
-        """With `may_be_value`, a single `{{ … }}` yields the value itself rather than text."""
+        """Fill a template; with `may_be_value`, a single `{{ … }}` yields the value itself rather than text."""
         bare = _only_expression(self._env, text) if may_be_value else None
         if bare is not None:
             return self.expression(bare, variables)
@@ -295,7 +295,7 @@ class Renderer:
         return self._env.from_string(text)
 
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
-        """Only `env` is supported. Its values are secrets."""
+        """Look up a variable; only `env` is supported. Its values are secrets."""
         if kind.removeprefix(_BUILTIN) != "env":
             raise SecurityError(f"lookup({kind!r}); only lookup('env', 'NAME') is supported")
         values = [os.environ.get(name, default if default is not None else "") for name in names]

@@ -155,7 +155,7 @@ class HostCurves:
 
 
 def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
-    """At most `limit` columns, none narrower than a window."""
+    """Divide the time into at most `limit` columns, none narrower than a window."""
     span = max(end - start, window, 1e-3)
     count = max(1, min(limit, int(span / max(window, 1e-3))))
     return Columns(start, span / count, count)
@@ -176,7 +176,7 @@ def rank_grid(
     end: float,
     figures: Mapping[int, Throughput | None] | None = None,
 ) -> RankGrid | None:
-    """None if no rank was measured. `hosts`: each rank's host, in host order."""
+    """The grid; None if no rank was measured. `hosts`: each rank's host, in host order."""
     known = [(rank, host) for rank, host in hosts.items() if measured.ranks.get(rank)]
     if not known:
         return None

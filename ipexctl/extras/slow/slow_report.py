@@ -338,7 +338,7 @@ class VerdictOfRun:
 
 
 def of_windows(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> VerdictOfRun:
-    """For `why` and the page of a run. `plan` as in plan.json, or as much of it as exists."""
+    """The verdict for `why` and the page of a run. `plan` as in plan.json, or as much of it as exists."""
     return VerdictOfRun(verdict_of(windows, status, plan))
 
 

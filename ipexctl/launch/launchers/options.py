@@ -51,7 +51,7 @@ class PastedLine:
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
-    """None if the words have no launcher. Raises a UserError for an unknown launcher or option. If `is_script`, a
+    """Read a line; None without a launcher. Raises a UserError for an unknown launcher or option. If `is_script`, a
     leading `python` is dropped."""
     found = own_line(words)
     if found is None and not (is_script and words and is_python(words[0])):

@@ -3,94 +3,93 @@
 from __future__ import annotations
 
 SETUP_FILE = 90.0
-"""For a `--setup` file. A file that waits for input would block silently."""
+"""Seconds for a `--setup` file. A file that waits for input would block silently."""
 RANKS_BEGIN = 120.0
-"""For every rank to connect after the launcher started. Logins and homes may be slow."""
+"""Seconds for every rank to connect after the launcher started. Logins and homes may be slow."""
 CHECKPOINT_STEP = 21600.0
-"""For one step of the checkpoint exchange on all hosts, such as sending large files."""
+"""Seconds for one step of the checkpoint exchange on all hosts, such as sending large files."""
 
 # A host sends files.
 SIGN_OF_LIFE = 5.0
-"""Without a byte of a list or file, until the host reports that it is still working."""
+"""Seconds without a byte of a list or file, until the host reports that it is still working."""
 LONGEST_READ = 3600.0
-"""After this, a host that waits for a disk stops reporting; then the control machine's limit ends the call."""
+"""Seconds after which a host that waits for a disk stops reporting; then the control machine's limit ends the call."""
 
 # The supervisor loses a rank.
 RANK_SILENCE = 25.0
-"""Without a message until a rank counts as lost. A rank sends one every four seconds."""
+"""Seconds without a message until a rank counts as lost. A rank sends one every four seconds."""
 RANK_RECONNECT = 3.0
-"""For a rank to reconnect after its connection broke; RANK_SILENCE if the rank announced the break."""
+"""Seconds for a rank to reconnect after its connection broke; RANK_SILENCE if the rank announced the break."""
 RANK_STUCK = 10.0
-"""For an interpreter to exit after an uncaught exception."""
+"""Seconds for an interpreter to exit after an uncaught exception."""
 
 # The supervisor looks for the next attempt's hosts. Time counts from the failure.
 HOST_ANSWER = 10.0
-"""For the hosts of a run with --min-hosts to answer. The next attempt begins without the other hosts."""
+"""Seconds for the hosts of a run with --min-hosts to answer. The next attempt begins without the other hosts."""
 LOST_HOST_ANSWER = 3.0
-"""For a host that was just lost to answer, once all other hosts have answered."""
+"""Seconds for a host that was just lost to answer, once all other hosts have answered."""
 STARTER_CALL = 5.0
-"""For node0 to log in and restart a missing starter. While ranks wait for that, node0 retries."""
+"""Seconds for node0 to log in and restart a missing starter. While ranks wait for that, node0 retries."""
 HOST_JOB = 15.0
-"""For a host to take the job of the next attempt."""
+"""Seconds for a host to take the job of the next attempt."""
 STARTER_WAIT = 3600.0
-"""For a host's starter to wait for a lost supervisor, because the host may rejoin the run."""
+"""Seconds for a host's starter to wait for a lost supervisor, because the host may rejoin the run."""
 
 # A rank loses its supervisor. The limits go from least to most patient; `supervisor_contact.py` chooses one.
 SUPERVISOR_AT_EXIT = 3.0
-"""Without a message after the launcher sent a signal and the command exited. It is about to kill the rank."""
+"""Seconds without a message after the launcher sent a signal and the command exited. It is about to kill the rank."""
 SUPERVISOR_REFUSED = 8.0
-"""Without a message while the supervisor's port is closed. A dead supervisor is not replaced."""
+"""Seconds without a message while the supervisor's port is closed. A dead supervisor is not replaced."""
 SUPERVISOR_CONNECT = 20.0
-"""For the first connection. Nothing runs yet, so giving up costs nothing."""
+"""Seconds for the first connection. Nothing runs yet, so giving up costs nothing."""
 SUPERVISOR_SILENCE = 50.0
-"""Without a message while the supervisor's port does not answer; then the command is killed."""
+"""Seconds without a message while the supervisor's port does not answer; then the command is killed."""
 SUPERVISOR_BUSY = 180.0
-"""Without a message while the supervisor's port accepts: it may wait for an NFS server, which restarts in 90 seconds.
-"""
+"""Seconds without a message while the supervisor's port accepts: an NFS server may restart, which takes 90 seconds."""
 
 # A run ends when both the launcher and the ranks have exited, in any order. Ranks asked to stop have TERM_GRACE until
 # their wrappers kill them; the launcher has as long. A rank that is still connected gets RANK_EXIT on top before it is
 # given up. While a full disk holds output back, FULL_DISK_FLUSH replaces both limits; if the disk stays full, the wait
 # ends after FULL_DISK_ROOM. LAST_MESSAGES is only about the network.
 TERM_GRACE = 4.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 OUTPUT_DRAIN = 2.0
-"""For processes that a rank's command left behind to close its output."""
+"""Seconds for processes that a rank's command left behind to close its output."""
 RANK_EXIT = 8.0
-"""For ranks to exit after the grace period, on busy machines."""
+"""Seconds for ranks to exit after the grace period, on busy machines."""
 LAUNCHER_EXIT = 10.0
 LAST_MESSAGES = 2.0
 FULL_DISK_ROOM = 5.0
-"""For a full disk to get free space once every rank has exited. A call that follows the run already has the output."""
+"""Seconds for a full disk to get free space once every rank has exited. A call that follows already has the output."""
 FULL_DISK_FLUSH = 30.0
 """To write output and the last status once a full disk has room again."""
 
 QUEUE_ANSWER = 5.0
-"""For the queue's controller to answer about a job, if the call can do without the answer."""
+"""Seconds for the queue's controller to answer about a job, if the call can do without the answer."""
 JOB_NOTICE = 60.0
-"""Before the job's end, when ranks are told to save; a quarter of a job under four minutes."""
+"""Seconds before the job's end, when ranks are told to save; a quarter of a job under four minutes."""
 JOB_STOP = 15.0
-"""Before the job's end, when the run is stopped; a sixteenth of a job under four minutes."""
+"""Seconds before the job's end, when the run is stopped; a sixteenth of a job under four minutes."""
 ORPHANED_JOB = 1200.0
-"""For the queue's controller to notice that node0 of a run with --min-hosts is down. Most wait 300."""
+"""Seconds for the queue's controller to notice that node0 of a run with --min-hosts is down. Most wait 300."""
 
 NOTIFY_CLAIM = 20.0
-"""For a call that follows an ended run to claim the `--notify` command, before node0 runs it."""
+"""Seconds for a call that follows an ended run to claim the `--notify` command, before node0 runs it."""
 NOTIFY = 60.0
 
 DUMP_REPLIES = 8.0
 GREP_SEARCH = 10.0
-"""For `logs --grep` to search a batch of lines. An expression such as (a+)+$ can take years for one line."""
+"""Seconds for `logs --grep` to search a batch of lines. An expression such as (a+)+$ can take years for one line."""
 ENV_SIZES = 20.0
 
 LOCK_HOLDER_SILENCE = 75.0
-"""Without a heartbeat until a lock's holder on another machine counts as dead. NFS caches times for up to 60."""
+"""Seconds without a heartbeat until a lock's holder on another machine counts as dead. NFS caches times for 60."""
 TREE_LOCK = 90.0
 """Longer than LOCK_HOLDER_SILENCE, so a dead machine's lock is noticed."""
 PRUNE_LOCK = 90.0
 UPLOAD_SILENCE = 300
-"""For each chunk of an upload while the tree is locked. After a lost connection the stream may never end."""
+"""Seconds for each chunk of an upload while the tree is locked. After a lost connection the stream may never end."""
 HUB_ANSWER = 5.0
 DOWNLOAD_SILENCE = 30.0
 PEER_SILENCE = 60.0
-"""Without a byte from another host's file server before another route is tried."""
+"""Seconds without a byte from another host's file server before another route is tried."""

@@ -78,10 +78,10 @@ def free_port(address: str) -> int:
 
 AUTHENTICATION_TIME = 5.0
 MAX_UNAUTHENTICATED = 512
-"""In addition to one per expected client."""
+"""Most unauthenticated connections, in addition to one per expected client."""
 MAX_OF_ONE_ADDRESS = 32
 _ACCEPTED_AT_ONCE = 32
-"""Between two polls, so that replies are read before their connections become the oldest."""
+"""Connections accepted between two polls, so that replies are read before their connections become the oldest."""
 OnClient = Callable[[Link, ServerHandshake, "Json"], None]
 """Called with the connection and hello of an authenticated client; sends the welcome."""
 

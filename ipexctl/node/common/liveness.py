@@ -26,11 +26,11 @@ class SilenceLimits(NamedTuple):
     """Seconds without a sign of life until a run counts as dead; long if a mistake would destroy files."""
 
     remote: float
-    """For a supervisor on another machine. It writes a status every few seconds, but clocks may differ."""
+    """Seconds for a supervisor on another machine. It writes a status every few seconds, but clocks may differ."""
     job: float
-    """For a run without a record but with a job file, which stays while the run may restart."""
+    """Seconds for a run without a record but with a job file, which stays while the run may restart."""
     files: float
-    """For a run without a record and a job file, which may be about to start."""
+    """Seconds for a run without a record and a job file, which may be about to start."""
 
 
 REPORT_LIMITS = SilenceLimits(remote=120.0, job=DAY, files=60.0)

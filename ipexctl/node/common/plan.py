@@ -171,9 +171,9 @@ class Plan(NamedTuple):
     argv: tuple[str, ...] = ()
     """The launcher's command line; without a launcher, the rank wrapper's."""
     launcher_env: tuple[Setting, ...] = ()
-    """For the launcher itself."""
+    """Variables of the launcher itself. The ranks' variables are in `settings`."""
     hosts: tuple[HostPlan, ...] = ()
-    """With ranks, in hostfile order."""
+    """Hosts with ranks, in hostfile order."""
     settings: tuple[Setting, ...] = ()
     master_addr: str = ""
     master_port: int | None = None
@@ -326,7 +326,7 @@ class Plan(NamedTuple):
 
 
 def to_json(plan: Plan) -> Json:
-    """With some fields that only other programs read."""
+    """The plan as in plan.json, with some fields that only other programs read."""
     return {
         "schema": SCHEMA,
         **as_json(plan),

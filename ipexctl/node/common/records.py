@@ -311,7 +311,7 @@ class RunStatus(NamedTuple):
     """False in older records."""
     slurm: QueueJob | None = None
     hosts: tuple[str, ...] = ()
-    """In rank order; empty in older records."""
+    """Hosts of this attempt in rank order; empty in older records."""
 
     @property
     def all_attempts(self) -> tuple[Attempt, ...]:
@@ -335,7 +335,7 @@ class RunStatus(NamedTuple):
 
     @property
     def code(self) -> int:
-        """1 without a failed rank; 0 for a run that continues or succeeded."""
+        """The failed rank's exit code, or 1 if no rank failed; 0 for a run that continues or succeeded."""
         return 0 if self.state in ("ok", "queued", "starting", "running") else self.exit_code or 1
 
     @property
@@ -398,7 +398,7 @@ def as_lines(value: object) -> tuple[str, ...]:
 
 
 def as_number(value: object) -> float | None:
-    """None for NaN and Infinity, which Python's JSON allows."""
+    """The value as a finite number, or None: Python's JSON allows NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None

@@ -42,7 +42,7 @@ class BuildRequest(TypedDict):
     name: str
     python: str
     files: list[StoreFile]
-    """In the store. Other environments of the home contain the lock's other wheels (`unpacked.py`)."""
+    """Wheels in the store. Other environments of the home contain the lock's other wheels (`unpacked.py`)."""
     installer: StoreFile
     record: Json
     lock: LockDocument

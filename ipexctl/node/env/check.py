@@ -24,7 +24,7 @@ def normalize(name: str) -> str:
 
 
 def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> list[str]:
-    """`digest`: of the expected lock, or None."""
+    """Problems with an environment's record and lock. `digest`: of the expected lock, or None."""
     if not all(isinstance(record.get(key), kind) for key, kind in REQUIRED_FIELDS.items()):
         return [f"{path}/env.json is missing or broken"]
     if not lock.get("wheels"):
@@ -35,7 +35,7 @@ def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> li
 
 
 def check_packages(infos: Iterable[str], lock: Json, check_files: CheckFiles) -> list[str]:
-    """`infos`: names of all `.dist-info` directories."""
+    """Compare installed packages with the lock. `infos`: names of all `.dist-info` directories."""
     installed: dict[str, list[str]] = {}
     for info in infos:
         installed.setdefault(normalize(info[:-10].rpartition("-")[0]), []).append(info)

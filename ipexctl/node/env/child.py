@@ -17,7 +17,7 @@ from ipexctl.node.common.clock import Countdown, Stopwatch
 from ipexctl.node.common.processes import end_with_parent
 
 KEPT = 2048, 4096
-"""Of the beginning and of the end of a program's output."""
+"""Bytes kept of the beginning and of the end of a program's output."""
 
 
 def own_group() -> Callable[[], None]:
@@ -32,7 +32,7 @@ def own_group() -> Callable[[], None]:
 
 
 class Child:
-    """If stdout goes to a file, `output` is stderr."""
+    """A program, its output and its report. If stdout goes to a file, `output` is stderr."""
 
     def __init__(
         self,

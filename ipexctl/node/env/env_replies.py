@@ -41,7 +41,7 @@ class CheckResult(NamedTuple):
     name: str
     """As in `ipex-2.8-1a2b3c4d`."""
     build: str | None
-    """For `BuildRequest.replace`; None without a record."""
+    """Token of the environment's build; None without a record."""
     record: EnvRecord | None = None
     verified: Mapping[str, Json] = {}
 
@@ -69,7 +69,7 @@ class EnvEntry(NamedTuple):
     created: str | None
     packages: Mapping[str, str]
     bytes: int | None
-    """Used on disk; None if not measured in time."""
+    """Bytes on disk; None if not measured in time."""
     complete: bool
 
 
@@ -185,7 +185,7 @@ class AvailableWheel(NamedTuple):
     url: str | None = None
     sha256: str | None = None
     mpi: str | None = None
-    """Inside a local bindings wheel; empty without one, None if unknown."""
+    """Version of the Intel MPI inside a local bindings wheel; empty without one, None if unknown."""
     oneccl: bool | None = None
     """True if a local bindings wheel contains oneCCL's library; None if unknown."""
 

@@ -36,7 +36,7 @@ from ipexctl.node.env.env_replies import CheckResult, EnvEntry, EnvListing, EnvR
 from ipexctl.node.env.unpacked import list_unpacked
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"
-"""Relative to the package of the oneCCL bindings."""
+"""Path of Intel MPI's hydra, relative to the package of the oneCCL bindings."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
 

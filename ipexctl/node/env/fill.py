@@ -41,7 +41,7 @@ LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MAN
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
 LIST_MARKER = "/ipexctl-base"
-"""Of list variables before setvars.sh is sourced. The script adds its text before the marker."""
+"""Value of list variables before setvars.sh is sourced. The script adds its text before the marker."""
 
 
 def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:

@@ -111,7 +111,7 @@ def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 PIN = re.compile(r"[\w.-]+==[\w.+!]+")
-"""Also constrains builds, so that a build that needs torch gets the stack's version."""
+"""A pinned requirement. It also constrains builds, so that a build that needs torch gets the stack's version."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 

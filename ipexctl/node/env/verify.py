@@ -161,7 +161,7 @@ class Verify:
         return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
-        """After a failure, a new process does the rest."""
+        """Use the installed parts in one process. After a failure, a new process does the rest."""
         steps: list[str] = []
         pending = ["torch"]
         while pending:

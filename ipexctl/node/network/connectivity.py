@@ -44,7 +44,7 @@ class Connections(TypedDict):
     ssh: Sequence[str]
     nodes: Sequence[NodeAddress]
     seconds: float
-    """Of a connection; a login has three times as long."""
+    """Time limit of a connection; a login has three times as long."""
     record: str
     """File of an earlier passed check, which is removed; or empty."""
 

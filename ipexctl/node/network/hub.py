@@ -37,7 +37,7 @@ class FoundHub(NamedTuple):
     others: int = 0
     """Repositories in the account's cache that are not in the home's."""
     prepared_in_home: tuple[str, ...] = ()
-    """Next to the home's cache. The library `datasets` loads them without the hub."""
+    """Datasets prepared next to the home's cache. The library `datasets` loads them without the hub."""
     prepared_in_own: tuple[str, ...] = ()
 
 

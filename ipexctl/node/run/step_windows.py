@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rates import Waiting
 
 MOST_AT_ONCE = 360
-"""Most windows that one reading closes. After a longer break, older windows are dropped."""
+"""Highest number of windows that one reading closes. After a longer break, older windows are dropped."""
 RECENT = 6
 """Windows in the last minute."""
 MOST_UNKNOWN = 0.05

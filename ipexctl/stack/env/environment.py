@@ -110,7 +110,7 @@ class EnvClient:
         on_event: Callable[[Reply], None],
         timeout: float | None = ENV_BUILD,
     ) -> bool:
-        """False if the environment exists. `replace`: build token of a damaged environment."""
+        """Build an environment; False if it exists. `replace`: build token of a damaged environment."""
         lock, uv = spec.lock, spec.installer
         assert uv is not None
         request: BuildRequest = {

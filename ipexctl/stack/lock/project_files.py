@@ -59,7 +59,7 @@ class ProjectLines:
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
     indirect: tuple[FileLine, ...] = ()
-    """For packages that only other packages require."""
+    """Lines for packages that only other packages require."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -70,7 +70,7 @@ def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def read_project_file(path: Path, text: str, names: Sequence[str]) -> ProjectLines | None:
-    """None for a requirements file. Raises a UserError."""
+    """Read a project file; None for a requirements file. Raises a UserError."""
     if path.name in _OTHER_LOCKS:
         raise UserError(f"{path} can't be read by ipexctl", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
     if path.name == UV_LOCK:

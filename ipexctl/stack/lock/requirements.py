@@ -41,13 +41,13 @@ class PackageRequest:
     lines: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     sources: Sources = field(default_factory=Sources)
-    """From --index-url, --extra-index-url and --find-links lines."""
+    """Sources in --index-url, --extra-index-url and --find-links lines."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → place, such as `requirements.txt:3`."""
     notes: tuple[str, ...] = ()
     """Says what was left out of the files."""
     files: tuple[Path, ...] = ()
-    """With included files."""
+    """All files that were read, with included ones."""
     indirect: frozenset[str] = frozenset()
 
     @property

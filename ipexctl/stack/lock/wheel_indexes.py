@@ -47,7 +47,7 @@ class Source:
     url: str = field(repr=False)
     """May hold credentials; goes to the agent only on stdin."""
     label: str
-    """Without credentials, for users."""
+    """Text for users, without credentials."""
 
     def to_json(self) -> SourceRequest:
         return {"kind": self.kind, "url": self.url, "label": self.label}
@@ -152,7 +152,7 @@ def query_indexes(
     cancel: Cancel | None = None,
     sdists: bool = False,
 ) -> IndexAnswer:
-    """With `sdists` also source archives. Raises a HostError."""
+    """Query the sources for these projects, with `sdists` also for source archives. Raises a HostError."""
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
@@ -172,7 +172,7 @@ def query_indexes(
 
 
 def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
-    """For an older lock: query no index, but use the logins of this call."""
+    """An answer for an older lock, without a query but with the logins of this call."""
     logins = {}
     for source in sources_for(sources, settings, here=False):
         user, at, _ = urlsplit(source.url).netloc.rpartition("@")
@@ -266,7 +266,7 @@ def index_order_note(
 
 CONTROL_MACHINE: Final = ""
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
-"""Without URLs."""
+"""Cached fields of a wheel. URLs are not cached."""
 _SCHEMA: Final = "ipexctl.indexes/1"
 
 
@@ -306,7 +306,7 @@ class IndexCache:
             write_json_atomically(self._path(machine), document, durable=False)
 
     def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
-        """None unless there is an answer for each of these projects from the last day."""
+        """The cached answer; None unless it is from the last day and has each of these projects."""
         try:
             document = self._document_of(machine)
             found = {project: document["projects"][project] for project in projects}

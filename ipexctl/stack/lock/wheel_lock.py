@@ -68,7 +68,7 @@ class Wheel:
         return StoredFile(self.sha256, self.filename, self.size)
 
     def to_json(self) -> LockedWheel:
-        """Without the path, which is valid only on one machine."""
+        """The wheel without its path, which is valid only on one machine."""
         return {
             "name": self.name,
             "version": self.version,
@@ -190,7 +190,7 @@ class LockMaker:
     """A path on that machine, or a file in its store."""
     name: str = "the control machine"
     interpreter: str = ""
-    """For builds; empty if unknown."""
+    """The Python for builds; empty if unknown."""
     cancel: Cancel | None = None
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
@@ -317,7 +317,7 @@ class NoWheel(Exception):
 
 
 class LacksWheel(HostError):
-    """For a package outside the stack, the indexes have no wheel that fits the hosts."""
+    """The indexes have no wheel of a package outside the stack that fits the hosts."""
 
     def __init__(self, package: str, reason: str) -> None:
         super().__init__(reason, f"use another version, or build it from its source: --build {package}")

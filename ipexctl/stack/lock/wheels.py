@@ -158,7 +158,7 @@ def _version(text: str) -> Version | None:
 
 @lru_cache(maxsize=64)
 def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
-    """0 is best. For CPython on Linux x86_64."""
+    """Rank of each tag that CPython on Linux x86_64 with that glibc can install; 0 is best."""
     version = tuple(int(part) for part in python.split(".")[:2])
     interpreter = f"cp{version[0]}{version[1]}"
     platforms = []

@@ -24,7 +24,7 @@ OPTIONAL: Final = ("intel-openmp", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class StackRequest:
-    """Without any field, the newest stack that fits."""
+    """What the user asked for. A request without any field means the newest stack that fits."""
 
     torch: str | None = None
     """`2.8` or `2.8.0`."""
