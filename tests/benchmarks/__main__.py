@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -63,10 +64,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "play": Part(part_commands.measure_play, counts=(1, 8)),
     "start": Part(part_start.measure, hosts=part_start.HOSTS),
     "sync": Part(part_files.measure_sync, counts=(1, 8)),
-    "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=48),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
     "scale": Part(part_scale.measure, counts=(8, 32, 64), runs=3),
-    "scale-start": Part(part_scale_run.measure_start, counts=(8, 32, 64), runs=3, has_own_lab=True),
+    "scale-start": Part(part_scale_run.measure_start, counts=(8, 32, 64), runs=2, has_own_lab=True),
     "scale-life": Part(part_scale_run.measure_life, counts=(8, 32, 64), runs=1, has_own_lab=True),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
@@ -89,9 +89,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3, 28 or 48)"
-    )
+    parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1 to 28)")
     parser.add_argument(
         "--only",
         type=_parts,
@@ -100,9 +98,7 @@ def _arguments() -> argparse.Namespace:
         help=f"{', '.join(PARTS)}; with a name, all that begin with it and -",
     )
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, play, sync and scale")
-    parser.add_argument(
-        "--steady", type=float, metavar="S", help="seconds of a training a round (default: 4, of the digits 2)"
-    )
+    parser.add_argument("--steady", type=float, metavar="S", help="seconds of a training a round (default: 4)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
     parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
     return parser.parse_args()
@@ -132,20 +128,18 @@ def _measure(given: argparse.Namespace) -> None:
     if found.missing:
         say(f"left out, not installed here: {', '.join(found.missing)}")
     parts = {name: _with_options(PARTS[name], given) for name in given.only}
-    about = f"{peers.machine()}; {peers.versions(found)}"
     with scratch() as directory, laboratory(max(_hosts_of(part) for part in parts.values())) as lab:
         home = directory / "home"
         home.mkdir()
         env = clean_environment(str(home))
-        print(about + "\n", flush=True)
+        print(f"{peers.machine()}; {peers.versions(found)}\n", flush=True)
         for name, part in parts.items():
             begun = _stamp(name, given)
             report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
-            stamp = f"medians of {report.medians_of}, {begun}"
+            stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {version('ipexctl')}."
             print(plain(f"{name}: {stamp}", report), flush=True)
             if given.markdown:
-                text = f"{markdown(report)}\n\n{stamp[0].upper()}{stamp[1:]}; {about}."
-                put_between_markers(given.markdown, name, text)
+                put_between_markers(given.markdown, name, f"{markdown(report)}\n\n{stamp}")
 
 
 def _with_options(part: Part, given: argparse.Namespace) -> Part:
@@ -159,15 +153,14 @@ def _hosts_of(part: Part) -> int:
 
 def _stamp(name: str, given: argparse.Namespace) -> str:
     """When, under which load, and by which call."""
-    call = ["python -m tests.benchmarks --only", name]
+    call = ["--only", name]
     if given.runs:
         call += ["--runs", str(given.runs)]
     if given.hosts and PARTS[name].counts:
         call += ["--hosts", ",".join(map(str, given.hosts))]
     if name.startswith("train-") and given.steady:
         call += ["--steady", f"{given.steady:g}"]
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{' '.join(call)}`"
+    return f"{datetime.now(timezone.utc):%Y-%m-%d}, load {os.getloadavg()[0]:.1f}, `{' '.join(call)}`"
 
 
 if __name__ == "__main__":

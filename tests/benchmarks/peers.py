@@ -98,16 +98,14 @@ def _said(argv: Sequence[str]) -> str:
     return (done.stdout or done.stderr).strip().splitlines()[0]
 
 
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def machine() -> str:
     """What it ran on."""
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
     system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {system}, Linux {platform.release()}"
+    return f"{processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {system}, Linux {platform.release()}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import PARTS
 from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_rates
 
 
@@ -73,3 +76,14 @@ def test_interruption_within_a_step_does_not_change_the_rate() -> None:
     running = [0.9 * number for number in range(1, int(140 / 0.9) + 1)]
     steps = [50.0 * (at // 7.0) + at % 7.0 for at in running]
     assert turn_rates(steps, turns) == pytest.approx([1 / 0.9] * 20)
+
+
+def test_each_table_of_the_page_names_its_call_its_machine_and_its_version() -> None:
+    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
+    tables = re.findall(r"<!-- begin (\S+) -->\n(.*?)<!-- end \1 -->", page, re.DOTALL)
+    assert sorted(name for name, _ in tables) == sorted(PARTS)
+    stamp = r"Medians of \d+, [\d-]{10}, load [\d.]+, `--only (\S+)[^`]*`; [^;]+, ipexctl \S+\."
+    for name, text in tables:
+        last = text.strip().splitlines()[-1]
+        found = re.fullmatch(stamp, last)
+        assert last == "Not measured yet." or (found is not None and found[1] == name), last
