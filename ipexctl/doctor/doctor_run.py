@@ -140,7 +140,7 @@ def run_doctor(
     if request.smoke and reached:
         smoke = measure(pool, reached, internal, facts)
         cluster += smoke.findings
-        remember({host.name: host.speeds for host in smoke.hosts if host.speeds is not None})
+        remember({facts[host.name].hardware: host.speeds for host in smoke.hosts if host.name in facts and host.speeds})
     about = findings_by_host(cluster, list(answers))
     return DoctorReport(
         hosts=tuple(

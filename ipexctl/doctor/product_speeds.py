@@ -1,4 +1,6 @@
-"""A file with the speed of fp32 matrix products on each host in its last `doctor --smoke`, also with bf16 inputs."""
+"""A file with the speed of fp32 matrix products on each machine in its last `doctor --smoke`, also with bf16 inputs.
+Its keys are those of `Facts.hardware`: hosts of two clusters may have one name.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ def _path() -> Path:
 
 
 def remember(speeds: Mapping[str, ProductSpeeds]) -> None:
-    """Failures to write are ignored, because only a later sentence then lacks the figures."""
+    """`speeds`: by hardware. Failures to write are ignored, because only a later sentence then lacks the figures."""
     if speeds:
-        path, found = _path(), {name: each._asdict() for name, each in speeds.items()}
+        path, found = _path(), {hardware: each._asdict() for hardware, each in speeds.items() if hardware}
         with contextlib.suppress(OSError, AgentError):
             make_private_directory(path.parent)
             write_json_atomically(path, read_json(path) | found)
@@ -36,8 +38,8 @@ def remember(speeds: Mapping[str, ProductSpeeds]) -> None:
 
 def product_speeds() -> dict[str, ProductSpeeds]:
     known = {}
-    for name, entry in read_json(_path()).items():
+    for hardware, entry in read_json(_path()).items():
         fp32, rounded = (as_number(as_dict(entry).get(field)) for field in ProductSpeeds._fields)
         if fp32 and rounded:
-            known[name] = ProductSpeeds(fp32, rounded)
+            known[hardware] = ProductSpeeds(fp32, rounded)
     return known

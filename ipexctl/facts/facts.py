@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import Refusal
@@ -43,6 +44,7 @@ from ipexctl.hosts import internal
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import HostAddresses, internal_addresses
 
+_CARDS: Final = ("ethernet", "infiniband", "wifi")
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
@@ -95,9 +97,16 @@ class Facts(NamedTuple):
     @property
     def machine(self) -> str | None:
         """Equal for two names of one machine. The MAC addresses distinguish containers on one kernel."""
-        kinds = ("ethernet", "infiniband", "wifi")
-        macs = sorted(nic.mac for nic in self.network.nics if nic.kind in kinds and nic.mac)
+        macs = sorted(nic.mac for nic in self.network.nics if nic.kind in _CARDS and nic.mac)
         return "/".join([self.system.boot, *macs]) if self.system.boot else None
+
+    @property
+    def hardware(self) -> str:
+        """A digest of processor and network cards, also the same after a reboot; empty if they are unknown."""
+        macs = sorted(nic.mac for nic in self.network.nics if nic.kind in _CARDS and nic.mac)
+        if not macs or not self.cpu.model_name:
+            return ""
+        return sha256(repr((self.cpu.model_name, self.cpu.allowed, macs)).encode()).hexdigest()[:16]
 
     def store_of(self, host: str) -> str:
         """Token of the home's store. A host whose home is not known to be shared has a token of its own."""

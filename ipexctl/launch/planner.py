@@ -216,7 +216,7 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
         for local_rank, slot in enumerate(node.binding.slots)
     )
     tier, cores = node.facts.cpu.tier, node.cores.count
-    return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, tier, cores)
+    return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, tier, cores, node.facts.hardware)
 
 
 def _command(gathered: Gathered) -> tuple[str, ...]:

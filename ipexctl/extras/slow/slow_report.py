@@ -75,7 +75,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
         "network": value_json(verdict.network),
-        "amx_idle": value_json(verdict.amx_idle),
+        "amx_idle": list(verdict.amx_idle),
         "unjudged": verdict.unjudged,
         "from_copy": result.from_copy,
         "reason": printable(f"{record.node0.name}: {result.error.reason}") if result.error is not None else "",

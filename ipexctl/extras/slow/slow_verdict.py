@@ -245,8 +245,8 @@ class RunSetup:
     waiting: Waiting = "sleeps"
     network: NetworkCost | None = None
     """Measured by the supervisor; None if it was not."""
-    amx_idle: tuple[str, ...] = ()
-    """Hosts with AMX on which the script multiplies in fp32."""
+    amx_idle: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """As in the status of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +279,8 @@ class SlowVerdict:
     unjudged: Unjudged = ""
     network: NetworkCost | None = None
     """What transfers between hosts cost; known even if no ranks are compared."""
-    amx_idle: tuple[str, ...] = ()
-    """Hosts with AMX on which the script multiplies in fp32."""
+    amx_idle: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """As in the status of the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ class HostPlan(NamedTuple):
     tier: str | None = None
     cores: int = 0
     """Cores that the host's ranks share; 0 if unknown."""
+    hardware: str = ""
+    """Tells the machine from others of this name, also after a reboot; empty if unknown."""
 
 
 class Choice(NamedTuple):
@@ -302,10 +304,10 @@ class Plan(NamedTuple):
         return self.wire[:2] == AS_THEY_ARE[:2]
 
     @property
-    def amx_hosts(self) -> tuple[str, ...]:
-        """Hosts with AMX, which fp32 would leave idle; none with --fp32-math bf16."""
+    def amx_hosts(self) -> dict[str, str]:
+        """Hosts with AMX, which fp32 would leave idle, and their hardware; none with --fp32-math bf16."""
         is_used = self.fp32_math.mode == "bf16"
-        return () if is_used else tuple(host.name for host in self.all_hosts if host.tier == "amx")
+        return {} if is_used else {host.name: host.hardware for host in self.all_hosts if host.tier == "amx"}
 
     @property
     def size(self) -> str:

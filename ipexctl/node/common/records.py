@@ -301,8 +301,8 @@ class RunStatus(NamedTuple):
     """Set only while the run is running. `ipexctl slow` finds more slow ranks, and the causes."""
     network: NetworkCost | None = None
     """None on one host, or if unknown."""
-    amx_idle: tuple[str, ...] = ()
-    """Hosts with AMX on which the script multiplies in fp32."""
+    amx_idle: Mapping[str, str] = {}
+    """Host with AMX on which the script multiplies in fp32 → its `HostPlan.hardware`."""
     job_end: str = ""
     """Why the queue stopped the run, such as TIMEOUT; `job_words.py` lists the words."""
     has_checkpoint: bool = False

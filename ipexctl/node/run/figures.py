@@ -105,5 +105,5 @@ class RunFigures:
     def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
         throughput = run_throughput([rank.throughput for rank in ranks])
         slow, network = self._slow.slow, self._network.network
-        amx_idle = tuple(host for host in self._plan.amx_hosts if host in self._fp32_hosts)
+        amx_idle = {host: found for host, found in self._plan.amx_hosts.items() if host in self._fp32_hosts}
         return status._replace(ranks=tuple(ranks), throughput=throughput, slow=slow, network=network, amx_idle=amx_idle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from ipexctl.doctor.product_speeds import product_speeds
@@ -13,12 +13,13 @@ _WORTH: Final = 1.1
 """Least speedup worth advising."""
 
 
-def amx_text(hosts: Sequence[str]) -> str:
-    """`hosts`: with AMX, and ranks that multiply in fp32; empty without one, or if their measured gain is small."""
+def amx_text(hosts: Mapping[str, str]) -> str:
+    """`hosts`: with AMX, and ranks that multiply in fp32; with their `HostPlan.hardware`. Empty without such a host, or
+    if their measured gain is small."""
     if not hosts:
         return ""
     measured = product_speeds()
-    known = {host: measured[host] for host in hosts if host in measured}
+    known = {host: measured[hardware] for host, hardware in hosts.items() if hardware in measured}
     text = (
         f"the script multiplies in fp32; AMX is idle on {fold(hosts)}: --fp32-math bf16, or bf16 autocast in the script"
     )

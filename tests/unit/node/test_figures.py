@@ -97,19 +97,23 @@ def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
 @pytest.mark.parametrize(
     ("tiers", "mode", "fp32", "idle"),
     [
-        (("amx", "amx"), "fp32", (0, 1), ("node1", "node2")),
-        (("amx", "amx"), "fp32", (1,), ("node2",)),
-        (("avx512_bf16", "amx"), "fp32", (0, 1), ("node2",)),
-        (("amx", "amx"), "fp32", (), ()),
-        (("amx", "amx"), "bf16", (0, 1), ()),
-        ((None, "avx2"), "fp32", (0, 1), ()),
+        (("amx", "amx"), "fp32", (0, 1), {"node1": "of node1", "node2": "of node2"}),
+        (("amx", "amx"), "fp32", (1,), {"node2": "of node2"}),
+        (("avx512_bf16", "amx"), "fp32", (0, 1), {"node2": "of node2"}),
+        (("amx", "amx"), "fp32", (), {}),
+        (("amx", "amx"), "bf16", (0, 1), {}),
+        ((None, "avx2"), "fp32", (0, 1), {}),
     ],
 )
 def test_amx_is_idle_where_a_host_has_it_and_the_script_multiplies_in_fp32(
-    recorder: Recorder, tiers: tuple[str | None, ...], mode: str, fp32: tuple[int, ...], idle: tuple[str, ...]
+    recorder: Recorder, tiers: tuple[str | None, ...], mode: str, fp32: tuple[int, ...], idle: dict[str, str]
 ) -> None:
     plan = small_plan(("node1", "node2"), fp32_math=Choice(mode, "asked"))
-    plan = plan._replace(hosts=tuple(host._replace(tier=tier) for host, tier in zip(plan.hosts, tiers, strict=True)))
+    plan = plan._replace(
+        hosts=tuple(
+            host._replace(tier=tier, hardware=f"of {host.name}") for host, tier in zip(plan.hosts, tiers, strict=True)
+        )
+    )
     figures = RunFigures({0: "node1", 1: "node2"}, plan)
     for rank in (0, 1):
         figures.add(rank, StepWindow(0, 10.0, 50, 10.0, is_fp32=rank in fp32), recorder.windows(rank), NOW)

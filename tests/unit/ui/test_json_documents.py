@@ -139,7 +139,7 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             install_by_run project_packages hub commit before_start job python_version local_rank ends_at_logout
             spares setup first_world_size fp32_math""",
         ),
-        (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks"),
+        (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks hardware"),
     ],
 )
 def test_parts_of_documents_have_these_fields(part: dict[str, Any], names: str) -> None:

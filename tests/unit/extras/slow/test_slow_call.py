@@ -220,33 +220,36 @@ def test_programs_read_what_the_network_costs() -> None:
     assert json.loads(json.dumps(as_json(result(SlowVerdict()))))["network"] is None
 
 
-SPEEDS = {"node1": ProductSpeeds(180e9, 890.4e9), "node2": ProductSpeeds(180e9, 190e9)}
+SPEEDS = {"card-1": ProductSpeeds(180e9, 890.4e9), "card-2": ProductSpeeds(180e9, 190e9)}
 FP32 = "the script multiplies in fp32; AMX is idle on {}: --fp32-math bf16, or bf16 autocast in the script; {}"
 
 
 @pytest.mark.parametrize(
     ("hosts", "measured", "text"),
     [
-        ((), SPEEDS, ""),
-        (("node1",), {}, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
+        ({}, SPEEDS, ""),
+        ({"node1": "card-1"}, {}, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
         (
-            ("node1", "node2"),
+            {"node1": "card-1", "node2": "card-2"},
             SPEEDS,
             FP32.format("node[1-2]", "node1 by doctor --smoke: 180 GFLOP/s, with bf16 inputs 890"),
         ),
-        (("node2",), SPEEDS, ""),
-        (("node3",), SPEEDS, FP32.format("node3", "to measure what it brings: ipexctl doctor --smoke")),
+        ({"node2": "card-2"}, SPEEDS, ""),
+        ({"node3": "card-3"}, SPEEDS, FP32.format("node3", "to measure what it brings: ipexctl doctor --smoke")),
+        # Another machine of this name was measured; of an unknown one nothing is kept.
+        ({"node1": "card-4"}, SPEEDS, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
+        ({"node1": ""}, SPEEDS, FP32.format("node1", "to measure what it brings: ipexctl doctor --smoke")),
     ],
 )
 def test_idle_amx_is_named_with_what_was_measured(
-    hosts: tuple[str, ...],
+    hosts: dict[str, str],
     measured: dict[str, ProductSpeeds],
     text: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    remember({"node3": ProductSpeeds(0.0, 1.0)})
+    remember({"card-3": ProductSpeeds(0.0, 1.0), "": ProductSpeeds(1.0, 9.0)})
     remember(measured)
     verdict = SlowVerdict(unjudged="too-short", amx_idle=hosts)
     status = RunStatus("r", "ok", world_size=2, amx_idle=hosts)
