@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -68,6 +68,36 @@ def commands() -> Mapping[str, str]:
 
 def is_command(name: str) -> bool:
     return any(name in of_core for of_core in CORE.values()) or name in commands_of_extras()
+
+
+CLUSTER: Final = "cluster"
+DEFAULTS: Final = "ipexctl.defaults"
+"""Key of the context's `meta`: the options of this call that a file or variable sets."""
+SHARED_GROUPS: Final[list[frozenset[str]]] = []
+"""Parameters of each shared group: hosts, home, output. Set by `shared_options.py`."""
+
+
+class ConfiguredValue(NamedTuple):
+    value: object
+    source: str
+    """A file, such as `ipexctl.toml`, or a variable, such as `$IPEXCTL_HOME`."""
+    line: int = 0
+    """0 for a variable."""
+    table: str = ""
+    """`run`, `cluster.lab`, or empty for the top of the file."""
+    is_found: bool = False
+    """True for a project's file, which the user did not name."""
+    named_file: str = ""
+    is_chosen: bool = False
+    """True for the cluster that the command line names."""
+
+
+Defaults: TypeAlias = Mapping[str, ConfiguredValue]
+
+
+def defaults_of(ctx: typer.Context) -> Defaults:
+    defaults: Defaults = ctx.meta.get(DEFAULTS, {})
+    return defaults
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)

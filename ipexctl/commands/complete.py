@@ -5,24 +5,27 @@ the line. bash splits `last:out` into three words, which `join_words_of_bash` jo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
 import typer
 
-from ipexctl.commands.app import commands
-from ipexctl.commands.defaults import CLUSTER, defaults_of, files_of
+from ipexctl.commands.app import CLUSTER, commands, defaults_of
+from ipexctl.commands.defaults import files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.select import HostRequest, select_hosts
+from ipexctl.node.common.files import read_json
 from ipexctl.node.common.plan import PLAN_FILE
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.sync.root import find_root
 
 NEWEST: Final = 200
 
 
-def runs() -> list[str]:
+def runs(*_: object) -> list[str]:
     return ["last", *(path.stem for path in _records())]
 
 
@@ -41,7 +44,7 @@ def join_words_of_bash(environ: MutableMapping[str, str]) -> None:
         environ["COMP_CWORD"] = str(colon - 1)
 
 
-def sources(incomplete: str) -> list[str]:
+def sources(_: object, incomplete: str) -> list[str]:
     """For fetch: runs, and after `RUN:` the paths of its project; bash gets the path alone."""
     run, colon, path = incomplete.rpartition(":")
     if _before_colon:
@@ -50,8 +53,6 @@ def sources(incomplete: str) -> list[str]:
 
 
 def _paths_of(run: str, typed: str) -> list[str]:
-    from ipexctl.node.common.files import read_json
-
     records = [path for path in _records() if run in ("last", path.stem) or path.stem.startswith(run)]
     project = read_json(records[0]).get("project") if records else None
     if not isinstance(project, str) or not project:
@@ -65,9 +66,7 @@ def _paths_of(run: str, typed: str) -> list[str]:
         return []
 
 
-def environments() -> list[str]:
-    from ipexctl.node.common.files import read_json
-
+def environments(*_: object) -> list[str]:
     found = [read_json(path.with_suffix("") / PLAN_FILE).get("env") for path in _records()]
     return list(
         dict.fromkeys([DEFAULT_ENV, *(name for name in found if isinstance(name, str) and name and "/" not in name)])
@@ -85,11 +84,11 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
     return _in_list(incomplete, [*(host.name for host in known), *groups])
 
 
-def configured() -> list[str]:
+def configured(*_: object) -> list[str]:
     return ["init", *(name for name in commands() if name != "config")]
 
 
-def clusters(ctx: typer.Context) -> list[str]:
+def clusters(ctx: typer.Context, _: str) -> list[str]:
     try:
         tables = [file.tables.get(CLUSTER) for file in files_of(ctx)]
     except UserError:
@@ -105,9 +104,6 @@ def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
-    from ipexctl.hosts.select import HostRequest, select_hosts
-    from ipexctl.sync.root import find_root
-
     params = ctx.params
     setting = defaults_of(ctx).get("hostfile")
     found = setting is not None and setting.is_found
@@ -130,3 +126,8 @@ def _records() -> list[Path]:
     except (OSError, UserError):
         return []
     return [path for _, path in sorted(dated, reverse=True)][:NEWEST]
+
+
+COMPLETIONS: Final[Mapping[str, Callable[[typer.Context, str], list[str]]]] = {
+    completion.__name__: completion for completion in (runs, sources, environments, hosts, limits, configured, clusters)
+}

@@ -15,13 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
-from ipexctl.commands import complete
-from ipexctl.commands.app import commands
+from ipexctl.commands.app import CLUSTER, ConfiguredValue, commands
 from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile
 from ipexctl.commands.defaults import (
-    CLUSTER,
-    ConfiguredCommand,
-    ConfiguredValue,
     command_specs,
     effective,
     files_of,
@@ -29,7 +25,17 @@ from ipexctl.commands.defaults import (
     refusal,
     shared_options,
 )
-from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, is_on_command_line
+from ipexctl.commands.shared_options import (
+    ConfiguredCommand,
+    Home,
+    Output,
+    Targets,
+    argument,
+    command,
+    completion,
+    flag,
+    is_on_command_line,
+)
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.found_files import user_file
@@ -64,7 +70,7 @@ def config_command(
         "[COMMAND|init]",
         "Command whose options to show (default: all), or init.",
         None,
-        autocompletion=complete.configured,
+        autocompletion=completion("configured"),
     ),
     force: bool = flag("--force", "Let init replace an ipexctl.toml."),
     targets: Targets,

@@ -17,7 +17,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from ipexctl.commands.app import commands, is_command, load_command
+from ipexctl.commands.app import (
+    CLUSTER,
+    DEFAULTS,
+    SHARED_GROUPS,
+    ConfiguredValue,
+    Defaults,
+    commands,
+    is_command,
+    load_command,
+)
 from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
@@ -25,33 +34,10 @@ from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
-from ipexctl.ui.messages import print_message
-
-
-class ConfiguredValue(NamedTuple):
-    value: object
-    source: str
-    """A file, such as `ipexctl.toml`, or a variable, such as `$IPEXCTL_HOME`."""
-    line: int = 0
-    """0 for a variable."""
-    table: str = ""
-    """`run`, `cluster.lab`, or empty for the top of the file."""
-    is_found: bool = False
-    """True for a project's file, which the user did not name."""
-    named_file: str = ""
-    is_chosen: bool = False
-    """True for the cluster that the command line names."""
-
-
-Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
-SHARED_GROUPS: Final[list[frozenset[str]]] = []
-"""Parameters of each shared group: hosts, home, output. Set by `shared_options.py`."""
-_META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
-CLUSTER: Final = "cluster"
 TABLES: Final = {"submit": "run"}
 """Command → the other command whose table has its defaults."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
@@ -112,30 +98,6 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
 """Parameter → the values that a project's file can't set, as a pattern, and the reason."""
 
 
-class ConfiguredCommand(TyperCommand):
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            _apply(self, ctx, args)
-        except UserError:
-            if not ctx.resilient_parsing:  # Tab shows no errors
-                raise
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        params = ctx.params
-        is_shown = (
-            ctx.info_name in ("run", "submit") or params.get("dry_run") or params.get("check") or params.get("verbose")
-        )
-        if is_shown and not params.get("json") and not params.get("quiet") and (text := _origins(self, ctx)):
-            print_message(text)
-        return super().invoke(ctx)
-
-
-def defaults_of(ctx: typer.Context) -> Defaults:
-    defaults: Defaults = ctx.meta.get(_META, {})
-    return defaults
-
-
 def files_of(ctx: typer.Context) -> tuple[ConfigFile, ...]:
     """Files of defaults of this call, read once: `--config` may name a pipe."""
     files: tuple[ConfigFile, ...] | None = ctx.meta.get(_FILES)
@@ -144,25 +106,27 @@ def files_of(ctx: typer.Context) -> tuple[ConfigFile, ...]:
     return files
 
 
-def _apply(command: TyperCommand, ctx: typer.Context, args: list[str]) -> None:
+def set_defaults(command: TyperCommand, ctx: typer.Context, given: Mapping[str, Any]) -> str:
+    """Set the defaults of a call from files and variables, and return a note that names them, or empty.
+
+    `given` has the parameters of the command line.
+    """
     spec = CommandSpec.of(command, ctx)
-    if spec is None or (not args and command.no_args_is_help):
-        return
-    given: dict[str, Any] = command.make_parser(ctx).parse_args(args=list(args))[0]
-    if given.get("help") or given.get("help_all"):
-        return
+    if spec is None:
+        return ""
     if ctx.find_root().params.get("no_config"):
         ctx.meta[_FILES] = ()
         if given.get("config") is not None:
             raise UserError("--no-config and --config exclude each other", fix="use one of them")
-        return
+        return ""
     files = ctx.meta[_FILES] = config_files(given.get("config"))
     settings = effective(spec, given.keys(), given.get(CLUSTER), files)
     _check_paths(spec, settings)
-    ctx.meta[_META] = {name: setting for name, setting in settings.items() if setting.line}
-    ctx.default_map = {name: setting.value for name, setting in ctx.meta[_META].items()}
+    ctx.meta[DEFAULTS] = {name: setting for name, setting in settings.items() if setting.line}
+    ctx.default_map = {name: setting.value for name, setting in ctx.meta[DEFAULTS].items()}
     if CLUSTER in settings:
         ctx.default_map[CLUSTER] = settings[CLUSTER].value
+    return _origins(spec, ctx.meta[DEFAULTS])
 
 
 def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> None:
@@ -186,10 +150,10 @@ def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> 
                 check_found(path, naming=naming)
 
 
-def _origins(command: TyperCommand, ctx: typer.Context) -> str:
+def _origins(spec: CommandSpec, defaults: Defaults) -> str:
     by_source: dict[str, list[str]] = {}
-    keys = {param.name: key for key, param in _keys(command.params).items()}
-    for name, setting in defaults_of(ctx).items():
+    keys = {param.name: key for key, param in spec.params.items()}
+    for name, setting in defaults.items():
         table = f" [{setting.table}]" if setting.table.startswith(f"{CLUSTER}.") else ""
         by_source.setdefault(f"{setting.source}{table}", []).append(keys.get(name, name))
     parts = [f"{source}: {', '.join(names)}" for source, names in by_source.items()]

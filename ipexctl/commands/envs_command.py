@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.commands import complete
 from ipexctl.commands.install_command import verified_text
-from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
+from ipexctl.commands.shared_options import Home, Output, Targets, command, completion, flag, option
 from ipexctl.errors import UserError
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
 from ipexctl.option_declaration import DEFAULT_ENV
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 def envs_command(
     *,
     remove: list[str] | None = option(
-        "--remove NAME", "Remove this environment; repeatable.", autocompletion=complete.environments
+        "--remove NAME", "Remove this environment; repeatable.", autocompletion=completion("environments")
     ),
     prune: bool = flag(
         "--prune", "Remove cached wheels, leftovers of interrupted installs, and environments without a name."
     ),
     verify: bool = flag("--verify", "Verify on every host that an environment works."),
     env: str | None = option(
-        "--env NAME", f"Environment for --verify (default: {DEFAULT_ENV}).", autocompletion=complete.environments
+        "--env NAME", f"Environment for --verify (default: {DEFAULT_ENV}).", autocompletion=completion("environments")
     ),
     python: str | None = option("--python PATH", "Python of a venv or conda environment for --verify."),
     setup: str | None = option("--setup FILE", "File on the hosts to source before --python."),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.commands.shared_options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
-from ipexctl.remote.command import Command
 
 if TYPE_CHECKING:
     from ipexctl.remote.fanout import ExecResult
@@ -34,6 +33,7 @@ def exec_command(
     """
     from ipexctl.api.open_hosts import execute
     from ipexctl.commands.target_hosts import open_hosts
+    from ipexctl.remote.command import Command
     from ipexctl.ui.host_output import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
 
     if bool(command) == bool(shell):

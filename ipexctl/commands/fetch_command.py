@@ -14,7 +14,6 @@ from typing import Any, Final
 import typer
 
 from ipexctl.api.fetch import fetch_files, fetch_from_all, mirror_files
-from ipexctl.commands import complete
 from ipexctl.commands.interrupt import cancelling
 from ipexctl.commands.run_calls import begun, find_run
 from ipexctl.commands.shared_options import (
@@ -24,6 +23,7 @@ from ipexctl.commands.shared_options import (
     Targets,
     argument,
     command,
+    completion,
     flag,
     is_on_command_line,
     option,
@@ -303,7 +303,7 @@ def fetch_command(
     source: str = argument(
         "RUN[:PATH]|HOST:PATH",
         "Run (id, a unique prefix of it, or `last`) or host, and a path.",
-        autocompletion=complete.sources,
+        autocompletion=completion("sources"),
     ),
     dest: str = argument("DEST", "Destination on the control machine."),
     rank: int | None = option("--rank -r RANK", "Fetch from the host of this rank (default: node0).", min=0),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.commands import complete
 from ipexctl.commands.shared_options import (
     PACKAGES,
     REQUIREMENTS,
@@ -17,6 +16,7 @@ from ipexctl.commands.shared_options import (
     StackOptions,
     Targets,
     command,
+    completion,
     flag,
     option,
 )
@@ -36,7 +36,10 @@ def install_command(
     *,
     stack: StackOptions,
     env: str = option(
-        "--env NAME", "Name of the environment (default: {default}).", DEFAULT_ENV, autocompletion=complete.environments
+        "--env NAME",
+        "Name of the environment (default: {default}).",
+        DEFAULT_ENV,
+        autocompletion=completion("environments"),
     ),
     requirements: list[Path] | None = REQUIREMENTS,
     packages: list[str] | None = PACKAGES,

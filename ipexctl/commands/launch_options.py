@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from ipexctl.commands.defaults import ConfiguredCommand
-from ipexctl.commands.shared_options import Home, Output, Targets, argument, flag, option
+from ipexctl.commands.shared_options import ConfiguredCommand, Home, Output, Targets, argument, flag, option
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declared
 from ipexctl.spec import RankOptions, RunOptions, StartOptions

@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ipexctl.commands import complete
-from ipexctl.commands.defaults import ALTERNATIVES, CLUSTER
+from ipexctl.commands.app import CLUSTER
+from ipexctl.commands.defaults import ALTERNATIVES
 from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_module
-from ipexctl.commands.shared_options import Output, option
+from ipexctl.commands.shared_options import Output, completion, option
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.spec import RunSpec, TypedCall
@@ -22,7 +22,7 @@ from ipexctl.text import printable
 RESUME: Final = option(
     "--resume RUN",
     "Start a run over, with its options and script, on its hosts that answer.",
-    autocompletion=complete.runs,
+    autocompletion=completion("runs"),
 )
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
 Words: TypeAlias = "tuple[str, ...]"

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
-from ipexctl.commands import complete
-from ipexctl.commands.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand, Defaults, defaults_of
+from ipexctl.commands.app import CLUSTER, SHARED_GROUPS, Defaults, defaults_of
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import (
     CONNECT_SECONDS,
@@ -63,13 +63,52 @@ def argument(metavar: str, help_text: str | None = None, default: object = datac
     return dataclasses.field(default=default, metadata={_TYPER: typer.Argument(typer_default, **settings)})
 
 
+_DEFAULTS_NOTE: Final = "ipexctl.defaults-note"
+
+
+class ConfiguredCommand(TyperCommand):
+    """Takes defaults of its options from files and variables, except for its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: dict[str, Any] = self.make_parser(ctx).parse_args(args=list(args))[0]
+        if not (given.get("help") or given.get("help_all") or (not args and self.no_args_is_help)):
+            from ipexctl.commands.defaults import set_defaults  # MSMS
+
+            try:
+                ctx.meta[_DEFAULTS_NOTE] = set_defaults(self, ctx, given)
+            except UserError:
+                if not ctx.resilient_parsing:  # Tab shows no errors
+                    raise
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        params = ctx.params
+        is_shown = (
+            ctx.info_name in ("run", "submit") or params.get("dry_run") or params.get("check") or params.get("verbose")
+        )
+        if is_shown and not params.get("json") and not params.get("quiet") and (note := ctx.meta.get(_DEFAULTS_NOTE)):
+            print_message(note)
+        return super().invoke(ctx)
+
+
+def completion(kind: str) -> Callable[[typer.Context, str], list[str]]:
+    """What Tab offers for an option; `kind` is a function of `complete.py`."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from ipexctl.commands.complete import COMPLETIONS  # MSMS2
+
+        return COMPLETIONS[kind](ctx, incomplete)
+
+    return complete
+
+
 RUN: Final = argument(
-    "[RUN]", "Run id, a unique prefix of it, or `last` (default: {default}).", "last", autocompletion=complete.runs
+    "[RUN]", "Run id, a unique prefix of it, or `last` (default: {default}).", "last", autocompletion=completion("runs")
 )
 """For commands that only read."""
-NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
+NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=completion("runs"))
 """For commands that can end a run. If it is missing, the error names the last run."""
-RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.", autocompletion=complete.runs)
+RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.", autocompletion=completion("runs"))
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
     "--reconnect S",
@@ -105,10 +144,10 @@ class Targets:
     hosts: str | None = option(
         "--hosts SPEC",
         "Hosts instead of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
-        autocompletion=complete.hosts,
+        autocompletion=completion("hosts"),
     )
     limit: str | None = option(
-        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=complete.limits
+        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=completion("limits")
     )
     forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
     user: str | None = option("--user NAME", "User to log in as (default: from the hostfile, else the ssh config).")
@@ -137,7 +176,7 @@ class Targets:
     cluster: str | None = option(
         "--cluster -c NAME",
         "Cluster of ipexctl.toml: its hosts and how to log in (default: $IPEXCTL_CLUSTER).",
-        autocompletion=complete.clusters,
+        autocompletion=completion("clusters"),
     )
     defaults: Defaults = dataclasses.field(default_factory=dict)
     """Options above whose value comes from a file."""
@@ -317,7 +356,7 @@ def _options(name: str, annotation: object, default: object) -> Iterator[inspect
             declaration.words,
             declaration.help,
             None if is_list else default.default,
-            autocompletion=complete.environments if declaration.kind == "env" else None,
+            autocompletion=completion("environments") if declaration.kind == "env" else None,
         )
         annotation = list[str] | None if is_list else annotation
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)

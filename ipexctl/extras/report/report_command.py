@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 import typer
 
 from ipexctl.api.known_runs import CallWatcher, node0_of
-from ipexctl.commands import complete
 from ipexctl.commands.run_calls import begun, call_about_runs, find_run
-from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, TextOutput, command, option
+from ipexctl.commands.shared_options import RUN, TIMEOUT, Output, TextOutput, command, completion, option
 from ipexctl.errors import UserError
 from ipexctl.extras.report.html import GENERATOR, page_html
 from ipexctl.extras.report.measurements import measurements_of
@@ -235,7 +234,7 @@ def report_command(
     compare: str | None = option(
         "--compare RUN",
         "Show what differs from another run, and the change of throughput.",
-        autocompletion=complete.runs,
+        autocompletion=completion("runs"),
     ),
     timeout: float | None = TIMEOUT,
     output: TextOutput,

@@ -19,10 +19,10 @@ from typer.main import get_command
 
 from ipexctl.call_options import option_text
 from ipexctl.commands import config_file
-from ipexctl.commands.app import app, commands
-from ipexctl.commands.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
+from ipexctl.commands.app import app, commands, defaults_of
+from ipexctl.commands.defaults import _VARIABLES, REFUSED, command_specs, shared_options
 from ipexctl.commands.launch_call import options_of_run, read_launch_call
-from ipexctl.commands.shared_options import Home, Targets
+from ipexctl.commands.shared_options import ConfiguredCommand, Home, Targets
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
 from ipexctl.spec import RankOptions, RunOptions

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from test_config import VARIABLES, parse, targets_of, write_user
 
+from ipexctl.commands.app import defaults_of
 from ipexctl.commands.config_file import config_files
-from ipexctl.commands.defaults import defaults_of, files_of
+from ipexctl.commands.defaults import files_of
 from ipexctl.commands.shared_options import Home
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
