@@ -4,7 +4,9 @@ when it is called, and for Tab none is; extras are searched only for a name that
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -15,6 +17,8 @@ from typer.main import get_command
 import ipexctl
 from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.extensions import commands_of_extras
+from ipexctl.ui.messages import print_message
+from ipexctl.ui.safe_output import guard_stdout
 
 CORE: Final[Mapping[str, Mapping[str, str]]] = {
     "Every day": {
@@ -160,14 +164,10 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and not is_command(args[0]):
             if args[0] == "dump":
-                from ipexctl.ui.messages import print_message
-
                 print_message("dump is why --stacks since 0.5")
                 return super().resolve_command(ctx, ["why", "--stacks", *args[1:]])
             if args[0] == "autotune":
                 raise UserError("autotune went in 0.5: examples/tune.py compares settings", fix=_TUNE)
-            from difflib import get_close_matches
-
             near = get_close_matches(args[0], commands(), n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
@@ -214,3 +214,17 @@ def root(
     ] = False,
 ) -> None:
     del version, no_config
+
+
+def run_app() -> None:
+    """Run the call of `sys.argv`. An error in a thread gets a log file, as in `main`."""
+
+    def report_in_thread(args: threading.ExceptHookArgs) -> None:
+        if isinstance(args.exc_value, Exception):
+            from ipexctl.ui.error_output import report_crash
+
+            report_crash(args.exc_value)
+
+    threading.excepthook = report_in_thread
+    guard_stdout()
+    app(prog_name="ipexctl")

@@ -23,6 +23,7 @@ from ipexctl.commands.target_hosts import check_home, current_directory, host_op
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
+from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
 from ipexctl.option_declaration import values_of
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project
@@ -63,8 +64,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
     of_ranks = option_text(options_of_run(line.ranks, line.run, targets))
     found = None
     if line.accelerate_config is not None:
-        from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and seldom needed
-
         is_found = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
         found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
@@ -93,8 +92,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
     selection = select(targets, root, found)
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
-        from ipexctl.launch.accelerate_config import with_config
-
         spec = with_config(spec, found, len(hosts))
     options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
     spec = replace(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Final, TypeVar
 
 from ipexctl.errors import UserError
@@ -49,8 +50,6 @@ def quoted(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
-    from difflib import get_close_matches  # only for an error
-
     near = get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {quoted(near[0] + behind)}?" if near else otherwise
 

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from fnmatch import translate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -119,8 +120,6 @@ class _Index:
         return set().union(*(names for word, names in self.known.items() if matches(word)))
 
     def _suggest(self, word: str) -> str:
-        from difflib import get_close_matches
-
         similar = get_close_matches(word, self.known, n=_SHOWN)
         if similar:
             return f"did you mean {' or '.join(similar)}?"

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ipexctl.errors import Refusal
 from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
+from ipexctl.launch.accelerate_env import before, variables_of
 from ipexctl.launch.request import Gathered
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.node.common.plan import ALLREDUCE, FP32_MATH, RANK_NAMES, WIRE, Backend, Setting
@@ -142,8 +143,6 @@ def given_settings(gathered: Gathered) -> tuple[Setting, ...]:
     config = gathered.spec.accelerate
     if config is None:
         return ()
-    from ipexctl.launch.accelerate_env import variables_of  # slow to import, and seldom needed
-
     keeps_workers = gathered.spec.ccl_workers is not None
     variables = variables_of(config, gathered.env.packages)
     return tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
@@ -246,8 +245,6 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
     of_trainer = stated is not None and stated.of_trainer
     if not (of_trainer or gathered.spec.accelerate is not None or (script is not None and script.uses_accelerate)):
         return "", ""
-    from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use accelerate
-
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
     older = f"ipexctl install --with accelerate=={LAST_ACCELERATE}"
     if of_trainer and transformers and not before(transformers, WITHOUT_DDP_CCL):

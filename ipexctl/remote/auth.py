@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import paramiko
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from paramiko.agent import AgentSSH
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
@@ -80,9 +82,6 @@ class KeyRing:
 def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
     """The private key in a file, with the certificate beside it. PKey.from_path would wait forever for a pipe, and read
     a device until memory is full."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-
     path = path.with_name(path.name.removesuffix(_CERTIFICATE))
     data, password = read_regular(path, KEY), passphrase.encode() if passphrase is not None else None
     try:

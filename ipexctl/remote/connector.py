@@ -31,10 +31,9 @@ from ipexctl.remote.tcp import connect_tcp
 from ipexctl.transports import OVER_SSH, Transport
 
 if TYPE_CHECKING:
-    from ipexctl.remote.auth import KeyRing
-    from ipexctl.remote.host_keys import HostKeys, Policy
+    from ipexctl.remote.host_keys import Policy
     from ipexctl.remote.srun import StepServer
-    from ipexctl.remote.ssh import SshSession
+    from ipexctl.remote.ssh import SshSession, SshSessions
 
 
 def _version(name: str) -> str:
@@ -68,7 +67,6 @@ def import_ssh() -> None:
 
 
 def _import() -> None:
-    import ipexctl.remote.handshake
     import ipexctl.remote.ssh  # noqa: F401
 
 
@@ -120,7 +118,7 @@ class Connector:
         self._warned: set[str] = set()
         self._lock = threading.Lock()
         self._imported: Future[None] | None = None
-        self._keys: tuple[HostKeys, KeyRing] | None = None
+        self._ssh: SshSessions | None = None
         self._steps: StepServer | None = None
 
     def _import(self) -> Future[None]:
@@ -129,14 +127,13 @@ class Connector:
                 self._imported = run_in_background(import_ssh, "import")
             return self._imported
 
-    def _shared_keys(self) -> tuple[HostKeys, KeyRing]:
-        from ipexctl.remote.auth import KeyRing
-        from ipexctl.remote.host_keys import HostKeys
+    def _ssh_sessions(self) -> SshSessions:
+        from ipexctl.remote.ssh import SshSessions  # with paramiko, which a call on this machine does not need: MS
 
         with self._lock:
-            if self._keys is None:
-                self._keys = HostKeys(self.options.host_keys), KeyRing()
-            return self._keys
+            if self._ssh is None:
+                self._ssh = SshSessions(self.options.host_keys)
+            return self._ssh
 
     def load(self, hosts: Sequence[Host]) -> None:
         if self.options.transport.uses_ssh and not all(is_this_machine(host) for host in hosts):
@@ -185,10 +182,7 @@ class Connector:
         else:
             sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
         imported.result()
-        from ipexctl.remote.handshake import Handshake, connect
-        from ipexctl.remote.ssh import SshSession
-
-        return SshSession(host, connect(Handshake(host, endpoint, sock, *self._shared_keys(), deadline)))
+        return self._ssh_sessions().open(host, endpoint, sock, deadline)
 
     def _warn(self, host: Host, unsupported: tuple[str, ...]) -> None:
         with self._lock:

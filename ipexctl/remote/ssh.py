@@ -9,25 +9,27 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+import fabric
 import paramiko
 
 from ipexctl import limits
 from ipexctl.hosts.host import Host
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.auth import KeyRing
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
+from ipexctl.remote.handshake import Handshake, connect
+from ipexctl.remote.host_keys import HostKeys, Policy
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, copy_stdin, timed_out
-
-if TYPE_CHECKING:
-    import fabric
+from ipexctl.remote.ssh_config import Endpoint
 
 _READ = 1 << 20
 _RETRY_INTERVAL = 0.1
@@ -239,6 +241,16 @@ class _Pipe:
 
     def close(self) -> None:
         self._wake.set()
+
+
+class SshSessions:
+    """Opens the ssh sessions of one call; keys and known_hosts are read once for all hosts."""
+
+    def __init__(self, policy: Policy | None) -> None:
+        self._host_keys, self._keys = HostKeys(policy), KeyRing()
+
+    def open(self, host: Host, endpoint: Endpoint, sock: socket.socket, deadline: Deadline) -> SshSession:
+        return SshSession(host, connect(Handshake(host, endpoint, sock, self._host_keys, self._keys, deadline)))
 
 
 class _OutputReader:

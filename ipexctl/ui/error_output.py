@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import ipexctl
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, Interrupted, IpexctlError, OutputError, UserError
+from ipexctl.node.common.files import make_private_directory
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.user_directories import state_directory
 
@@ -72,12 +76,41 @@ def _position(error: FileError) -> dict[str, Any]:
     return {"file": printable(error.path), "line": error.line, "column": error.column}
 
 
+def end_by_error(error: BaseException) -> int:
+    """Print the error that ends a call; return the exit code."""
+    if isinstance(error, KeyboardInterrupt | Interrupted):
+        code = error.code if isinstance(error, Interrupted) else 130
+        print_json_error("interrupted", fix="the same call again", status="interrupted", exit_code=code)
+        return code
+    if isinstance(error, UserError):
+        print_user_error(error)
+        print_json_error(error.message, fix=error.fix, error=error)
+        return error.exit_code
+    if isinstance(error, IpexctlError):
+        print_with_fix(error.message, error.fix)
+        print_json_error(error.message, fix=error.fix, exit_code=error.exit_code)
+        return error.exit_code
+    if isinstance(error, OutputError):
+        return _cannot_write(error.cause)
+    if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+        return _cannot_write(error)
+    report_crash(error)
+    print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more", exit_code=1)
+    return 1
+
+
+def _cannot_write(error: OSError) -> int:
+    """Exit code if stdout can't be written; it becomes /dev/null, or Python's flush at exit would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return 141
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"error: the output can't be written: {error.strerror}\n")
+    return 1
+
+
 def report_crash(error: BaseException) -> None:
     """Write a log file. It omits the command line, which may contain a secret."""
-    import traceback
-
-    from ipexctl.node.common.files import make_private_directory
-
     name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"
     sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {printable(str(error))}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import difflib
 import html
 import json
 import re
@@ -194,8 +195,6 @@ def combine_items(results: Sequence[Result], items: Sequence[object], var: str) 
 
 def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context: int = 2) -> str:
     """Like `diff -u`; a new file is compared with /dev/null."""
-    import difflib
-
     names = ("/dev/null", name) if is_new else (f"{name} (before)", f"{name} (after)")
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), *names, n=context)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -21,6 +21,8 @@ from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.accelerate_config import remarks
+from ipexctl.launch.accelerate_env import unsupported_settings
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import Gathered
@@ -399,8 +401,6 @@ def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
     config = context.spec.accelerate
     if config is None:
         return ()
-    from ipexctl.launch.accelerate_config import remarks
-    from ipexctl.launch.accelerate_env import unsupported_settings
 
     node0 = context.hosts[0]
     addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}

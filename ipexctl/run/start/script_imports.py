@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Final, NoReturn
 
@@ -138,8 +139,6 @@ def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
     directory = cwd.joinpath(*package.split("."))
     if not package or not directory.is_dir() or _has_module(directory, last):
         return
-    from difflib import get_close_matches  # imported only for an error
-
     names = {path.stem for path in directory.glob("*.py")} | {path.parent.name for path in directory.glob("*/*.py")}
     if near := get_close_matches(last, names, n=1):
         meant = f"{package}.{near[0]}"

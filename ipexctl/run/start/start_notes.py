@@ -26,6 +26,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hugging_face import INDEXED_CPU, LAST_ACCELERATE, LAST_USE_IPEX, RESUMES_ON_CPU, WITHOUT_USE_IPEX
 from ipexctl.known_errors.gpu_code import suggestions
+from ipexctl.launch.accelerate_env import IPEX, before, no_optimize
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.plan import Plan
@@ -166,8 +167,6 @@ def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, s
     """Empty for one rank, another version, or a call that has the setting."""
     if not uses_it or ranks < 2 or any(SETTING in word for word in argv):
         return ""
-    from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use a Trainer
-
     version = packages.get("transformers", "")
     if not version or before(version, _FIRST):
         return ""
@@ -191,8 +190,6 @@ def use_ipex_note(packages: Mapping[str, str], versions: Mapping[str, str]) -> s
     """A note if the script's `--use_ipex` fails or does nothing, with what replaces it; else empty.
     `versions`: package → the last version for the environment's stack that still has IPEX.
     """
-    from ipexctl.launch.accelerate_env import IPEX, before, no_optimize  # slow to import, and few calls need it
-
     version = packages.get("transformers", "")
     if not version or before(version, WITHOUT_USE_IPEX):
         return no_optimize(packages, "--use_ipex")
@@ -249,8 +246,6 @@ def find_resume_flag(argv: Sequence[str]) -> ResumeFlag | None:
 def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages: Mapping[str, str], ranks: int) -> str:
     if flag is None or not has_trainer or ranks < 2:
         return ""
-    from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts resume
-
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
     if not transformers or not before(transformers, RESUMES_ON_CPU) or before(accelerate, INDEXED_CPU):
         return ""
