@@ -638,7 +638,7 @@ def modules_that_name_slurm() -> list[str]:
 
 _OF_RUN = re.compile(
     r"ipexctl/(spec|run/(registry|ps|wait|follow)|run/start/\w+|launch/(request|context|planner|mpi|rank_distribution)"
-    r"|api/runs?|commands/run_command|commands/launch_options|extras/slurm/submission|node/common/(plan|job|records)|node/run/(notify|rank))\.py"
+    r"|api/runs?|commands/run_call|commands/launch_options|extras/slurm/submission|node/common/(plan|job|records)|node/run/(notify|rank))\.py"
 )
 """What is asked, what the planner reads, what is decided, what starts it, and what came of it."""
 

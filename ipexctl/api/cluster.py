@@ -45,11 +45,10 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.pipeline import PlannedRun, StartedRun
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_packages, check_ranks, check_request, read_exports, run_spec
 from ipexctl.run.start.resume import refuse_job
-from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.run.uninstall import UninstallReport
 from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec, StartOptions
 from ipexctl.stack.choice import VersionsReport

@@ -14,12 +14,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.run.notify import notify_of_run
+from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
-    from ipexctl.run.start.pipeline import PlannedRun, StartedRun
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.sync.project import Project
@@ -31,14 +31,14 @@ def run(
     """Start a run and follow it. A `StartedRun` without exit code continues; an `InstallReport` failed."""
     began = time.monotonic()
     with watcher.sessions() as pool:
-        from ipexctl.run.start import pipeline  # while the hosts connect
-        from ipexctl.run.start.request import StartFailure
+        from ipexctl.run.start import pipeline  # MS, while the hosts connect
 
+        if spec.install:
+            from ipexctl.api.before_run import install_first, request_of_run  # MS, for --install alone
+            from ipexctl.run.start.upload import start_reading
         if dry_run:
             notes: list[str] = []
             if spec.install:
-                from ipexctl.api.before_run import request_of_run
-
                 spec = replace(spec, torch=request_of_run(spec, notes.append).with_torch().env.stack.torch)
             planned = pipeline.plan_run(spec, pool, watcher)
             for note in notes:  # name the project before any note
@@ -47,24 +47,19 @@ def run(
         reading: Future[Project] | None = None
         probed: Sequence[HostFacts] = ()
         if spec.install:
-            from ipexctl.api.before_run import install_first
-            from ipexctl.run.start.upload import start_reading
-
             reading = start_reading(spec, watcher.on_step)
             installed = install_first(spec, pool, watcher, reading)
             if not isinstance(installed, tuple):
                 return installed
             probed = installed
         started = pipeline.start_run(spec, pool, watcher, reading=reading, probed=probed)
-        if isinstance(started, StartFailure):
+        if not isinstance(started, StartedRun):
             return started
         watcher.on_started(started)
         if not spec.is_followed and not pool.cancel.thrown:
             return started
         code = watcher.follow(started)
     if spec.notify:
-        from ipexctl.run.notify import notify_of_run
-
         notify_of_run(spec.notify, started.record, code, time.monotonic() - began, watcher.on_warning)
     if watcher.may_leave_secrets(code):
         with watcher.sessions() as pool:

@@ -10,7 +10,21 @@ from typing import Any, Final
 
 import typer
 
-from ipexctl.commands.shared_options import ConfiguredCommand, Home, Output, Targets, argument, flag, option
+from ipexctl.commands.shared_options import (
+    PACKAGES,
+    REQUIREMENTS,
+    SUMMARY,
+    ConfiguredCommand,
+    Home,
+    Output,
+    PlanOutput,
+    Targets,
+    ViewOptions,
+    argument,
+    completion,
+    flag,
+    option,
+)
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declared
 from ipexctl.spec import RankOptions, RunOptions, StartOptions
@@ -156,3 +170,37 @@ class LaunchLine(ScriptLine):
     targets: Targets
     home: Home
     output: Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine(LaunchLine):
+    """Options of `run` that `export` has too, and those for the start."""
+
+    start: StartOptions
+    output: PlanOutput
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCall:
+    """All options of `run`."""
+
+    resume_run: str | None = option(
+        "--resume RUN",
+        "Start a run over, with its options and script, on its hosts that answer.",
+        autocompletion=completion("runs"),
+    )
+    install: bool = flag("--install", "Install the environment on hosts that lack it.")
+    packages: list[str] | None = PACKAGES
+    requirements: list[Path] | None = REQUIREMENTS
+    no_requirements: bool = flag("--no-requirements", "Let --install leave out the project's own requirements file.")
+    ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
+    view: ViewOptions
+    detach: bool = flag("--detach", "Start the run and return immediately.")
+    dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and what starts them; start nothing.")
+    summary: Path | None = SUMMARY
+    report: Path | None = option("--report FILE", "Write one HTML page that shows the run to FILE at its end.")
+    notify: str = option(
+        "--notify CMD", "Line for sh to run once at the end of the run, with the outcome as JSON on stdin.", ""
+    )
+    help_all: bool = HELP_ALL
+    line: RunLine

@@ -5,25 +5,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ipexctl.commands.app import CLUSTER
 from ipexctl.commands.defaults import ALTERNATIVES
-from ipexctl.commands.launch_options import LaunchLine, ScriptCommand, has_module
-from ipexctl.commands.shared_options import Output, completion, option
+from ipexctl.commands.launch_options import ScriptCommand, has_module
 from ipexctl.errors import UserError
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.spec import RunSpec, TypedCall
+from ipexctl.spec import TypedCall
 from ipexctl.text import printable
 
-RESUME: Final = option(
-    "--resume RUN",
-    "Start a run over, with its options and script, on its hosts that answer.",
-    autocompletion=completion("runs"),
-)
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
 Words: TypeAlias = "tuple[str, ...]"
 
@@ -100,17 +94,3 @@ def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Wor
     replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()
     options = [*(option for name, option in recorded if name not in replaced), *(option for _, option in typed)]
     return sorted(options, key=lambda option: has_module([option]))
-
-
-def on_hosts_left(
-    spec: RunSpec, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
-) -> RunSpec:
-    """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
-    from ipexctl.api.before_run import on_hosts_left as find
-    from ipexctl.commands.target_hosts import session_pool
-    from ipexctl.run.start.resume import hosts_to_inspect
-
-    with session_pool(line.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
-        found = find(spec, record, pool, output.print_note, typed=typed)
-    interrupt.check()
-    return found

@@ -14,9 +14,8 @@ import pytest
 from ipexctl.api import before_run
 from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
-from ipexctl.run.start.pipeline import StartedRun
 from ipexctl.run.start.request import StartFailure
-from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.run.start.watcher import RunWatcher, StartedRun
 from ipexctl.spec import ProjectLocation, RunSpec
 from ipexctl.stack.resolve.model import StackRequest
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 import typer
 from typer.core import TyperGroup
@@ -27,14 +27,12 @@ from ipexctl.extras.export.shell import to_shell
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of
+from ipexctl.run.start.watcher import PlannedRun
 from ipexctl.spec import RunSpec
 from ipexctl.sync.path_notes import secret_files_below
 from ipexctl.sync.root import real_path
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json
-
-if TYPE_CHECKING:
-    from ipexctl.run.start.pipeline import PlannedRun
 
 _REMOVED: Final = {
     "ansible": "every command reads an Ansible inventory: -H inventory.yaml",
@@ -152,7 +150,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
     """Plan as a dry run does, without checking logins between the hosts: a script names the logins that it needs."""
-    from ipexctl.run.start.pipeline import PlannedRun, plan_run
+    from ipexctl.run.start.pipeline import plan_run  # MS
 
     spec = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -53,7 +53,7 @@ from ipexctl.run.start.start_notes import (
     script_notes,
 )
 from ipexctl.run.start.upload import begin_query, refuse_lost_checkpoint, release_tree, start_reading, upload_project
-from ipexctl.run.start.watcher import StartWatcher
+from ipexctl.run.start.watcher import PlannedRun, StartedRun, StartWatcher
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
 from ipexctl.spec import RunSpec
@@ -61,20 +61,6 @@ from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.sync.project import Project
 from ipexctl.sync.project_sync import ProjectSync
 from ipexctl.transports import launcher_of
-
-
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    record: RunRecord
-    launch: Launch
-    exit_code: int | None = None
-    """None until it was followed to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    plan: Plan
-    context: Gathered
 
 
 class _Start:

@@ -1,18 +1,35 @@
-"""What a start tells its caller."""
+"""What a start returns and tells its caller."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import Watch, ignore_event
 
 if TYPE_CHECKING:
+    from ipexctl.launch.request import Gathered
     from ipexctl.node.common.plan import Plan
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.run.start.pipeline import StartedRun
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.begin import Launch
     from ipexctl.stack.install_context import InstallReport
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    record: RunRecord
+    launch: Launch
+    exit_code: int | None = None
+    """None until it was followed to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    plan: Plan
+    context: Gathered
 
 
 class StartWatcher:

@@ -15,7 +15,7 @@ from typer.main import get_command
 from ipexctl.commands.app import app
 from ipexctl.commands.interrupt import Interrupt
 from ipexctl.commands.launch_call import note_on_arguments
-from ipexctl.commands.run_command import CallOutcome, _noting_failed_call
+from ipexctl.commands.run_call import CallOutcome, _noting_failed_call
 from ipexctl.errors import CallError, IpexctlError, UserError
 from ipexctl.run.registry import RunRegistry, read_failed_call
 from ipexctl.run.start.request import StartFailure

@@ -27,10 +27,9 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.start.pipeline import PlannedRun, StartedRun
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_request, run_spec
-from ipexctl.run.start.watcher import RunWatcher
+from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.spec import CommandKind, Export, ProjectLocation, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted

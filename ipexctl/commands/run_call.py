@@ -1,0 +1,313 @@
+"""The call of `ipexctl run`: reads it, lets `api.run` start and follow the run, and exits with its code.
+
+stdout has only the ranks' output; steps and notes go to stderr. One signal handler is active from the first connection
+until the run is followed, so a Ctrl-C in between stops the run that was just started.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import typer
+
+from ipexctl.api.run import run
+from ipexctl.commands.install_command import show
+from ipexctl.commands.interrupt import Interrupt
+from ipexctl.commands.launch_call import read_launch_call, refuse_plan
+from ipexctl.commands.launch_options import LaunchLine, RunCall, RunLine
+from ipexctl.commands.shared_options import Output, ViewOptions
+from ipexctl.commands.summary_file import check_summary, write_summary, write_summary_of_run
+from ipexctl.commands.target_hosts import session_pool
+from ipexctl.errors import IpexctlError, UserError
+from ipexctl.extensions import addition
+from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Watch
+from ipexctl.remote.session import Session
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.notify import check_notify
+from ipexctl.run.ranks import RankSet, parse_ranks
+from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, save_failed_call
+from ipexctl.run.start.request import StartFailure, check_packages
+from ipexctl.run.start.resume import hosts_to_inspect
+from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
+from ipexctl.spec import RunSpec
+from ipexctl.text import counted
+from ipexctl.ui.messages import print_message, print_refusal
+from ipexctl.ui.progress_view import ProgressView
+
+if TYPE_CHECKING:
+    from ipexctl.stack.install_context import InstallReport
+    from ipexctl.ui.run.events import EventsView
+
+
+NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
+"""Exit codes of a run that succeeded or was detached: its job files stay on the nodes."""
+
+
+def run_of_call(ctx: typer.Context, call: RunCall) -> typer.Exit:
+    """Start the run and follow it, unless the call only plans or starts it."""
+    line, view, detach, dry_run, summary = call.line, call.view, call.detach, call.dry_run, call.summary
+    output = line.output
+    outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
+    install = call.install or bool(call.packages or call.requirements)
+    _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    page = _page_of_run(call.report, detach=detach, dry_run=dry_run)
+    check_notify(call.notify)
+    shown_ranks = parse_ranks(call.ranks)
+    outcome.begin_events(view, shown_ranks, quiet=output.quiet)
+    spec = read_launch_call(ctx, line, shown_ranks)
+    spec = replace(
+        spec,
+        launcher=line.start.launcher,
+        notify=call.notify,
+        is_followed=not detach,
+        install=install or spec.install,
+        packages=(*(call.packages or ()), *spec.packages),
+        requirements=tuple(call.requirements or ()),
+        takes_own_requirements=not call.no_requirements,
+        typed=ctx.obj["typed"],
+    )
+    check_packages(spec)
+    if call.resume_run is not None:
+        spec = _on_hosts_left(spec, ctx.obj["resumed"], line, ctx.obj["given"], output)
+    shown = RunOfCall(spec, shown_ranks, line, view, outcome, dry_run=dry_run)
+    result = run(spec, shown, dry_run=dry_run)
+    if not isinstance(result, StartedRun) or result.exit_code is None:
+        return shown.without_follow(result)
+    record, code = result.record, result.exit_code
+    written = [
+        summary is None or write_summary_of_run(summary, record, code, outcome.seconds, record.plan.other_runs),
+        page is None or page.write(record, output),
+    ]
+    return typer.Exit(code or (0 if all(written) else 1))
+
+
+def _on_hosts_left(
+    spec: RunSpec, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
+) -> RunSpec:
+    """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
+    from ipexctl.api.before_run import on_hosts_left  # MS
+
+    with session_pool(line.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
+        found = on_hosts_left(spec, record, pool, output.print_note, typed=typed)
+    interrupt.check()
+    return found
+
+
+class RunPage(Protocol):
+    """The extra's `run-page` makes it from a path."""
+
+    def check(self, *, detach: bool, dry_run: bool) -> None:
+        """Raise a UserError now if the file can't be written at the end of the run."""
+
+    def write(self, record: RunRecord, output: Output) -> bool:
+        """True if written; else print the reason."""
+
+
+def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
+    if path is None:
+        return None
+    page_at = addition("run-page")
+    if page_at is None:
+        raise UserError("--report: this installation of ipexctl writes no pages", fix="take --report out")
+    page: RunPage = page_at(path)
+    page.check(detach=detach, dry_run=dry_run)
+    return page
+
+
+class RunOfCall(RunWatcher):
+    MOST_NOTES: Final = 3
+    """Notes shown without -v; with more, the first lines of the ranks would scroll out of sight."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        ranks: RankSet,
+        line: RunLine,
+        view: ViewOptions,
+        outcome: CallOutcome,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        self._spec, self._ranks, self._line, self._output = spec, ranks, line, line.output
+        self._view, self._outcome, self._dry_run = view, outcome, dry_run
+        self._interrupt: Interrupt | None = None
+        self._pool: SessionPool | None = None
+        self._session: Session | None = None
+        self._notes = 0
+
+    @contextmanager
+    def sessions(self) -> Iterator[SessionPool]:
+        hosts, targets = self._spec.hosts, self._line.targets
+        if self._interrupt is not None:  # again, after the run
+            with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
+                yield pool
+            return
+        quiet = self._output.quiet
+        with session_pool(targets, self._output, hosts=hosts, quiet=quiet, node0s=hosts[:1]) as opened:
+            self._pool, self._interrupt = opened
+            self._pool.warm(hosts)
+            yield self._pool
+
+    def on_step(self, text: str) -> None:
+        self._output.print_note(text)
+
+    def on_note(self, text: str) -> None:
+        """Called from several threads, because checks report while files are uploaded."""
+        self._notes += 1
+        if self._dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
+            self._output.print_note(f"note: {text}")
+
+    def on_warning(self, text: str) -> None:
+        print_message(text)
+
+    @contextmanager
+    def installing(self) -> Iterator[Watch]:
+        output = self._output
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            yield view.watch
+
+    def on_installed(self, report: InstallReport) -> None:
+        if report.exit_code or not all(host.status == "ok" for host in report.hosts):
+            with redirect_stdout(sys.stderr):  # stdout has only the ranks' output
+                show(report, quiet=self._output.quiet, no_color=self._output.no_color)
+
+    def on_planned(self, plan: Plan) -> None:
+        self._ranks.within(plan.world_size)
+
+    def on_started(self, run: StartedRun) -> None:
+        self._outcome.needs_note = False
+        is_followed = self._spec.is_followed
+        assert self._pool is not None
+        self._session = self._pool.detach(run.record.node0) if is_followed else None
+        self._pool.close()
+        for note in run.record.plan.choices if self._output.verbose else ():
+            self.on_note(note)
+        if self._notes > self.MOST_NOTES and not self._output.verbose:
+            self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
+
+    def follow(self, run: StartedRun) -> int:
+        from ipexctl.commands.watch import watch_run  # while the ranks start
+
+        self._output.print_note(f"{run.record.id}: {run.record.plan.size}, {run.record.plan.connection}")
+        return watch_run(
+            run.record,
+            self._view,
+            self._ranks,
+            self._output,
+            started=(self._session, run.launch.follow) if self._session is not None else None,
+            interrupt=self._interrupt,
+            events=self._outcome.events,
+        )
+
+    def may_leave_secrets(self, code: int) -> bool:
+        return code not in NO_CLEANUP
+
+    def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
+        interrupt = self._interrupt
+        assert interrupt is not None
+        if isinstance(result, StartedRun):
+            run, node0 = result.record.id, result.record.node0.name
+            self._output.print_note(f"it runs on {node0}; ipexctl attach {run}, ipexctl stop {run}")
+            sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
+            return typer.Exit(0)
+        if isinstance(result, PlannedRun):
+            from ipexctl.ui.launch_plan import show_plan
+
+            self._line.output.print_report(result.plan, to_json, show_plan)
+            return interrupt.or_exit(0)
+        if not isinstance(result, StartFailure):
+            code = result.exit_code if interrupt.code is None else interrupt.code
+            return self._outcome.ended("the install failed" if interrupt.code is None else "", code)
+        failure = result.with_call_options(self._spec.options)
+        if self._dry_run:
+            return interrupt.or_exit(refuse_plan(failure, self._output, SCHEMA))
+        return self._outcome.not_started(failure, interrupt)
+
+
+@dataclass
+class CallOutcome:
+    needs_note: bool
+    summary: Path | None
+    reason: str = ""
+    fix: str = ""
+    events: EventsView | None = None
+    _start_time: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start_time
+
+    def begin_events(self, view: ViewOptions, ranks: RankSet, *, quiet: bool) -> None:
+        if view.events:
+            from ipexctl.ui.run.events import EventsView
+
+            self.events = EventsView(Cancel(), ranks=ranks, quiet=quiet)
+
+    def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
+        if interrupt.code is None or failure.is_unsure:
+            print_refusal(failure.reason, failure.fix)
+        else:
+            print_message("interrupted before the run was started: nothing runs")
+        self.needs_note = not failure.is_unsure
+        code = failure.exit_code if interrupt.code is None else interrupt.code
+        if (
+            interrupt.code is not None and not failure.is_unsure
+        ):  # the failure only comes from the work that the signal cut off
+            return self.ended("", code)
+        return self.ended(failure.reason, code, failure.fix, failure.other_runs or None)
+
+    def ended(self, reason: str, code: int, fix: str = "", other_runs: Sequence[OtherRun] | None = None) -> typer.Exit:
+        reason = reason or "interrupted"
+        self.reason, self.fix = reason, fix
+        if self.events is not None:
+            self.events.fail("not-started", reason, fix)
+            self.events.finish(code, None)
+        if self.summary is not None:
+            write_summary(self.summary, None, None, code, self.seconds, other_runs)
+        return typer.Exit(code)
+
+
+@contextmanager
+def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[CallOutcome]:
+    outcome = CallOutcome(needs_note, summary)
+    try:
+        yield outcome
+    except IpexctlError as error:
+        outcome.reason, outcome.fix = error.message, error.fix
+        raise
+    finally:
+        script = line.module or next(iter(line.words or ()), "")
+        if outcome.needs_note and script:
+            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, outcome.reason, outcome.fix))
+
+
+def _refuse_ignored_options(
+    line: LaunchLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
+) -> None:
+    if line.output.json and not dry_run:
+        raise UserError("run has no --json", fix="--summary FILE writes the outcome; --dry-run --json prints the plan")
+    if view.events and (detach or dry_run):
+        raise UserError(
+            "--events follows the run, so it cannot be used with --detach or --dry-run",
+            fix="--dry-run --json shows the plan; attach --events follows a detached run",
+        )
+    if summary is not None and detach:
+        raise UserError(
+            "--summary is written at the end of the run, so it cannot be used with --detach",
+            fix="use ipexctl ps --json",
+        )
+    check_summary(summary)
+    named = {name for name in ("stack", "torch") if getattr(line, name)} - line.targets.defaults.keys()
+    if named and not (install or dry_run):
+        raise UserError(
+            "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
+        )
