@@ -64,7 +64,7 @@ def _run() -> int:
 
 
 def _end_by(error: BaseException) -> int:
-    from ipexctl.ui.error_output import end_by_error  # MS, for failed calls alone
+    from ipexctl.ui.error_output import end_by_error  # 20 ms, for failed calls alone
 
     return end_by_error(error)
 

@@ -31,10 +31,10 @@ def run(
     """Start a run and follow it. A `StartedRun` without exit code continues; an `InstallReport` failed."""
     began = time.monotonic()
     with watcher.sessions() as pool:
-        from ipexctl.run.start import pipeline  # MS, while the hosts connect
+        from ipexctl.run.start import pipeline  # 0.25 s, while the hosts connect
 
         if spec.install:
-            from ipexctl.api.before_run import install_first, request_of_run  # MS, for --install alone
+            from ipexctl.api.before_run import install_first, request_of_run  # 0.1 s, for --install alone
             from ipexctl.run.start.upload import start_reading
         if dry_run:
             notes: list[str] = []

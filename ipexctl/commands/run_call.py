@@ -94,7 +94,7 @@ def _on_hosts_left(
     spec: RunSpec, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
 ) -> RunSpec:
     """The run on its hosts that answer. Raises a CallError if none does, or the run is alive."""
-    from ipexctl.api.before_run import on_hosts_left  # MS
+    from ipexctl.api.before_run import on_hosts_left  # 0.2 s, for --resume alone
 
     with session_pool(line.targets, hosts=hosts_to_inspect(spec, record), quiet=True) as (pool, interrupt):
         found = on_hosts_left(spec, record, pool, output.print_note, typed=typed)

@@ -150,7 +150,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunSpec, PlannedRun]:
     """Plan as a dry run does, without checking logins between the hosts: a script names the logins that it needs."""
-    from ipexctl.run.start.pipeline import plan_run  # MS
+    from ipexctl.run.start.pipeline import plan_run  # 0.2 s, which help does not need
 
     spec = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):

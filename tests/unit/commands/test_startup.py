@@ -42,7 +42,7 @@ def test_version_help_and_unknown_commands_import_no_heavy_modules(args: list[st
 def test_help_of_exec_imports_few_modules_of_ours() -> None:
     """A command's file imports at its top what its options and report need; the way to hosts comes with the call."""
     own = {name for name in modules_of(call("exec", "--help")) if name.startswith("ipexctl.")}
-    assert len(own) <= 30, sorted(own)
+    assert len(own) <= 20, sorted(own)
     assert not own & {"ipexctl.commands.target_hosts", "ipexctl.remote.connector", "ipexctl.spec"}
 
 
