@@ -14,14 +14,13 @@ from ipexctl.errors import UserError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.sync.root import find_root, is_marked
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
     """Find a run by id, prefix or `last`. A note names its project if we are in another one."""
-    from ipexctl.sync.root import find_root, is_marked
-
     record = (registry or RunRegistry()).find(word)
     if word == "last" and record.project and not output.json:
         try:

@@ -38,7 +38,7 @@ def versions_command(
     Example: ipexctl versions --torch 2.7
     """
     from ipexctl.api.host_stacks import versions
-    from ipexctl.commands.target_hosts import open_hosts
+    from ipexctl.commands.target_hosts import host_options, open_hosts
 
     request = StackRequest(**vars(stack))
     if not targets.names_hosts:
@@ -47,16 +47,14 @@ def versions_command(
         with open_hosts(targets, home, output) as (opened, interrupt):
             report = versions(request, opened)
         interrupt.check()
-    output.print_report(report, as_json, show_versions, options=_same_call(request, targets, home))
+    output.print_report(report, as_json, show_versions, options=_same_call(request) + host_options(targets, home))
     raise typer.Exit(report.exit_code)
 
 
-def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
-    from ipexctl.commands.target_hosts import host_options
-
+def _same_call(request: StackRequest) -> str:
     pairs = [(f"--{name}", getattr(request, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     require = " --require-oneccl" if request.require_oneccl else ""
-    return option_text(pairs) + require + host_options(targets, home)
+    return option_text(pairs) + require
 
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")

@@ -3,6 +3,7 @@ leading dash, because ssh would read an option."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -110,8 +111,6 @@ def _bad_name(name: str) -> WordError:
 
 
 def _check_ipv6(name: str) -> None:
-    import ipaddress  # only for IPv6
-
     address, percent, zone = name.partition("%")
     if percent and _ZONE.fullmatch(zone) is None:
         raise WordError(f"{quoted(zone)} is not a network interface", column=len(address) + 2)

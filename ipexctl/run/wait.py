@@ -20,6 +20,7 @@ from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, RunUpdate
 from ipexctl.run.local_copy import read_final_status, save_final_status
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.queue import queue_of
+from ipexctl.run.queue_wait import wait_for_start
 from ipexctl.run.registry import RunRecord
 
 ASK_AGAIN_SECONDS: Final = 10.0
@@ -64,8 +65,6 @@ class RunWait:
 
     def _follow(self) -> RunStatus | None:
         if (queue := queue_of(self._record)) is not None and not self._record.plan.world_size:
-            from ipexctl.run.queue_wait import wait_for_start  # few runs are submitted
-
             known = wait_for_start(
                 queue,
                 self._record,

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import typer
 
 from ipexctl.call_options import CallOptions
+from ipexctl.commands.launch_call import PrintedStart, note_on_arguments, spec_of_line
 from ipexctl.commands.launch_options import ScriptCommand, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.commands.target_hosts import (
@@ -32,13 +32,11 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.start.request import check_pool
+from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.request import StartFailure, check_pool, check_ranks, check_request
 from ipexctl.spec import RunSpec
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import print_json
-
-if TYPE_CHECKING:
-    from ipexctl.run.start.request import StartFailure
 
 SCHEMA = "ipexctl.submit/1"
 
@@ -81,16 +79,13 @@ def submit_command(
     \b
     Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py
     """
-    from ipexctl.commands.launch_call import PrintedStart, note_on_arguments
-
     targets = targets_of_login(queue.slurm, targets)
     spec, options = _read_call(ctx, queue, line, targets, home)
     if note := note_on_arguments(ctx, spec):
         output.print_note(f"note: {note}")
     with open_pool(connect_options(targets, output)) as (pool, interrupt):
         pool.warm(spec.hosts)
-        from ipexctl.extras.slurm.submission import Submission  # imported while the node is connected
-        from ipexctl.run.start.request import StartFailure
+        from ipexctl.extras.slurm.submission import Submission  # 0.1 s, while the node is connected
 
         submission = Submission(spec, options, pool, PrintedStart(output))
         result = submission.plan() if dry_run else submission.submit()
@@ -169,10 +164,6 @@ def _login(name: str | None, targets: Targets) -> Host:
 def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home
 ) -> tuple[RunSpec, QueueOptions]:
-    from ipexctl.commands.launch_call import spec_of_line
-    from ipexctl.run.start.project import locate_project
-    from ipexctl.run.start.request import check_ranks, check_request
-
     login = _login(queue.slurm, targets)
     if line.module is None and not line.words:
         raise UserError(

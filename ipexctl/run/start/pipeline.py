@@ -387,7 +387,6 @@ def _accelerate_notes(context: Gathered) -> tuple[str, ...]:
     config = context.spec.accelerate
     if config is None:
         return ()
-
     node0 = context.hosts[0]
     addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
     notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})

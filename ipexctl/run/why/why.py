@@ -28,6 +28,7 @@ from ipexctl.remote.session import Session
 from ipexctl.run.dump import Dump, DumpReceiver, dump
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.queue import queue_of
+from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import FailedCall, RunRecord
 from ipexctl.run.unsent import line_that_sends
@@ -77,8 +78,6 @@ def why(
     try:
         with closing(open_session()) as session:
             if queue is not None:
-                from ipexctl.run.queue_wait import poll_status  # few runs are submitted
-
                 known = poll_status(session, record, cancel)
                 record = known.record
                 if known.status is not None and not known.has_begun:

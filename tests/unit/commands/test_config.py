@@ -449,7 +449,7 @@ def test_the_backend_of_a_config_file_reaches_the_request(
         backends.append(read_launch_call(*given).backend)
         raise typer.Exit
 
-    monkeypatch.setattr("ipexctl.commands.launch_call.read_launch_call", read_only)
+    monkeypatch.setattr("ipexctl.commands.run_call.read_launch_call", read_only)
     context = parse("run", *words.split())
     with pytest.raises(typer.Exit):
         context.command.invoke(context)
