@@ -36,7 +36,7 @@ class Launcher(Protocol):
         """As in `started by …`."""
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Why a plan takes this launcher by default."""
 
     @property
@@ -103,7 +103,7 @@ class DirectLauncher:
     flavor: Final[NoMpiFlavor] = "none"
     title: Final = "ipexctl itself"
     started: Final = "started directly"
-    why: Final = "a single rank needs no mpirun; --mpi takes one"
+    reason: Final = "a single rank needs no mpirun; --mpi takes one"
     is_preferred: Final = False
     no_logins: Final = "ranks that are started directly need no logins between nodes"
     has_starters: Final = True
@@ -170,7 +170,7 @@ class SrunLauncher:
     flavor: NoMpiFlavor = "srun"
     title: str = "Slurm's srun"
     started: str = "started by Slurm's srun"
-    why: str = "ranks over gloo need no MPI, and within Slurm's job it starts them"
+    reason: str = "ranks over gloo need no MPI, and within Slurm's job it starts them"
     is_preferred: bool = True
     no_logins: str = "Slurm starts all on the nodes"
     has_starters: bool = False

@@ -244,9 +244,9 @@ def _settings(advice: Recommendation) -> list[str]:
     cells = [(name, str(value), advice.why.get(reason, "")) for name, value, reason in rows if value]
     names, values = (max(len(cell[column]) for cell in cells) for column in (0, 1))
     lines: list[str] = []
-    for name, value, why in cells:
+    for name, value, explanation in cells:
         start = f"  {name:<{names}}  {value:<{values}}  "
-        lines += wrapped(why, _width(), start, " " * len(start)) or [start.rstrip()]
+        lines += wrapped(explanation, _width(), start, " " * len(start)) or [start.rstrip()]
     return lines
 
 

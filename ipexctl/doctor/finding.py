@@ -45,25 +45,25 @@ def recommend(
     if not hosts:
         return None
     if isinstance(chosen, Refusal):
-        why = {"stack": f"{chosen.reason}; {chosen.fix}" if chosen.fix else chosen.reason}
-        return Recommendation(None, (), None, None, None, None, None, _iface(hosts, internal), why)
-    why = {"stack": chosen.reason.text}
+        reasons = {"stack": f"{chosen.reason}; {chosen.fix}" if chosen.fix else chosen.reason}
+        return Recommendation(None, (), None, None, None, None, None, _iface(hosts, internal), reasons)
+    reasons = {"stack": chosen.reason.text}
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]
-    layout, backend, why["backend"] = recommended_layout(
+    layout, backend, reasons["backend"] = recommended_layout(
         [facts.cpu for facts in hosts.values()], has_ccl=plan.oneccl is not None
     )
     if plan.oneccl is None:
-        why["backend"] = "the stack has no oneCCL bindings"
+        reasons["backend"] = "the stack has no oneCCL bindings"
     tiers = [facts.cpu.tier or "unsupported" for facts in hosts.values()]
     precision = dtype(tiers)
-    why["dtype"] = (
+    reasons["dtype"] = (
         "every host computes bfloat16 in hardware"
         if precision == "bfloat16"
         else "not every host computes bfloat16 in hardware; there it is slower than float32"
     )
-    why["ppn"] = "one rank for each NUMA node of the smallest host"
-    why["omp_num_threads"] = layout.why
+    reasons["ppn"] = "one rank for each NUMA node of the smallest host"
+    reasons["omp_num_threads"] = layout.reason
     return Recommendation(
         plan.row.name if plan is chosen else None,
         tuple(candidate.row.name for candidate in candidates),
@@ -73,7 +73,7 @@ def recommend(
         layout.ccl_worker_count,
         backend,
         _iface(hosts, internal),
-        why,
+        reasons,
     )
 
 

@@ -85,8 +85,8 @@ def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Findi
     if not failed:
         return ()
     grouped: dict[str, list[str]] = defaultdict(list)
-    for name, why in failed.items():
-        grouped[why.reason].append(name)
+    for name, failure in failed.items():
+        grouped[failure.reason].append(name)
     reasons = "; ".join(
         f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
     )
@@ -96,7 +96,7 @@ def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Findi
         message = f"mpirun, which oneCCL needs, can't start ranks on this host: {login}"
     else:
         message = f"Ranks over gloo start without this login; ccl, mpi and --mpi need it: {login}"
-    fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
+    fixes = "; ".join(dict.fromkeys(failure.fix for failure in failed.values() if failure.fix))
     return (Finding("network.login", level, message, fixes or _TRUST, tuple(failed)),)
 
 
@@ -107,7 +107,7 @@ def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
         "A login from node0 had no result in the few seconds of this check, so it is unknown whether it works. mpirun"
         " waits longer, but a run starts and restarts that much later."
     )
-    fixes = "; ".join(dict.fromkeys(why.fix for why in slow.values()))
+    fixes = "; ".join(dict.fromkeys(failure.fix for failure in slow.values()))
     return (Finding("network.login_untested", "warn", message, fixes, tuple(slow)),)
 
 
@@ -216,8 +216,12 @@ class _NetworkCheck:
         # A lost host has its own finding, so its login needs none.
         is_set_up = self.node0_state is not None and bool(self.node0_state.config)
         level = login_level(is_needed=self.needs_logins, is_expected=is_set_up or bool(silent))
-        findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost}, level)
-        findings += slow_login_finding({name: why for name, why in slow_logins.items() if name not in self.lost})
+        findings += login_findings(
+            {name: failure for name, failure in failed_logins.items() if name not in self.lost}, level
+        )
+        findings += slow_login_finding(
+            {name: failure for name, failure in slow_logins.items() if name not in self.lost}
+        )
         findings += port_pairs.port_findings(self.results, self.untested, silent, self.internal, self.facts)
         if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:
             findings.append(_logins_untested(logins, self.hosts[0]))

@@ -68,12 +68,12 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
     try:
         offer = _offer(own, number, reason, wire)
         offers = _published(Round(store, rank, size, f"{name}/offers").decide(offer, _table))["offers"]
-        why = ""
+        problem = ""
         try:
             segments.update(_mapped(rank, offers))
         except SegmentError as error:
-            why = f"rank {rank}: {error}"
-        mapped = {"off": why, "ranks": sorted(segments), "fewest": 2 if wire == "fp32" else 1}
+            problem = f"rank {rank}: {error}"
+        mapped = {"off": problem, "ranks": sorted(segments), "fewest": 2 if wire == "fp32" else 1}
         hosts = _published(Round(store, rank, size, f"{name}/mapped").decide(mapped, _hosts))["hosts"]
     except BaseException:
         if number >= 0:
@@ -98,14 +98,14 @@ def _between(
 ) -> Between:
     """Make the groups of ranks with the same place on their hosts. torch does not list them."""
     number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
-    groups, why = [], ""
+    groups, reason = [], ""
     try:
         for step in range(1 if wire == "fp32" or len(hosts) == 2 else 2):
             own = dist.PrefixStore(f"ipexctl/allreduce/{name}/place{ranks.index(rank)}/{step}", store)
             groups.append(dist.ProcessGroupGloo(own, number, len(hosts), timedelta(seconds=timeout)))
     except RuntimeError as error:
-        why = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
-    _published(round_.decide({"off": why}, _all_agree))
+        reason = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
+    _published(round_.decide({"off": reason}, _all_agree))
     return Between(groups, number, len(hosts), wire)
 
 
@@ -167,8 +167,8 @@ def _hosts(mapped: list[Any]) -> dict[str, Any]:
     try:
         ranks = {rank: entry["ranks"] for rank, entry in enumerate(mapped)}
         hosts = find_hosts(ranks, min(entry["fewest"] for entry in mapped))
-    except ValueError as why:
-        return {"off": str(why)}
+    except ValueError as error:
+        return {"off": str(error)}
     return {"hosts": hosts}
 
 

@@ -92,12 +92,12 @@ def _settings(config: AccelerateConfig, version: str | None, *, has_ipex: bool) 
 
 
 def _ipex(config: AccelerateConfig, version: str | None, *, has_ipex: bool) -> Iterator[Setting]:
-    ipex, why = config.ipex if config.ipex is not None else config.ipex_enabled, f"{config.path}: ipex_config"
+    ipex, reason = config.ipex if config.ipex is not None else config.ipex_enabled, f"{config.path}: ipex_config"
     if version is not None and before(version, FIRST_IPEX):
         if ipex:
-            yield Setting("IPEX_ENABLED", "true", why)
+            yield Setting("IPEX_ENABLED", "true", reason)
     elif has_ipex and (version is None or before(version, WITHOUT_IPEX)):
         # like accelerate launch, also if the file does not mention it: without it, IPEX would be used
-        yield Setting("ACCELERATE_USE_IPEX", str(bool(ipex)).lower(), why)
+        yield Setting("ACCELERATE_USE_IPEX", str(bool(ipex)).lower(), reason)
         if version is not None and before(version, WITHOUT_XPU):
             yield Setting("ACCELERATE_USE_XPU", "false", f"{config.path}: use_cpu")

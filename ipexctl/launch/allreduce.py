@@ -133,8 +133,8 @@ def notes(context: LaunchContext) -> Iterator[str]:
         yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"
     if options.wire != context.wire.mode:
         found = context.wire
-        why = _text_of(context, found.reason, found.hosts, "it")
-        yield f"--wire {options.wire} has no effect: {why}{_fix(found.reason)}"
+        reason = _text_of(context, found.reason, found.hosts, "it")
+        yield f"--wire {options.wire} has no effect: {reason}{_fix(found.reason)}"
 
 
 def _reason_text(context: LaunchContext) -> str:

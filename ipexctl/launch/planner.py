@@ -89,7 +89,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         node0=gathered.hosts[0].name,
         asked=asked_of(spec),
         flavor=program.flavor,
-        launcher=LauncherChoice(program.mode, program.why, program.path),
+        launcher=LauncherChoice(program.mode, program.reason, program.path),
         argv=mpi.launcher_argv(context, program),
         launcher_env=tuple(mpi.launcher_env(context, program)),
         hosts=hosts,
@@ -227,9 +227,9 @@ def _command(gathered: Gathered) -> tuple[str, ...]:
 
 
 def plan_choices(context: LaunchContext, distribution: RankDistribution, program: LauncherProgram) -> tuple[str, ...]:
-    choices = [f"ranks on each host: {distribution.why}"]
+    choices = [f"ranks on each host: {distribution.reason}"]
     if program.of_env:
-        choices.append(f"{started_by(program.flavor)}: {program.why}")
+        choices.append(f"{started_by(program.flavor)}: {program.reason}")
     if context.backend_reason:
         choices.append(f"backend {context.backend}: {context.backend_reason}")
     if (text := allreduce.choice_text(context)) is not None:
@@ -258,7 +258,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
     lone = lone_ranks_note(gathered, program, context.world_size)
     notes = [*filter(None, (stated, lone)), *distribution.notes]
     if not program.of_env:
-        notes.append(f"{started_by(program.flavor)} ({program.path}): {program.why}")
+        notes.append(f"{started_by(program.flavor)} ({program.path}): {program.reason}")
     if context.backend == "mpi" and not context.backend_reason and context.gathered.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:

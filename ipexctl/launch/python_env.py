@@ -53,14 +53,14 @@ def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterat
         elif name.startswith(_THREADS):
             yield from _removed(context, name, "not chosen for this run")
         elif name in _PYTHON and context.gathered.env.name:
-            why = "modules there would hide those of the environment; -x with the name keeps it"
-            yield from _removed(context, name, why)
+            reason = "modules there would hide those of the environment; -x with the name keeps it"
+            yield from _removed(context, name, reason)
 
 
-def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
+def _removed(context: LaunchContext, name: str, reason: str) -> Iterator[Setting]:
     def choose(node: NodeLayout) -> ChosenValue | None:
         value = node.facts.environment.variables.get(name)
-        return None if value is None else (None, f"a login sets it to {value[:40]}: {why}")
+        return None if value is None else (None, f"a login sets it to {value[:40]}: {reason}")
 
     yield from context.per_node(name, choose)
 

@@ -29,7 +29,7 @@ MAX_RANKS_PER_CORE: Final = 64
 @dataclass(frozen=True, slots=True)
 class RankDistribution:
     counts: tuple[int, ...]
-    why: str
+    reason: str
     notes: tuple[str, ...] = ()
     by_default: bool = False
 
@@ -47,7 +47,7 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -
         if is_known and count > cores.count * (MAX_RANKS_PER_CORE if spec.oversubscribe else 1):
             crowded[count, cores.count].append(host.name)
     if not crowded:
-        return replace(found, why=spec.sources.get("ranks", found.why))
+        return replace(found, reason=spec.sources.get("ranks", found.reason))
     shares = ", ".join(
         f"{ranks} on {counted(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
         for (ranks, cores), names in crowded.items()
@@ -76,7 +76,7 @@ def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, defa
     if beyond:
         notes.append(f"more ranks than slots on {fold(beyond)}, by -n or --ppn")
     by_default = n is None and ppn is None and not any(host.slots for host in hosts)
-    return RankDistribution(result.counts, result.why, tuple(notes), by_default)
+    return RankDistribution(result.counts, result.reason, tuple(notes), by_default)
 
 
 def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | Refusal:
@@ -103,8 +103,8 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
     granted = any(host.slots for host in hosts)
     if n is None:
-        why = "its slots" if granted else "one for each NUMA node of the smallest host"
-        return RankDistribution(tuple(slots), why)
+        reason = "its slots" if granted else "one for each NUMA node of the smallest host"
+        return RankDistribution(tuple(slots), reason)
     if not granted:
         slots = [0] * len(hosts)  # without slots none can be exceeded: distribute evenly
     counts = level(n, slots)

@@ -68,18 +68,20 @@ def _threads(context: LaunchContext) -> Iterator[Setting]:
 
 def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
     parts = []
-    why = []
+    reasons = []
     if library := openmp_library(context, node):
         parts.append(library)
-        why.append("Intel's OpenMP must come before the libgomp that torch brings, or both would run")
+        reasons.append("Intel's OpenMP must come before the libgomp that torch brings, or both would run")
     if allocators := _allocators(context, node):
         full = [path for path in allocators if "minimal" not in path]
         parts.append((full or list(allocators))[0])
         name = "jemalloc" if "jemalloc" in parts[-1] else "tcmalloc"
-        why.append(f"{name} keeps freed memory; malloc returns it to the kernel and faults it in again at every step")
+        reasons.append(
+            f"{name} keeps freed memory; malloc returns it to the kernel and faults it in again at every step"
+        )
     if not parts:
         return None
-    return ":".join(parts), "; ".join(why)
+    return ":".join(parts), "; ".join(reasons)
 
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
@@ -110,9 +112,11 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in (*context.wanted, *of_logins)):
         return
 
-    def choose(value: str, why: str) -> Callable[[NodeLayout], ChosenValue | None]:
+    def choose(value: str, reason: str) -> Callable[[NodeLayout], ChosenValue | None]:
         own = context.wanted.get("LD_PRELOAD")
-        return lambda node: None if (_allocators(context, node) if own is None else "malloc" in own) else (value, why)
+        return lambda node: (
+            None if (_allocators(context, node) if own is None else "malloc" in own) else (value, reason)
+        )
 
     if context.gathered.spec.allocator == "jemalloc":
         conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"

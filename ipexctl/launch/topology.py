@@ -93,7 +93,7 @@ class Layout:
     ppn: int
     omp_num_threads: int
     ccl_worker_count: int
-    why: str
+    reason: str
     cores_per_rank: int = 1
 
 
@@ -112,8 +112,8 @@ def default_ranks(cpu: Cpu) -> int:
 def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
     """The layout that fits every host: ranks by the fewest NUMA nodes of a host, threads by the fewest cores."""
     ranks, cores = min(map(default_ranks, cpus)), min(cores_of(cpu).count for cpu in cpus)
-    threads, why = threads_of_rank(cores, ranks, workers)
-    return Layout(ranks, threads, workers, why, max(1, cores // ranks))
+    threads, reason = threads_of_rank(cores, ranks, workers)
+    return Layout(ranks, threads, workers, reason, max(1, cores // ranks))
 
 
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:

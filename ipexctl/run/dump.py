@@ -85,7 +85,7 @@ class Process:
     wchan: str
     how: str
     threads: tuple[Thread, ...]
-    why: str
+    reason: str
     waits_for: int | None = None
     """Rank that it waits for in a shared-memory all-reduce; else None."""
 
@@ -102,7 +102,7 @@ class RankStacks:
     host: str
     state: str
     processes: tuple[Process, ...]
-    why: str = ""
+    reason: str = ""
     last_state: str = ""
     last_wchan: str = ""
     """Last reported state of a rank that does not answer."""
@@ -193,12 +193,12 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
     """Groups of ranks at the same place, each with a line about it; the smallest groups first."""
     mute: dict[str, list[RankStacks]] = {}
     for rank in dump.mute:
-        mute.setdefault(rank.why or "it has no Python frame", []).append(rank)
+        mute.setdefault(rank.reason or "it has no Python frame", []).append(rank)
     groups = [
         (group.ranks, group.place if "," in group.place else f"{group.place} at {group.inner.place}:{group.inner.line}")
         for group in dump.groups
     ]
-    groups += [(tuple(ranks), f"no stack: {why}") for why, ranks in mute.items()]
+    groups += [(tuple(ranks), f"no stack: {reason}") for reason, ranks in mute.items()]
     return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
 
 
@@ -238,24 +238,24 @@ def read_dump(document: Reply) -> Dump:
 
 def _rank(row: Reply) -> RankStacks:
     processes = tuple(_process(process) for process in row.records("processes")) if row.get("processes") else ()
-    why = str(row.get("why") or "")
-    if not processes and not why:
-        why = "its process has ended"
+    reason = str(row.get("why") or "")
+    if not processes and not reason:
+        reason = "its process has ended"
     last = row.record("last") if row.get("last") else {}
     seen = str(last.get("process") or ""), str(last.get("waits_in") or "")
-    return RankStacks(row.integer("rank"), row.text("host"), row.text("state"), processes, why, *seen)
+    return RankStacks(row.integer("rank"), row.text("host"), row.text("state"), processes, reason, *seen)
 
 
 def _process(row: Reply) -> Process:
-    pid, how, why = row.integer("pid"), row.text("how"), row.text("why") if row.get("why") else ""
+    pid, how, reason = row.integer("pid"), row.text("how"), row.text("why") if row.get("why") else ""
     try:
         text = row["text"][:_MOST_TEXT]
         threads = read_pyspy(text, pid) if how == "py-spy" else read_faulthandler(text)
     except (ValueError, LookupError, TypeError, AttributeError):
-        threads, why = (), f"the output of {how} can't be read"
+        threads, reason = (), f"the output of {how} can't be read"
     waits_for = row.get("waits_for")
     waits_for = waits_for if type(waits_for) is int else None  # older agents send none
-    return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why, waits_for)
+    return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, reason, waits_for)
 
 
 def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:

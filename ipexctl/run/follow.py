@@ -310,9 +310,9 @@ class Follower:
 
     def _check_copy(self) -> None:
         if self._copy is not None and self._copy.error is not None:
-            why = self._copy.error.strerror or str(self._copy.error)
+            reason = self._copy.error.strerror or str(self._copy.error)
             directory, self._copy = self._copy.directory, None
-            self._watch(Notice(f"the local copy in {directory} is incomplete: {why}; node0 has all output", True))
+            self._watch(Notice(f"the local copy in {directory} is incomplete: {reason}; node0 has all output", True))
 
 
 def follow_copy(

@@ -206,8 +206,8 @@ def _waiting_places(groups: Sequence[StackGroup]) -> tuple[HangPlace, ...]:
 def _mute_places(ranks: Sequence[RankStacks]) -> tuple[HangPlace, ...]:
     found: dict[str, list[RankStacks]] = {}
     for rank in ranks:
-        found.setdefault(rank.why or "no Python frame", []).append(rank)
+        found.setdefault(rank.reason or "no Python frame", []).append(rank)
     return tuple(
-        HangPlace(tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows)), why=why)
-        for why, rows in found.items()
+        HangPlace(tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows)), why=reason)
+        for reason, rows in found.items()
     )

@@ -136,8 +136,8 @@ def prune_local(
         if age > keep.days * _RECORDS:
             gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORDS:g} days"))
         elif sizes[record.id] and (age > keep.days or total > keep.gb * 1e9):
-            why = f"older than {keep.days:g} days" if age > keep.days else f"copies took more than {keep.gb:g} GB"
-            gone.append(PrunedRun(record.id, sizes[record.id], why))
+            reason = f"older than {keep.days:g} days" if age > keep.days else f"copies took more than {keep.gb:g} GB"
+            gone.append(PrunedRun(record.id, sizes[record.id], reason))
         else:
             continue
         total -= sizes[record.id]

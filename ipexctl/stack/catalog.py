@@ -357,9 +357,9 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
     try:
         data = read_regular(path, STACK_ROWS)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no path"
+        reason = error.strerror if isinstance(error, OSError) else "no path"
         raise UserError(
-            f"{path}{by}: {why}", fix=f"unset {VARIABLE} to use only the packaged table" if by else ""
+            f"{path}{by}: {reason}", fix=f"unset {VARIABLE} to use only the packaged table" if by else ""
         ) from None
     try:
         text = data.decode("utf-8-sig")

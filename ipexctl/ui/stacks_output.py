@@ -55,10 +55,10 @@ def show_stacks(dump: Dump, run: str, *, everything: bool = False, quiet: bool =
 def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
     total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
     yield f"{counted(total, 'rank')} at {format_clock(dump.at)}, innermost call first", ""
-    for why, ranks in group_by(dump.mute, _why).items():
+    for reason, ranks in group_by(dump.mute, _reason).items():
         yield "", ""
         yield f"{name_ranks(ranks)} ({len(ranks)} of {total}): no stack", "1;33"
-        yield from ((line, "") for line in wrapped(why, width, "  "))
+        yield from ((line, "") for line in wrapped(reason, width, "  "))
     for group in groups:
         yield "", ""
         is_odd = bool(odd) and group is not groups[-1]
@@ -90,13 +90,13 @@ def _odd(dump: Dump) -> str:
     return fold_ranks(rank.rank for group in groups[:-1] for rank in group.ranks)
 
 
-def _why(rank: RankStacks) -> str:
+def _reason(rank: RankStacks) -> str:
     if rank.last_state:
-        return f"{rank.why}; it was {_state(rank.last_state, rank.last_wchan)} in its last message"
-    if rank.why or not rank.processes:
-        return rank.why
+        return f"{rank.reason}; it was {_state(rank.last_state, rank.last_wchan)} in its last message"
+    if rank.reason or not rank.processes:
+        return rank.reason
     first = rank.processes[0]
-    return f"{first.why or 'it has no Python frame'}; it is {_state(first.state, first.wchan)}"
+    return f"{first.reason or 'it has no Python frame'}; it is {_state(first.state, first.wchan)}"
 
 
 def _state(letter: str, wchan: str) -> str:
@@ -169,7 +169,7 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
     for rank in group.ranks:
         for process in rank.processes:
             if not process.threads:
-                text = f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}"
+                text = f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.reason}"
                 yield from ((line, "") for line in wrapped(text, width, "  "))
 
 
@@ -201,7 +201,7 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
                 "rank": rank.rank,
                 "host": rank.host,
                 "state": rank.state,
-                "reason": _why(rank) if not rank.frames else "",
+                "reason": _reason(rank) if not rank.frames else "",
                 "processes": [_process(process) for process in rank.processes],
             }
             for rank in dump.ranks
@@ -211,8 +211,8 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
 
 def _process(process: Process) -> dict[str, Any]:
     return {
-        **value_json(process, without=("how", "why", "threads")),
+        **value_json(process, without=("how", "reason", "threads")),
         "by": process.how or None,
-        "reason": process.why,
+        "reason": process.reason,
         "threads": [{**value_json(thread, without=("is_main",)), "main": thread.is_main} for thread in process.threads],
     }

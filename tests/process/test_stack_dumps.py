@@ -163,13 +163,13 @@ time.sleep(600)
     run = running(make(code, 4, variables={"PATH": "/usr/bin:/bin"}))
     time.sleep(0.5)
     dump = dump_of(run)
-    reasons = {each.rank: each.processes[0].why for each in dump.mute}
+    reasons = {each.rank: each.processes[0].reason for each in dump.mute}
     assert missing(reasons[0], "sleep Python") == []
     assert "-I" in reasons[1]
     assert "didn't answer" in reasons[2]
     assert "closed the file" in reasons[3]
     assert dump.mute[2].processes[0].state == "T"
-    assert "an earlier request" in dump_of(run, [2]).mute[0].processes[0].why
+    assert "an earlier request" in dump_of(run, [2]).mute[0].processes[0].reason
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
 
 
@@ -185,8 +185,8 @@ def test_suspended_wrapper_delays_the_dump_only_briefly(make: Callable[..., Run]
     assert [group.ranks[0].rank for group in dump.groups] == [0]
     silent, ended = dump.mute
     assert silent.rank == 1
-    assert missing(silent.why, "8 s") == []
-    assert (ended.rank, ended.why) == (2, "it has ended with exit code 0")
+    assert missing(silent.reason, "8 s") == []
+    assert (ended.rank, ended.reason) == (2, "it has ended with exit code 0")
     assert not dump.is_whole
     assert run.status["state"] == "running"
 

@@ -202,8 +202,8 @@ class TaskRunner:
             if not unfinished or attempt == max_attempts or self._context.cancel.thrown:
                 break
             names = fold(dict.fromkeys(work_item.host.name for work_item in unfinished))
-            why = "until is not true yet" if task.until else "it failed"
-            self._context.watch(Notice(f"{names}: {self._report.name}: {why}; {max_attempts - attempt} more"))
+            reason = "until is not true yet" if task.until else "it failed"
+            self._context.watch(Notice(f"{names}: {self._report.name}: {reason}; {max_attempts - attempt} more"))
             self._context.sleep(task.delay)
             pending = unfinished
         if max_attempts > 1 or task.until:

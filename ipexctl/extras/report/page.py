@@ -294,7 +294,7 @@ def _stacks(dump: Dump) -> tuple[StackText, ...]:
             lines.append(f"… {counted(len(group.frames) - len(frames), 'more call')}")
         texts.append(StackText(title, tuple(lines)))
     if dump.mute:
-        mute = [f"rank {rank.rank} on {rank.host}: {rank.why}" for rank in dump.mute[:_MAX_GROUPS]]
+        mute = [f"rank {rank.rank} on {rank.host}: {rank.reason}" for rank in dump.mute[:_MAX_GROUPS]]
         texts.append(StackText(f"{counted(len(dump.mute), 'rank')} without a stack", tuple(mute)))
     return tuple(texts)
 

@@ -43,10 +43,10 @@ _MOST_RANKS: Final = 100_000
 
 def reason_of_wait(job: QueueJob) -> str:
     """Text such as `Slurm job 12: Priority`."""
-    reason, why = job.reason, _REASONS.get(job.reason)
+    reason, meaning = job.reason, _REASONS.get(job.reason)
     if reason.startswith(_NODES_DOWN):
-        reason, why = "nodes that it needs are down, drained or kept for jobs of higher priority", ""
-    return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({why})" if why else "")
+        reason, meaning = "nodes that it needs are down, drained or kept for jobs of higher priority", ""
+    return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({meaning})" if meaning else "")
 
 
 def ended_by_slurm(job: QueueJob) -> str:
@@ -83,9 +83,9 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
         NO_PROJECT: (f"its directory {record.plan.cwd} is not on {node}", ""),
         NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install recreates the environment"),
     }
-    why, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
-    if why:
-        return Explained(f"it did not begin: {why}", CallOptions(record.options.hosts).apply(fix))
+    reason, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
+    if reason:
+        return Explained(f"it did not begin: {reason}", CallOptions(record.options.hosts).apply(fix))
     if status.state == "lost":
         return Explained(
             f"it is unknown how it ended: Slurm no longer knows job {job.id}, and its script left no exit code",

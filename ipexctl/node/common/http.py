@@ -126,8 +126,8 @@ class HttpClient:
             if self._client_cert:
                 context.load_cert_chain(self._client_cert)
         except OSError as error:
-            why = f"the certificates can't be used: {error.strerror or error}"
-            raise AgentError(why, "set SSL_CERT_FILE or PIP_CERT to other certificates") from None
+            reason = f"the certificates can't be used: {error.strerror or error}"
+            raise AgentError(reason, "set SSL_CERT_FILE or PIP_CERT to other certificates") from None
         return context
 
 

@@ -67,8 +67,8 @@ def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: 
         raise AgentError(f"{argv[0]} can't be started there: {error.strerror}") from None
     if done.returncode:
         printed = (done.stdout + b"\n" + done.stderr).decode(errors="replace").strip() or f"exit code {done.returncode}"
-        why = printed.splitlines()[-1].strip()[:_MAX_TEXT]
-        raise AgentError(f"{failed}: {why}" if failed else why)
+        reason = printed.splitlines()[-1].strip()[:_MAX_TEXT]
+        raise AgentError(f"{failed}: {reason}" if failed else reason)
     return done.stdout.decode(errors="replace")
 
 

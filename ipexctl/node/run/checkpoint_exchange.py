@@ -199,8 +199,8 @@ def describe_exchange(
             "path to --checkpoint"
         )
     for host, report in reports.items():
-        for name, why in sorted(report.left.items()):
-            lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {why}")
+        for name, reason in sorted(report.left.items()):
+            lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {reason}")
     sources: dict[tuple[str, tuple[ManifestEntry, ...]], list[str]] = {}
     for transfer in plan.transfers:
         source = f"{transfer.source} ({transfer.tree})" if transfer.tree else transfer.source
@@ -224,18 +224,18 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
     for host, names in plan.removals.items():
         for name in names:
             unit = next((above for above in _directories_of(name) if above in units), name)
-            why = units.get(unit) or reports[host].half.get(name, "replaced by the newest complete copy")
-            of_hosts = counts.setdefault((unit, why), {})
+            reason = units.get(unit) or reports[host].half.get(name, "replaced by the newest complete copy")
+            of_hosts = counts.setdefault((unit, reason), {})
             of_hosts[host] = of_hosts.get(host, 0) + 1
     alike: dict[tuple[str, str], dict[str, int]] = {}
-    for (unit, why), of_hosts in counts.items():
-        alike.setdefault((why, ", ".join(of_hosts)), {})[unit] = sum(of_hosts.values())
-    for (why, hosts), found in alike.items():
+    for (unit, reason), of_hosts in counts.items():
+        alike.setdefault((reason, ", ".join(of_hosts)), {})[unit] = sum(of_hosts.values())
+    for (reason, hosts), found in alike.items():
         first, *others = sorted(found, key=lambda name: (len(name), name))
         what, count = _shown(path.rpartition("/")[0], first), sum(found.values())
         if others:
             what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(found)} checkpoints)"
-        yield f"checkpoint {what}: {why}; {count} file{'s' * (count > 1)} set aside on {hosts}"
+        yield f"checkpoint {what}: {reason}; {count} file{'s' * (count > 1)} set aside on {hosts}"
 
 
 def _directories_of(name: str) -> Iterator[str]:

@@ -111,5 +111,5 @@ class HostCalls:
                 return
         stderr.join(OUTPUT_DRAIN)
         lines = [line for line in stderr.kept.decode(errors="replace").splitlines() if line.strip()]
-        why = lines[-1][:_MAX_REASON] if lines else f"its shell ended with exit code {process.returncode}"
-        self._answers.put(HostAnswer(host, why if process.returncode else ""))
+        reason = lines[-1][:_MAX_REASON] if lines else f"its shell ended with exit code {process.returncode}"
+        self._answers.put(HostAnswer(host, reason if process.returncode else ""))

@@ -93,8 +93,8 @@ class HostStarter:
                     write_atomically(path, command.job.encode(), durable=False)
                 self.wrappers.start([rank], argv, environ=environ, log=self._log_end, cwd=request.rundir)
             except OSError as error:
-                why = f"{error.filename or request.argv[0]}: {error.strerror or error}"
-                self.report_end(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {why}\n")
+                reason = f"{error.filename or request.argv[0]}: {error.strerror or error}"
+                self.report_end(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {reason}\n")
 
     def report_end(self, rank: int, code: int, text: str) -> None:
         end = {"rank": rank, "attempt": self.state.attempt, "code": code, "text": text}

@@ -127,8 +127,8 @@ def decide_job_end(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
         verdict = verdict._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)
     if begins_again:
         # The next start of the job continues this record; until then the run waits.
-        why = f"{end.reason}; " if end.has_lost_node else ""
-        reason = why + job_words.describe_run_end(job_words.REQUEUED)
+        cause = f"{end.reason}; " if end.has_lost_node else ""
+        reason = cause + job_words.describe_run_end(job_words.REQUEUED)
         verdict = verdict._replace(state="queued", reason=reason, word=job_words.REQUEUED)
     return verdict
 

@@ -622,9 +622,9 @@ class LauncherFailure(NamedTuple):
 def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first: bool) -> LauncherFailure:
     plan, kind = state.plan, state.launcher_kind
     if not is_first:
-        why = str(error.strerror or error)
-        reason = f"{kind.program} can't be started again: {why}"
-        return LauncherFailure(reason, "", Detail(kind.failure, {"why": why}))
+        problem = str(error.strerror or error)
+        reason = f"{kind.program} can't be started again: {problem}"
+        return LauncherFailure(reason, "", Detail(kind.failure, {"why": problem}))
     if isinstance(error, SetupError):
         fields = {"place": plan.node0, "file": plan.setup or "", "what": str(error.strerror)}
         command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
@@ -632,6 +632,6 @@ def describe_start_failure(error: OSError, state: m.SupervisorState, *, is_first
         return LauncherFailure(fields["what"], fix, Detail("setup-failed", fields))
     if isinstance(error, PortError):
         return LauncherFailure(str(error.strerror), error.fix)
-    why = f"{error.filename or plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-    reason = f"{kind.program} can't be started: {why}"
-    return LauncherFailure(reason, kind.fix, Detail(kind.failure, {"why": why}))
+    problem = f"{error.filename or plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
+    reason = f"{kind.program} can't be started: {problem}"
+    return LauncherFailure(reason, kind.fix, Detail(kind.failure, {"why": problem}))

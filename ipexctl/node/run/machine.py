@@ -447,18 +447,18 @@ def on_dump_asked(t: Transition, event: m.DumpAsked) -> None:
     for peer in t.ranks:
         if event.ranks is not None and peer.rank not in event.ranks:
             continue
-        state, why = peer.status.state, ""
+        state, reason = peer.status.state, ""
         if state == "starting":
-            why = "it has not started yet"
+            reason = "it has not started yet"
         elif state != "running":
             code = peer.status.exit_code
-            why = "it has ended" + ("" if code is None else f" with exit code {code}")
+            reason = "it has ended" + ("" if code is None else f" with exit code {code}")
         elif peer.is_connected:
             t.send(peer.rank, "dump", id=event.id)
             waiting.add(peer.rank)
         else:
-            why = "it is reconnecting to the supervisor"
-        rows[peer.rank] = {"rank": peer.rank, "host": peer.host, "state": state, "processes": None, "why": why}
+            reason = "it is reconnecting to the supervisor"
+        rows[peer.rank] = {"rank": peer.rank, "host": peer.host, "state": state, "processes": None, "why": reason}
     dump = m.PendingDump(event.id, event.is_own, t.now.clock + DUMP_REPLIES, rows, frozenset(waiting))
     t.set(dumps=(*t.state.dumps, dump))
     check_dumps(t)

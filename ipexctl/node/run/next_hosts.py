@@ -103,9 +103,9 @@ def lose_missing(t: Transition, event: m.HostAnswered) -> None:
         verdict.fail(t, "lost", reason, peers=gone, detail=detail)
 
 
-def describe_unreachable(host: str, gone: Sequence[m.RankState], why: str) -> tuple[str, Detail]:
-    reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {why}"
-    return reason, Detail("unreachable", {"place": host, "why": why})
+def describe_unreachable(host: str, gone: Sequence[m.RankState], problem: str) -> tuple[str, Detail]:
+    reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {problem}"
+    return reason, Detail("unreachable", {"place": host, "why": problem})
 
 
 # The next attempt
@@ -195,8 +195,8 @@ def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
         plan_attempt(t, hosts)
         return
     gone = [peer for peer in t.ranks if peer.host in event.failed]
-    host, why = next(iter(event.failed.items()))
-    reason = f"{verdict.ranks_on_hosts(gone)} can't be started: {why}"
-    verdict.fail(t, "not-begun", reason, peers=gone, detail=Detail("unreachable", {"place": host, "why": why}))
+    host, problem = next(iter(event.failed.items()))
+    reason = f"{verdict.ranks_on_hosts(gone)} can't be started: {problem}"
+    verdict.fail(t, "not-begun", reason, peers=gone, detail=Detail("unreachable", {"place": host, "why": problem}))
     if t.state.status.node0 not in event.failed:
         end_for_lack(t, hosts)

@@ -227,22 +227,22 @@ def dump_with_signal(entries: list[Json]) -> None:
     dumps: list[SignalDump] = []
     seen = set()
     for entry in entries:
-        why, path = find_dump_file(entry["pid"])
-        if not why:
+        reason, path = find_dump_file(entry["pid"])
+        if not reason:
             try:
                 inode = os.stat(path).st_ino
                 dump = SignalDump(entry, path)
                 if inode in seen:
-                    why = "it shares its parent's file"
+                    reason = "it shares its parent's file"
                 elif is_in_mask(entry["pid"], "ShdPnd", SIGNAL):
-                    why = "it has not answered an earlier request"
+                    reason = "it has not answered an earlier request"
                 else:
                     seen.add(inode)
                     os.kill(entry["pid"], SIGNAL)
                     dumps.append(dump)
             except OSError as error:
-                why = error.strerror or str(error)
-        entry["why"] = "; ".join(filter(None, [entry["why"], why]))
+                reason = error.strerror or str(error)
+        entry["why"] = "; ".join(filter(None, [entry["why"], reason]))
 
     def are_complete() -> bool:
         dumps[:] = [dump for dump in dumps if not dump.is_complete()]

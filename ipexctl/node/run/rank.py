@@ -129,7 +129,7 @@ class Rank:
             remove_file(self.path)
         if self.state.is_lost:
             self.end_job()  # first, because printing may fail: stderr may be closed by now
-            print_error(f"the supervisor was lost ({self.state.lost_why}), so rank {self.rank} was ended")
+            print_error(f"the supervisor was lost ({self.state.lost_reason}), so rank {self.rank} was ended")
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
             from ipexctl.node.common.agent_copy import save_bytecode  # only the first run of a version needs it
 
@@ -274,11 +274,11 @@ class Rank:
 
     def give_up_connecting(self) -> None:
         remove_file(self.path)
-        (address, port), why = self.supervisor_address, self.client.contact.why
+        (address, port), reason = self.supervisor_address, self.client.contact.reason
         raise rank_env.RankStartError(
-            f"the supervisor at {address}:{port} can't be reached from here: {why}; "
+            f"the supervisor at {address}:{port} can't be reached from here: {reason}; "
             "is the port open between the nodes? ipexctl doctor checks that",
-            Detail("no-way-back", {"place": f"{address}:{port}", "why": why}),
+            Detail("no-way-back", {"place": f"{address}:{port}", "why": reason}),
         )
 
     def start_exchange(self) -> None:
@@ -295,21 +295,21 @@ class Rank:
     def start_command(self) -> None:
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         mismatches: list[str] = []
-        code, why, problem = 127, "", None
+        code, reason, problem = 127, "", None
         try:
             self.child = self.start_child(mismatches)
         except rank_env.RankStartError as error:
-            code, why = NOT_STARTED, str(error)
+            code, reason = NOT_STARTED, str(error)
         except SetupError as error:
-            why = str(error.strerror)
-            problem = self.start_problem("setup-failed", self.plan.setup or "", why)
+            reason = str(error.strerror)
+            problem = self.start_problem("setup-failed", self.plan.setup or "", reason)
         except OSError as error:
             code = 126 if isinstance(error, PermissionError) else 127
             file = str(error.filename or self.plan.command[0])
-            why = f"{file}: {error.strerror}" if error.errno else str(error.strerror)
+            reason = f"{file}: {error.strerror}" if error.errno else str(error.strerror)
             is_directory = error.filename == self.plan.cwd
-            problem = self.start_problem("no-directory" if is_directory else "no-command", file, why)
-            why += "; is the project synced to this path? (ipexctl sync)" if is_directory else ""
+            problem = self.start_problem("no-directory" if is_directory else "no-command", file, reason)
+            reason += "; is the project synced to this path? (ipexctl sync)" if is_directory else ""
         read_metric = self.meter.read_output if self.metric else None
         pipes: list[IO[bytes]]
         if self.child is None:
@@ -323,7 +323,7 @@ class Rank:
         ]
         now = time.monotonic()
         if self.child is None:
-            self.apply(self.state.on_not_started(why, code, problem, tuple(mismatches), now))
+            self.apply(self.state.on_not_started(reason, code, problem, tuple(mismatches), now))
             return
         self.guard.watch(self.child.pid)
         self.stacks.watch(self.child.pid)
@@ -354,8 +354,8 @@ class Rank:
                 preexec_fn=processes.prepare_child(self.nice, setup.process),
             )
 
-    def start_problem(self, kind: str, file: str, why: str) -> Detail:
-        return Detail(kind, {"place": self.host.name, "file": file, "what": why})
+    def start_problem(self, kind: str, file: str, reason: str) -> Detail:
+        return Detail(kind, {"place": self.host.name, "file": file, "what": reason})
 
     def output_buffer(self, stream: frames.StreamName) -> output_buffer.OutputBuffer:
         name = frames.SUFFIXES[stream]

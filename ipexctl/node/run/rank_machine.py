@@ -129,7 +129,7 @@ class WrapperState(NamedTuple):
     """True for the rank that takes part in the checkpoint exchange for all ranks of its store."""
     phase: Phase = Phase.CONNECTING
     bond: Bond = Bond.HELD
-    lost_why: str = ""
+    lost_reason: str = ""
     attempt: int | None = None
     """None until the supervisor's first welcome."""
     exchange_port: int | None = None
@@ -236,10 +236,10 @@ class WrapperState(NamedTuple):
         return state, (*state._start_reports(), Act.READ_METER)
 
     def on_not_started(
-        self, why: str, code: int, problem: Detail | None, mismatches: tuple[str, ...], now: float
+        self, reason: str, code: int, problem: Detail | None, mismatches: tuple[str, ...], now: float
     ) -> Step:
-        """End without a command. The supervisor writes `why` into the rank's stderr, where users look."""
-        state = self._replace(not_started=why, mismatches=mismatches)
+        """End without a command. The supervisor writes `reason` into the rank's stderr, where users look."""
+        state = self._replace(not_started=reason, mismatches=mismatches)
         reports = state._start_reports()
         state, commands = state._end(code, None, now, problem=problem)
         return state, (*reports, *commands)
@@ -313,7 +313,7 @@ class WrapperState(NamedTuple):
         is_at_exit = self.phase is Phase.DONE and self.is_signalled
         if self.is_lost or not turn.contact.is_lost(now, at_exit=is_at_exit):
             return self, ()
-        return self._lose(Bond.LOST, turn.contact.why, now)
+        return self._lose(Bond.LOST, turn.contact.reason, now)
 
     def _begin(self, now: float) -> Step:
         if self.phase is Phase.STOPPING and self.pid is None and self.exit is None:
@@ -375,8 +375,8 @@ class WrapperState(NamedTuple):
         start = start or SendReport("not-started", {"reason": self.not_started})
         return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
-    def _lose(self, bond: Bond, why: str, now: float) -> Step:
-        return self.change_bond(bond)._replace(lost_why=why)._stop(now)
+    def _lose(self, bond: Bond, reason: str, now: float) -> Step:
+        return self.change_bond(bond)._replace(lost_reason=reason)._stop(now)
 
     def _stop(self, now: float) -> Step:
         if self.phase is Phase.WAITING:

@@ -125,14 +125,14 @@ def choose_runs(
     return removed
 
 
-def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: float) -> bool:
+def remove(runs_directory: GuardedDirectory, run: StoredRun, reason: str, now: float) -> bool:
     """Rename the run, then delete its files. If the disk is full, the summary is written after that."""
     name, removed, line = os.fsencode(run.name), os.fsencode(f".gone-{run.name}"), ""
     if run.document:
         summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
         if summary.get("state") not in FINAL:
             summary["state"] = "lost"
-        line = json.dumps({"id": run.name, "at": round(now), "why": why, "status": summary})
+        line = json.dumps({"id": run.name, "at": round(now), "why": reason, "status": summary})
     is_noted = not line or append_line(runs_directory, line)
     try:
         runs_directory.rename(runs_directory.number, name, removed)
@@ -201,10 +201,10 @@ def prune(request: PruneRunsRequest) -> PruneReply:
             with GuardedDirectory.open(os.path.realpath(runs_directory)) as opened:
                 clean_up(opened)
                 remove_job_files(opened, runs, active, now)
-                to_remove = [(run, why) for run, why in to_remove if remove(opened, run, why, now)]
+                to_remove = [(run, reason) for run, reason in to_remove if remove(opened, run, reason, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]
-    pruned = tuple(PrunedRun(run.name, run.bytes, why) for run, why in to_remove)
+    pruned = tuple(PrunedRun(run.name, run.bytes, reason) for run, reason in to_remove)
     return PruneReply(pruned, len(kept), sum(kept))
 
 

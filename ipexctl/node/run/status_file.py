@@ -114,8 +114,8 @@ def as_lost(document: Json, at: float, job: QueueJob | None = None) -> Json:
         is_cancelled, word = job.state == "CANCELLED" or is_stopped, "" if is_stopped else job.state
         lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
         lost.update(first_failure=None, job_end=word if describe_run_end(word) else "")
-        if why := job.why or (f"{nodes} does not have the home of the login node" if nodes else ""):
-            lost["reason"] = f"it did not start again: {why}"
+        if reason := job.why or (f"{nodes} does not have the home of the login node" if nodes else ""):
+            lost["reason"] = f"it did not start again: {reason}"
         elif is_stopped:
             lost["reason"] = "it was stopped"
     return lost

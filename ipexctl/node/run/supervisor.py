@@ -85,8 +85,8 @@ def main(action: str) -> int:  # noqa: ARG001
         send_reply({"event": "failed", "reason": f"the request to start the run can't be read: {error}"})
         os._exit(1)
     except OSError as error:
-        why = f"the run's record can't be created: {error.filename or request.rundir}: {error.strerror or error}"
-        send_reply({"event": "failed", "reason": why, "fix": "df and ulimit -n there show what has run out"})
+        reason = f"the run's record can't be created: {error.filename or request.rundir}: {error.strerror or error}"
+        send_reply({"event": "failed", "reason": reason, "fix": "df and ulimit -n there show what has run out"})
         os._exit(1)
     send_reply(supervisor.start())
     supervisor.run()

@@ -96,12 +96,12 @@ class SupervisorClient:
                 sock.close()
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", now, code)
 
-    def _drop(self, why: str, now: float, code: int = 0) -> None:
+    def _drop(self, reason: str, now: float, code: int = 0) -> None:
         """`code`: errno, if the connection could not be made."""
         if self._link is not None:
             self._link.close()
         self._link = self._handshake = None
-        self.contact = self.contact.on_break(why, now, is_refused=code == errno.ECONNREFUSED)
+        self.contact = self.contact.on_break(reason, now, is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
         messages: list[Json] = []

@@ -46,7 +46,7 @@ class Contact(NamedTuple):
     """When the last message arrived, or when this process was last unable to receive one."""
     turned_at: float
     stage: Stage = Stage.NONE
-    why: str = "it has not answered"
+    reason: str = "it has not answered"
     is_refused: bool = False
     began_at: float = 0.0
     retry_at: float = 0.0
@@ -90,11 +90,11 @@ class Contact(NamedTuple):
     def after_work(self, now: float) -> Contact:
         return self._replace(last_received=now, turned_at=now)
 
-    def on_break(self, why: str, now: float, *, is_refused: bool = False) -> Contact:
+    def on_break(self, reason: str, now: float, *, is_refused: bool = False) -> Contact:
         was_answered = self.stage in (Stage.NONE, Stage.UP)
         return self._replace(
             stage=Stage.NONE,
-            why=why,
+            reason=reason,
             is_refused=is_refused,
             retry_at=now + RETRY_INTERVAL,
             addresses=self.addresses if was_answered else self.addresses[-1:],

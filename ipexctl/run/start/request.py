@@ -52,11 +52,11 @@ class StartFailure(Refusal):
 class StartError(Exception):
     """Raised by the steps of a start; `plan_run`, `start_run` and `check_before_install` return its failure."""
 
-    def __init__(self, why: Refusal) -> None:
-        super().__init__(why.reason)
-        if not isinstance(why, StartFailure):
-            why = StartFailure(why.reason, why.fix, why.hosts, why.exit_code)
-        self.failure = why
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        if not isinstance(refusal, StartFailure):
+            refusal = StartFailure(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
+        self.failure = refusal
 
 
 def run_spec(

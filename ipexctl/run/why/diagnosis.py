@@ -133,16 +133,16 @@ def _is_over_time(first: Failure | None) -> bool:
 def _lost(snapshot: RunSnapshot) -> Diagnosis:
     run, notes = snapshot.id, _notes(snapshot)
     if snapshot.boot is not None and snapshot.status.started is not None and snapshot.boot > snapshot.status.started:
-        why = f"node0 ({snapshot.node0}) has rebooted"
+        reason = f"node0 ({snapshot.node0}) has rebooted"
     else:
-        why = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
+        reason = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
         advice = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
         notes = (*notes, advice)
     lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
     return Diagnosis(
         run,
         "lost",
-        f"run {run} is lost{_after(snapshot)}: {why}; its ranks exit within a minute",
+        f"run {run} is lost{_after(snapshot)}: {reason}; its ranks exit within a minute",
         cause=choose_cause(snapshot, None),
         lines=lines,
         whose="the supervisor" if lines else "",
@@ -300,8 +300,8 @@ def _state_of(
         return "lost-peer", lost
     if row.state == "failed":
         how = describe_exit(row.exit_code, row.signal, row.oom)
-        why = f": {_shown_exception(output)}" if output.exception else ""
-        return "failed", f"{how}{' after it' if first is not None else ''}{why}"
+        reason = f": {_shown_exception(output)}" if output.exception else ""
+        return "failed", f"{how}{' after it' if first is not None else ''}{reason}"
     if row.state == "ok":
         return "ok", "ended well"
     if row.state == "lost":

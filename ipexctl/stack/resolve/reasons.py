@@ -225,10 +225,10 @@ def recorded(*, text: str) -> Text:
 def gloo_instead_of_oneccl(*, row: str | None, problem: Reason | None, indexes: QueriedIndexes) -> Text:
     """`row`: the row with oneCCL that has the problem. Without a problem, no queried index has bindings."""
     if problem is None:
-        why = f"{indexes.without('oneccl_bind_pt')}; the newest stack with it is {row}"
+        reason = f"{indexes.without('oneccl_bind_pt')}; the newest stack with it is {row}"
     else:
-        why = f"{row}: {problem.text}" if row else problem.text
-    return f"gloo instead of oneCCL: {why}", ""
+        reason = f"{row}: {problem.text}" if row else problem.text
+    return f"gloo instead of oneCCL: {reason}", ""
 
 
 def ipex_is_retired(*, maintained: str | None, problem: Reason | None) -> Text:

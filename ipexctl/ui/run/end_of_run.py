@@ -50,18 +50,18 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         by = f", as {of_job}" if of_job else ""
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
-        why = printable(status.reason) if status.is_submitted else "its supervisor on node0 died"
+        reason = printable(status.reason) if status.is_submitted else "its supervisor on node0 died"
         return [
-            f"{subject} is lost{took}: {why} before it recorded the end",
+            f"{subject} is lost{took}: {reason} before it recorded the end",
             f"  output until then: ipexctl logs {printable(status.id)}",
         ]
     first, attempts = status.first_failure, f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
-    why = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
+    reason = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
         hint = f"  its output: ipexctl logs {printable(status.id)}"
     else:
         hint = f"  output of that rank: ipexctl logs {printable(status.id)} -r {first.rank}"
-    lines = [f"{subject} failed{took}{attempts}{why}", hint]
+    lines = [f"{subject} failed{took}{attempts}{reason}", hint]
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines

@@ -38,7 +38,7 @@ def test_mixed_hosts_get_the_layout_of_the_smallest() -> None:
     assert (found.ppn, found.omp_num_threads) == (2, 11)
     found = common_layout([cpu(112, 8), cpu(128, 2)], 1)
     assert (found.ppn, found.omp_num_threads) == (2, 55)
-    assert missing(found.why, "112 2 1 oneCCL") == []
+    assert missing(found.reason, "112 2 1 oneCCL") == []
 
 
 def test_bfloat16_only_where_every_host_has_it_in_hardware() -> None:

@@ -305,7 +305,7 @@ def test_a_rank_without_a_supervisor_ends(
     assert times.get("KILL") == (None if port else pytest.approx(times[end] + 4.0, abs=0.01))
     loop.play((70.0, ends(137, KILL) if not port else nothing), (71.0, nothing))
     assert (loop.state.is_over, loop.state.exit_code) == (True, 112)
-    assert why in loop.state.lost_why
+    assert why in loop.state.lost_reason
     assert loop.state.owns_job_file is (why == "it broke")  # else it is that of the next attempt
 
 
