@@ -93,12 +93,13 @@ class Transport(Protocol):
         """Seconds until the job ends, from the scheduler; None without a limit or an answer."""
 
     def announcement(self, environ: Mapping[str, str]) -> str:
-        """Tells the user how hosts are reached, if ipexctl chose it; or empty."""
+        """Line that tells the user how hosts are reached, if ipexctl chose it; or empty."""
 
 
 class DirectLauncher:
-    """The supervisor starts ranks on node0, and a host starter those of each other host, so no node logs in to another.
-    This works for gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun."""
+    """Starts ranks without an MPI: the supervisor on node0, a host starter on each other host, so no node logs in to
+    another. This works for gloo and for independent copies; oneCCL and the MPI backend take rank numbers from mpirun.
+    """
 
     flavor: Final[NoMpiFlavor] = "none"
     title: Final = "ipexctl itself"
@@ -255,8 +256,8 @@ def choose_transport(
     *,
     find_program: Callable[[str], str | None] = which,
 ) -> Transport:
-    """srun inside a Slurm allocation, unless there are login options; else ssh. `wanted`: None for a command that needs
-    ssh."""
+    """Choose srun inside a Slurm allocation, unless there are login options; else ssh. `wanted`: None for a command
+    that needs ssh."""
     if wanted == "ssh":
         return OVER_SSH
     if hosts is None:

@@ -110,7 +110,7 @@ _OPTION = r"(?:-[46AaCfGgKkMNnqsTtVvXxYy]*o)?[\s=]*([A-Za-z0-9]+)"
 
 
 def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
-    """Name of the first refused ssh argument in messages, and why it is refused. None if all are accepted."""
+    """The first refused ssh argument, as messages name it, and why it is refused; None if all are accepted."""
     for argument in arguments:
         flag = re.match(_FLAG, argument)
         if flag is not None:

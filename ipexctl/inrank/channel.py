@@ -42,7 +42,7 @@ PIECE = 2 << 20
 """Bytes of a piece on one host, which stays in the processor's caches until the other ranks read it; also of a piece
 encoded for other hosts, so that the next piece can be encoded while it is sent."""
 PIECE_BETWEEN = 16 << 20
-"""Bytes of a piece sent unencoded to other hosts. Each message has a cost."""
+"""Bytes of a piece sent unencoded to other hosts. It is larger, because each message has a cost."""
 SPACE = 64 << 20
 """Bytes of all slots: two DDP buckets, so that a rank that is one bucket ahead does not wait."""
 WHOLE = 512 << 10
@@ -84,7 +84,7 @@ class _Pending:
         self.result: Any = None
         """Sum of the own shard, in the own segment; part of the tensor itself if this rank is alone on its host."""
         self.work: Any = None
-        """A `wire.Work` that sums `result` between hosts."""
+        """`wire.Work` that sums `result` between hosts; None before that."""
 
 
 class Channel:

@@ -102,7 +102,7 @@ class _Connected(NamedTuple):
 
 
 _models = 0
-"""Models so far, equal on all ranks."""
+"""Number of models so far, which is equal on all ranks."""
 _connected: _Connected | None = None
 _reported: set[str] = set()
 

@@ -141,7 +141,7 @@ def _offer(own: Segment | None, number: int, reason: str, wire: str) -> dict[str
 
 
 def _boot() -> str:
-    """The same in different containers on one host."""
+    """The boot id. Different containers on one host have the same."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -17,7 +17,7 @@ SPINS = 600
 """Readings of a counter before a rank sleeps: about 40 µs, which is how long waking up takes."""
 SLEEP = 1.0
 slept = [0]
-"""Nanoseconds, for the step meter."""
+"""Nanoseconds slept by this process, for the step meter."""
 
 
 class Peer(NamedTuple):

@@ -189,7 +189,7 @@ class Gather(Work):
 class Between:
     def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
         self.first, self.second = groups[0], groups[-1]
-        """The calls of the two steps have no common order, so each step has its group."""
+        """Groups for the first and the second step, because the calls of the two steps have no common order."""
         self.place, self.size, self.mode = place, size, mode
         self.codec: Any = CODECS.get(mode)
 

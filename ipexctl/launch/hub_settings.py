@@ -242,7 +242,7 @@ OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
 @dataclass(frozen=True, slots=True)
 class HostHub:
     problem: str = ""
-    """Empty if the host reaches the hub, or was not asked."""
+    """Why the host can't reach the hub; empty if it can, or was not asked."""
     has_own_cache: bool = False
     """True if a variable of the account or of the setup file names a cache."""
     in_home: frozenset[HubRepo] = frozenset()

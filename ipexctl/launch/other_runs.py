@@ -75,7 +75,7 @@ def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
 
 
 def describe(other: OtherRun, now: float) -> str:
-    """As in `run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`, in this machine's time."""
+    """Describe a run, as in `run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`."""
     since = "" if other.since is None else f" since {time_of(other.since, now)}"
     until = "" if other.until is None else f", until {time_of(other.until, now)} at most"
     cores = _by_cores(other.cores, other.hosts)

@@ -102,7 +102,7 @@ def check_addresses(gathered: Gathered) -> Refusal | None:
 def choose_backend(
     gathered: Gathered, hosts: int, world_size: int, cores_per_rank: int
 ) -> tuple[Backend, str] | Refusal:
-    """The backend and, under `auto`, the reason. `cores_per_rank`: the fewest of any rank."""
+    """The backend and, under `auto`, the reason. `cores_per_rank`: of the rank with the fewest cores."""
     choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)
     no_workers = has_no_workers(gathered)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
@@ -257,7 +257,7 @@ def no_ccl_in_packages(gathered: Gathered) -> tuple[str, str]:
 
 
 def stated_note(gathered: Gathered, backend: Backend, *, world_size: int, no_workers: bool) -> str:
-    """Note on a backend other than the stated one, with what to type; empty if the ranks get the stated one."""
+    """Note that the ranks get another backend than the stated one, why, and what to type; empty if they get it."""
     if world_size == 1 or backend == "none":
         return ""
     choice, env, stated = gathered.spec.backend, gathered.env, stated_by(gathered.spec)

@@ -39,7 +39,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 
 
 def leftover_variables(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
-    """Remove variables that a login or another launcher left. `chosen` stay."""
+    """Remove variables that a login or another launcher left. Variables in `chosen` stay."""
     for name in _STRAYS:
         if name not in chosen:
             yield Setting(name, None, "a variable of another launcher: a script would take it for its own rank")

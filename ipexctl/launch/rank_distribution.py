@@ -67,7 +67,7 @@ def fewer_ranks(spec: RunSpec, ppn: int) -> str:
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:
-    """`default`: ranks of a host without slots."""
+    """Distribute the ranks. `default`: number of ranks of a host without slots."""
     result = _by_ppn(hosts, n, ppn) if ppn is not None else _by_slots(hosts, n, default)
     if isinstance(result, Refusal):
         return result

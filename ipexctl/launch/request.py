@@ -76,7 +76,7 @@ class Gathered:
     mpi: Mpi | None = None
     """The MPI at `--mpi PATH`, if the facts don't have it."""
     setup: str | None = None
-    """Sourced before the launcher and the ranks."""
+    """File that the launcher and the ranks source."""
     ssh_config: str | None = None
     """trust's ssh config on node0, if it has all hosts; None: the account's own."""
     ssh_names: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -164,7 +164,7 @@ class Binding:
     threads: int
     formula: str
     workers: int
-    """0 if a rank has no core to spare for a worker."""
+    """oneCCL workers per rank; 0 if a rank has no core to spare."""
     alone: bool
     """True if no two ranks share a core, so each thread may be bound to one."""
     crowded: bool = False

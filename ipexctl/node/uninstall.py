@@ -43,7 +43,7 @@ class HomeReply(NamedTuple):
     logins: bool
     live: tuple[str, ...]
     starting: tuple[str, ...]
-    """Have files here, and may still start."""
+    """Runs that have files here and may still start."""
     over: tuple[str, ...]
     """Runs that have ended, according to their record here."""
     busy: tuple[str, ...]
@@ -101,7 +101,8 @@ class TreePart(Part):
         return [path for path in files if not is_bytecode(path)]
 
     def remove(self, *, with_results: bool) -> None:
-        """The state directory marks the tree as ipexctl's, so it is removed last, and only if no file is kept."""
+        """Remove the tree's files. The state directory goes last, because it marks the tree as ipexctl's, and only if
+        no file is kept."""
         state = self.tree.state_directory
         with self.tree.lock():  # no sync is running
             removed = self.files(with_results=with_results)

@@ -21,7 +21,7 @@ _LONGEST_WAIT: Final = 3600.0
 
 
 class Cancel:
-    """`throw` sets it permanently."""
+    """A cancellation, which `throw` sets permanently."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,8 +33,8 @@ class Cancel:
         return self._thrown
 
     def throw(self) -> None:
-        """Safe in a signal handler, while its thread holds locks that callbacks need. Callbacks therefore run in a
-        thread, which `threading.Thread` can't start, because it takes a lock itself."""
+        """Cancel, even in a signal handler whose thread holds locks that callbacks need. Callbacks run in a thread that
+        `threading.Thread` can't start, because it takes a lock itself."""
         self._thrown = True
         _thread.start_new_thread(self._wake_all, ())
 
@@ -53,7 +53,7 @@ class Cancel:
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` on cancellation within the block, or at once."""
+        """Call `wake` on cancellation within the block, or at once if already cancelled."""
         with self._lock:
             self._wakers.append(wake)
             if self.thrown:

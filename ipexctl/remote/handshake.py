@@ -126,10 +126,10 @@ class FastTransport(paramiko.Transport):
     # Write no log.
 
     def _log(self, level: int, msg: str | list[str], *args: object) -> None:
-        """Nobody reads the log, and paramiko would format 35 messages per connection."""
+        """Do nothing: nobody reads the log, and paramiko would format 35 messages per connection."""
 
     def _parse_debug(self, message: paramiko.Message) -> None:
-        """paramiko would format sshd's debug messages byte by byte for a log that is off."""
+        """Ignore sshd's debug messages, which paramiko would format byte by byte for a log that is off."""
 
 
 class _Packetizer(Packetizer):
@@ -206,8 +206,8 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
 
 
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """fabric's __setattr__ searches `dir(self)` at each assignment, half a millisecond per host, and changes the
-    config."""
+    """A connection with plain attributes: fabric's __setattr__ searches `dir(self)` at each assignment, half a
+    millisecond per host, and changes the config."""
 
     __setattr__ = object.__setattr__
 

@@ -88,7 +88,7 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 
 
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
-    """Call this once per host, because each hashed name costs an HMAC."""
+    """Entries of this host. Call this once per host, because each hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
     # Most lines have plain names, and every host is compared with every line.
     return tuple(
@@ -301,7 +301,7 @@ _KRL: Final = b"SSHKRL\n\0"
 
 
 def check_revoked(path: Path, key_type: str, key: bytes) -> None:
-    """Raise Unreachable if the file has that key, or can't be read, as ssh does."""
+    """Raise Unreachable if the file has that key. Like ssh, trust no key if the file can't be read."""
     try:
         data = read_regular(path, KNOWN_HOSTS)
         is_revoked = _is_in_krl(path, key_type, key) if data.startswith(_KRL) else _is_in_text(data, key)

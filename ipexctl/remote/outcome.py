@@ -20,7 +20,7 @@ class Notice:
 class BytesMoved:
     host: str
     what: str
-    """As in `downloading`, `receiving`, or a file's name."""
+    """`downloading`, `receiving`, or a file's name."""
     done: int
     total: int | None
 

@@ -85,13 +85,13 @@ _MOST_VALUES: Final = 1_000_000
 RawReader = Callable[[memoryview], int | None]
 """Reads bytes after an event. Returns None while more follow, else how many of these bytes it used."""
 OnEvent = Callable[[Reply], RawReader | None]
-"""Returns a reader if raw bytes follow the event. A HostError ends the call."""
+"""Handles an event; returns a reader if raw bytes follow. A HostError ends the call."""
 
 
 class EventLimits(NamedTuple):
     line: int = 32 << 20
     total: int = 32 << 20
-    """Bytes of all lines; raw bytes between two lines start a new count."""
+    """Limit on the bytes of all lines; raw bytes between two lines start a new count."""
     subject: str = "answer"
     """What the error calls these lines."""
     fix: str = ""

@@ -76,7 +76,7 @@ class ScriptDialog:
         self._stdin[name].send(data)
 
     def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
-        """The next event of any host, the host's HostError, or None if its program exited. Instead of a tuple, None if
+        """The next event of any host, its HostError, or None if its program exited. Returns None instead of a tuple if
         the time is up, the check is cancelled, or no program runs."""
         while self._running and not self._cancel.thrown:
             left = until - time.monotonic()

@@ -58,10 +58,10 @@ from ipexctl.remote.session import OVERTIME, Ended, Readable, Session, Wakeup, c
 
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
-"""Ports to try."""
+"""Number of ports to try."""
 _MAX_EVENT: Final = 1 << 16
 _MAX_EVENTS: Final = 100
-"""Unread events of a step; a command has two."""
+"""Limit on a step's unread events; a command has two."""
 _CLOSE_TIME: Final = 5.0
 _SILENCE: Final = (15, 5, 3, 30)
 _READ: Final = 1 << 18

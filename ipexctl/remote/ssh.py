@@ -254,7 +254,7 @@ class SshSessions:
 
 
 class _OutputReader:
-    """Any event of the channel sets `wake`."""
+    """Reads a channel's stdout and stderr. Any event of the channel sets `wake`."""
 
     def __init__(self, channel: paramiko.Channel, sink: Callable[[StreamName, bytes], None], nonce: str) -> None:
         self.channel = channel

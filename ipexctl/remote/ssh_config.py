@@ -33,7 +33,7 @@ from ipexctl.user_directories import account_name
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 PARAMIKO_LOCK = threading.Lock()
-"""Two threads that import paramiko at once would see half-imported modules."""
+"""Held while paramiko is imported, because another thread would see half-imported modules."""
 _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",

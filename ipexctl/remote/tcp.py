@@ -118,10 +118,10 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
 
 
 class TunedSocket(socket.socket):
-    """Reads ahead, and acknowledges its first reads at once: Linux delays an acknowledgement by up to 40 ms, which a
-    handshake pays at every turn. The kernel resets the option, so it is set again after each of the first reads. With a
-    timeout, Python would poll before each piece of a message and release the interpreter lock, for which other hosts'
-    threads wait."""
+    """A socket for ssh's small messages. It reads ahead, because Python with a timeout would poll before each piece of
+    a message and release the interpreter lock, for which other hosts' threads wait. It acknowledges its first reads at
+    once, because Linux delays that by up to 40 ms at every turn of a handshake; the kernel resets the option, so it is
+    set again after each of the first reads."""
 
     _left = _QUICK_ACKS
 

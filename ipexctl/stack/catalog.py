@@ -110,7 +110,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """Applies if all of its versions are chosen."""
+    """A combination that fails or works badly; it applies if all of its versions are chosen."""
 
     what: Note
     symptom: Note
@@ -160,7 +160,7 @@ class StackSpec:
 
     @property
     def title(self) -> str:
-        """As in `IPEX 2.8`, `torch 2.13`."""
+        """Title for messages, as in `IPEX 2.8`, `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
 
     @property

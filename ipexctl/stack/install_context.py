@@ -228,13 +228,13 @@ class InstallReport(Report[InstallResult]):
     lock: Lock | None = None
     notes: tuple[str, ...] = ()
     path: str | None = None
-    """On every host; with --download-only, on the control machine."""
+    """The environment's directory on every host; with --download-only, the directory on the control machine."""
     dry_run: bool = False
     uplink: int = 0
     downloaded: int = 0
-    """Bytes, on any machine."""
+    """Bytes of wheels downloaded, on any machine."""
     changes: tuple[PackageChange, ...] = ()
-    """Empty if there was no environment of that name before."""
+    """Changes to the environment of that name; empty if there was none."""
     next_step: str = ""
 
     @property
@@ -290,7 +290,7 @@ class InstallContext:
 
     @property
     def first(self) -> Host:
-        """Node0, or the next host that has space for the wheels."""
+        """The host that stores the wheels first: node0, or the next host with space for them."""
         answered = [host for host in self.hosts if host.name in self.facts]
         return next((host for host in answered if takes_wheels(self.facts[host.name])), answered[0])
 

@@ -34,7 +34,7 @@ class LauncherRow:
     """Option that is refused → what to type instead."""
     runs_commands: bool = False
     module: str = ""
-    """Empty if the line names one."""
+    """Module that the launcher runs; empty if the line names one."""
     has_options_anywhere: bool = False
     runs_itself: bool = False
     """True if each rank runs it, without the options that start ranks."""

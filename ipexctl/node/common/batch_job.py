@@ -163,7 +163,7 @@ def with_job(rundir: str, document: Json) -> Json:
 
 
 def placed_record(rundir: str) -> Json | None:
-    """The start record that `ipexctl run` wrote in the job; None before that, and for runs that were not submitted."""
+    """The start record that `ipexctl run` wrote in the job; None before that, and for runs not submitted."""
     path = os.path.join(directory_of(rundir), "state", "ipexctl", "runs", os.path.basename(rundir) + ".json")
     return read_json(path) or None
 

@@ -43,7 +43,7 @@ class ProcessLimits(NamedTuple):
     """RLIMIT_ constant of `resource` → soft and hard limit."""
 
     def apply(self) -> None:
-        """Change this process. A limit that can't be set is skipped."""
+        """Apply the limits to this process. A limit that can't be set is skipped."""
         if self.umask is not None:
             os.umask(self.umask)
         for number, limit in self.limits.items():

@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
     offset: int = 0
     """Position of the first byte in the stream."""
     at: float | None = None
-    """When node0 received the chunk, in seconds since the epoch; frames do not carry it."""
+    """When node0 received the chunk, in seconds since the epoch; None if unknown, because frames do not carry it."""
 
     @property
     def end(self) -> int:

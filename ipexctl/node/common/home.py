@@ -214,8 +214,8 @@ def foreign_content(home: GuardedDirectory) -> list[str]:
 
 
 def _close_to_others(home: GuardedDirectory) -> None:
-    """Remove other accounts' write access; all access only if nothing but ipexctl's files is in the home, because read
-    access to a user's own files may be intended."""
+    """Remove other accounts' write access, and their read access too if only ipexctl's files are in the home: a user
+    may want others to read the user's own files."""
     mode = home.status().st_mode
     if not mode & 0o077 or not (mode & _OTHERS_MAY_WRITE or _HOME_NAMES.issuperset(home.names())):
         return

@@ -37,7 +37,8 @@ STARTER_WAIT = 3600.0
 
 # A rank loses its supervisor. The limits go from least to most patient; `supervisor_contact.py` chooses one.
 SUPERVISOR_AT_EXIT = 3.0
-"""Seconds without a message after the launcher sent a signal and the command exited. It is about to kill the rank."""
+"""Seconds without a message after the launcher sent a signal and the command exited. The launcher will kill the rank.
+"""
 SUPERVISOR_REFUSED = 8.0
 """Seconds without a message while the supervisor's port is closed. A dead supervisor is not replaced."""
 SUPERVISOR_CONNECT = 20.0
@@ -62,7 +63,7 @@ LAST_MESSAGES = 2.0
 FULL_DISK_ROOM = 5.0
 """Seconds for a full disk to get free space once every rank has exited. A call that follows already has the output."""
 FULL_DISK_FLUSH = 30.0
-"""To write output and the last status once a full disk has room again."""
+"""Seconds to write output and the last status once a full disk has room again."""
 
 QUEUE_ANSWER = 5.0
 """Seconds for the queue's controller to answer about a job, if the call can do without the answer."""

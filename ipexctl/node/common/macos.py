@@ -77,7 +77,7 @@ def acknowledge_at_once(sock: socket.socket) -> None:
 
 
 def add_key_command(path: object) -> str:
-    """On a Mac, the Keychain keeps the passphrase."""
+    """Command that adds a key to ssh-agent; on a Mac, the Keychain keeps the passphrase."""
     return f"ssh-add {path}" if is_linux() else f"ssh-add --apple-use-keychain {path}"
 
 

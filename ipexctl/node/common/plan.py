@@ -31,7 +31,7 @@ LauncherMode = Literal["mpirun", "direct"]
 SCHEMA = "ipexctl.run/1"
 PLAN_FILE = "plan.json"
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""Only the rank wrapper may set them."""
+"""Variables that only the rank wrapper may set."""
 ELASTIC_NAMES = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
@@ -162,7 +162,7 @@ class AgentOptions(NamedTuple):
 class Plan(NamedTuple):
     id: str
     home: str
-    """The same on every host."""
+    """Absolute path, the same on every host."""
     node0: str
     """The supervisor's host, possibly without ranks."""
     asked: Json
@@ -194,7 +194,7 @@ class Plan(NamedTuple):
     cwd: str = ""
     """The home until it is known where the project is on the hosts."""
     files: tuple[LaunchFile, ...] = ()
-    """Written before the start, such as the hostfile."""
+    """Files to write before the start, such as the hostfile."""
     has_starters: bool = False
     """True if ipexctl starts the ranks: the supervisor does on node0, a host starter on each other host."""
     stores: Mapping[str, str] = {}

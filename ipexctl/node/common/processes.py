@@ -28,7 +28,7 @@ class ProcessStat(NamedTuple):
     parent: int
     session: int
     seconds: float
-    """User plus system."""
+    """CPU time, user plus system."""
     start: int
     """Kernel ticks since boot. A reused pid has another start."""
     rss: int
@@ -73,8 +73,8 @@ class ProcessIdentity(NamedTuple):
         return self.is_of_this_machine and not self.is_alive
 
     def send_signal(self, number: int) -> bool:
-        """Returns False if the process is not running on this machine. Raises an OSError if this account may not signal
-        it."""
+        """Send a signal; returns False if the process is not on this machine. Raises an OSError if this account may
+        not."""
         try:
             handle = os.pidfd_open(self.pid)  # type: ignore[attr-defined, unused-ignore]
         except ProcessLookupError:

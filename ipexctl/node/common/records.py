@@ -65,9 +65,9 @@ class OutOfMemory(NamedTuple):
     by: str
     """Where the kill was found: cgroup, kernel log, vmstat."""
     limit: int | None = None
-    """Bytes; None unless the cgroup reached it."""
+    """Memory limit in bytes; None unless the cgroup reached it."""
     memory: int | None = None
-    """Highest measured, in bytes."""
+    """Highest measured memory use of the rank, in bytes."""
 
 
 class FullDisk(NamedTuple):
@@ -222,10 +222,10 @@ class QueueJob(NamedTuple):
     state: str = ""
     """Slurm's job state (PENDING, RUNNING, TIMEOUT, NODE_FAIL …), or GONE; empty if Slurm did not answer."""
     reason: str = ""
-    """Such as Priority or Resources; without a state, why Slurm did not answer."""
+    """Slurm's reason, such as Priority or Resources; without a state, why Slurm did not answer."""
     exit_code: int | None = None
     node: str = ""
-    """Runs the script and the supervisor."""
+    """First node of the job, which runs the script and the supervisor."""
     notice: str = ""
     """Why the script was signalled: stop, cancelled."""
     script_code: int | None = None

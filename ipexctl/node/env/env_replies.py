@@ -100,7 +100,7 @@ class Unpacked(NamedTuple):
 class Removed(NamedTuple):
     removed: tuple[str, ...]
     failed: Mapping[str, str]
-    """Name → reason."""
+    """Name → why it was not removed."""
     bytes: int = 0
 
 

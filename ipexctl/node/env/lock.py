@@ -134,7 +134,7 @@ class CompileRequest(TypedDict):
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """Removed even after a signal. `home`: the control machine's cache, or a home."""
+    """A directory that is removed even after a signal. `home`: the control machine's cache, or a home."""
     tmp = Path(home) / "tmp"
     tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     for leftover in own_entries(home, "tmp"):

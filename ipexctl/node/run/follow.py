@@ -50,7 +50,7 @@ LONGEST_INTERVAL = 0.25
 NOTIFIED_INTERVAL = 1.0
 """Seconds between reads if the kernel reports file changes. These reads notice that the caller has exited."""
 SETTLE_TIME = 0.002
-"""Seconds to collect changes. A new status makes two."""
+"""Seconds to collect changes that belong together. A new status makes two changes."""
 TICK_INTERVAL = 5.0
 """Seconds between heartbeats. The caller gives up after 30 seconds without a frame."""
 CHUNK_SIZE = 48 << 10

@@ -123,7 +123,7 @@ class LauncherProcess:
 
 
 class DirectProcesses:
-    """Wrappers on node0 are children of the supervisor, and end with it."""
+    """The rank wrappers of an attempt. Wrappers on node0 are children of the supervisor, and end with it."""
 
     def __init__(
         self, plan: Plan, argv: Sequence[str], attempt: int, starters: StarterConnections, orders: Mapping[str, Json]

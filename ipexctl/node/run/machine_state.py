@@ -83,7 +83,7 @@ class LauncherState(NamedTuple):
 
     @property
     def ended_by(self) -> tuple[int | None, int | None]:
-        """mpirun's exit code (128+N after signal N) and the signal, or None."""
+        """The launcher's exit code (128+N after signal N) and the signal, or None."""
         code = self.code
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
@@ -365,7 +365,7 @@ Event = Union[
 
 
 class StartAttempt(NamedTuple):
-    """Kill processes of the last attempt first; AttemptStarted or StartFailed follows."""
+    """Start an attempt, after killing processes of the last one; AttemptStarted or StartFailed follows."""
 
     after: str = ""
 

@@ -22,7 +22,7 @@ INITIAL_PIDS = 0xEFFFFFFC
 UNLIMITED = 1 << 60
 _KILLED = re.compile(rb"(Memory cgroup out of memory|Out of memory)[^\n]*?: Killed process (\d+)")
 Cgroup = Tuple[int, str, str]
-"""Version, directory, and mount point of the hierarchy."""
+"""Version of a cgroup, its directory, and the mount point of its hierarchy."""
 
 
 def cgroups_of(pid: int | str, proc: str = "/proc") -> list[Cgroup]:
@@ -99,9 +99,9 @@ class OutOfMemoryWatch:
     def __init__(self, pid: int, now: float, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._seen: dict[Cgroup, list[tuple[float, int]]] = {}
-        """Time and kill counter of each reading."""
+        """Cgroup → time and kill counter of each reading."""
         self._reached: dict[Cgroup, int | None] = {}
-        """How often a limit had been reached when the cgroup was first read."""
+        """Cgroup → how often a limit had been reached when the cgroup was first read."""
         self._machine: list[tuple[float, int]] = []
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []

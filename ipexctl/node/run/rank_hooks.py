@@ -206,7 +206,7 @@ def install_meter() -> None:
 
 
 def start_meter(module: Any) -> None:
-    """If the meter fails, the script trains without it, and nothing is printed."""
+    """Start the meter. If that fails, the script trains without it, and nothing is printed."""
     try:
         watch = getattr(load_in_rank("meter"), METERED[module.__name__])
         watch(module)
@@ -343,7 +343,7 @@ def load_in_rank(name: str) -> Any:
 
 
 def is_pipe(number: int, inode: int) -> bool:
-    """False if another file has the same number by now."""
+    """True if the descriptor is still the pipe, and not another file with the same number."""
     try:
         stat = os.fstat(number)
     except OSError:

@@ -32,7 +32,7 @@ KILL_INTERVAL = 1.0
 CONNECT_TURN, BUSY_TURN = 0.2, 0.5
 """Seconds between two turns: before the first welcome, and while a connection, a dump or an exit is pending."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-"""The command is sent the first one that it handles."""
+"""Signals for a job that is about to end. The command is sent the first one that it handles."""
 SUPERVISOR_LOST = 112
 
 
@@ -99,7 +99,7 @@ class Resume(NamedTuple):
 
 
 class PassOn(NamedTuple):
-    """Send the command the first signal that it handles."""
+    """Send the command the first of these signals that it handles."""
 
     signals: tuple[int, ...]
     is_notice: bool = False
@@ -245,7 +245,7 @@ class WrapperState(NamedTuple):
         return state, (*reports, *commands)
 
     def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
-        """`by`: the signal that ended the command; `memory`: its peak in bytes."""
+        """The command exited. `by`: the signal that ended it; `memory`: its peak in bytes."""
         if self.exit is not None:
             return self, ()
         return self._end(code, by, now, memory=memory)

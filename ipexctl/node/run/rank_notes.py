@@ -18,9 +18,9 @@ BACKWARD = "pt_autograd"
 TRANSFER = ("gloo_", "pt_gloo_")
 """Names of gloo's threads, which send, receive and sum."""
 MAX_THREADS = 1024
-"""Threads of a process whose names are read."""
+"""Most threads of a process whose names are read."""
 MAX_READS = 2
-"""Readings of a thread's name, because a thread may get its name some time after its start."""
+"""How often a thread's name is read, because a thread may get its name some time after its start."""
 BEHIND_TRANSFER = 0.5
 """Fraction of gloo's time on a rank's only core in which the main thread is ready too."""
 _TICKS = float(os.sysconf("SC_CLK_TCK"))

@@ -29,7 +29,7 @@ class StoredStatus(NamedTuple):
     document: Json
     """The file's content, with fields of newer versions."""
     written: float
-    """Seconds since the epoch."""
+    """When the file was written, in seconds since the epoch."""
 
 
 def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:

@@ -41,10 +41,10 @@ class StepWindow(NamedTuple):
     """WINDOW, except for the last window."""
     steps: int = 0
     step_seconds: float = 0.0
-    """Seconds without pauses."""
+    """Seconds of the window in which steps were counted, without pauses."""
     samples: float | None = None
     data_wait: float | None = None
-    """Fraction of the steps' time; None without a step or a DataLoader."""
+    """Fraction of the steps' time spent waiting for data; None without a step or a DataLoader."""
     reduce_wait: float | None = None
     by_metric: bool = False
     notes: RankNotes | None = None

@@ -28,7 +28,7 @@ MAX_PENDING = 1 << 19
 
 
 class SupervisorClient:
-    """An authenticated connection that reconnects when it breaks; `contact` decides when."""
+    """A rank's connection to its supervisor. It reconnects when it breaks; `contact` decides when."""
 
     def __init__(
         self,

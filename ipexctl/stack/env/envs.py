@@ -139,8 +139,8 @@ def _on_hosts(
     verb: str,
     removed: Callable[[_Target], Sequence[Env]] | None = None,
 ) -> EnvsReport:
-    """Do the work on every host. With `removed`, the environments that the work removes, do it on the first host of
-    each home, after asking the home's other hosts what they use."""
+    """Do the work on every host. `removed` returns the environments that the work removes: it is then done on the first
+    host of each home, after asking the home's other hosts what they use."""
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
     targets: dict[str, _Target] = {}

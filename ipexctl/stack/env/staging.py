@@ -67,7 +67,7 @@ def download_wheels(
     name: str = "",
     on_got: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Returns hash → reason for each failed wheel. `name`: the machine with the store."""
+    """Download into the store of the machine `name`; returns hash → reason for each failed wheel."""
     total = _total(wheels)
     result = store.fetch(
         [Download(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],

@@ -68,7 +68,7 @@ STACK_SOURCES: Final = (
     Source("index", INTEL_CPU, "Intel's index"),
     Source("links", INTEL_LINKS, "Intel's older wheels"),
 )
-"""Queried in addition to PyPI or its mirror, unless --index-url is given."""
+"""Sources queried in addition to PyPI or its mirror, unless --index-url is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None)
 def sources_for(
     sources: Sources, settings: PipSettings, *, here: bool = True, besides: Iterable[Source] = STACK_SOURCES
 ) -> tuple[Source, ...]:
-    """The call's sources first, PyPI last. `here`: the control machine's settings."""
+    """Sources to query: the call's first, PyPI last. `here`: the settings are the control machine's."""
     named = (sources.wheelhouse, *sources.find_links) if sources.wheelhouse else sources.find_links
     links = [location for location in named if location and (here or directory_of(location) is None)]
     found = [_links(location) for location in (*links, *settings.find_links)]
@@ -277,7 +277,7 @@ class CachedAnswer:
 
 
 class IndexCache:
-    """One file for each machine that asked and each set of `PIP_` variables."""
+    """Answers of the indexes: one file for each machine that asked and each set of `PIP_` variables."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self._directory = directory or cache_directory() / "indexes"

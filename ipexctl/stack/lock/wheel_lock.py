@@ -80,7 +80,7 @@ class Wheel:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:
-        """Ignores the path in a host's record. Raises a MalformedReply if this is not a wheel."""
+        """Read a wheel, but not its path in a host's record. Raises a MalformedReply if this is not a wheel."""
         wheel = Reply(data).decode(cls, path=None)
         if "/" in wheel.filename:
             raise MalformedReply("a wheel's name is not a file name", wheel.filename)

@@ -26,7 +26,7 @@ STACK_KINDS: Final = ("ipex", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """A row without its bindings runs over gloo."""
+    """Candidate rows, best first, and their limits. A row without its bindings runs over gloo."""
 
     rows: tuple[StackSpec, ...]
     kind: StackKind
@@ -214,7 +214,7 @@ class _ConstraintReader:
 
 
 def is_range(torch: str) -> bool:
-    """As in `>=2.9`."""
+    """True for a range, as in `>=2.9`."""
     return torch.startswith(("<", ">", "=", "!", "~"))
 
 

@@ -88,10 +88,10 @@ class StackPlan:
     constraints: tuple[str, ...]
     backend: Backend
     glibc: str
-    """Oldest of the hosts, else the row's minimum."""
+    """The hosts' oldest glibc, else the row's minimum."""
     reason: Reason
     bundled_mpi: str | None = None
-    """Starts the ranks; None if there is none inside the bindings."""
+    """Version of the Intel MPI inside the bindings, which starts the ranks; None if there is none inside."""
     torch_wheel: AvailableWheel | None = None
     notes: tuple[Reason, ...] = ()
 

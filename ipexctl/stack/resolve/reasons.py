@@ -38,7 +38,7 @@ _NAMES: Final = {
 }
 _WITHOUT: Final = {"intel-openmp": ", often a little slower", "numpy": ", but tensors cannot become arrays"}
 _MANY: Final = 3
-"""Hosts that a fix names, and reasons and indexes in a sentence."""
+"""Limit on hosts that a fix names, and on reasons and indexes in a sentence."""
 _PLURAL: Final = {"has": "have", "is": "are", "runs": "run"}
 
 

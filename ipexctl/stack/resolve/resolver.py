@@ -137,7 +137,7 @@ class Pick:
 
     @property
     def bundled_mpi(self) -> str | None:
-        """According to the wheel, or else to the table."""
+        """Intel MPI inside the bindings, according to the wheel or else to the table."""
         wheel = self.wheels.get(ONECCL)
         by_table = self.oneccl.mpi if self.oneccl else None
         return (by_table if wheel is None or wheel.mpi is None else wheel.mpi) or None
