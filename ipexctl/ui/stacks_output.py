@@ -177,7 +177,7 @@ def show_over(status: RunStatus, run: str) -> None:
     if status.state == "queued":
         print_message(f"run {run} waits in the queue to begin again\n  ipexctl attach {run} waits for it")
         return
-    ending = "has ended well" if status.state == "ok" else f"has ended: {status.state}"
+    ending = "has succeeded" if status.state == "ok" else f"has ended: {status.state}"
     print_message(f"run {run} {ending}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
 
 

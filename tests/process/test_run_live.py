@@ -57,7 +57,7 @@ def test_ended_run_leaves_its_last_lines_and_the_summary(show: Callable[[str], T
     assert shown.restored
     after = shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
     assert b"[0-1] hello" in after
-    assert b"run r1 ended well: 2 ranks on 1 node" in after
+    assert b"run r1 succeeded: 2 ranks on 1 node" in after
 
 
 @pytest.mark.core
@@ -150,7 +150,7 @@ def test_blocked_terminal_does_not_delay_the_exit(
     assert shown.until(lambda: shown.restored)
     if not code:
         shown.until(lambda: False, 0.2)
-        assert (b"ended well" if ending == END else b"attach r1") in shown.seen
+        assert (b"succeeded" if ending == END else b"attach r1") in shown.seen
 
 
 @pytest.mark.parametrize(

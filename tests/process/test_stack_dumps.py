@@ -57,7 +57,7 @@ def test_interpreter_stuck_at_exit_ends_the_run(make: Callable[..., Run]) -> Non
 
 
 SLOW_EXITS: dict[str, str | list[str]] = {
-    "ended well": "import atexit, time\natexit.register(time.sleep, 12)",
+    "succeeded": "import atexit, time\natexit.register(time.sleep, 12)",
     "caught it": """
 import sys, time
 try:

@@ -165,7 +165,7 @@ for(const e of document.querySelectorAll(".keys"))e.hidden=false;
 
 GENERATOR: Final = Markup('<meta name="generator" content="ipexctl report">')
 _STATES: Final = {
-    "ok": "✓ ended well",
+    "ok": "✓ succeeded",
     "failed": "✕ failed",
     "lost": "✕ lost",
     "stopped": "■ stopped",

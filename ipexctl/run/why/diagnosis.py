@@ -184,7 +184,7 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
 
 
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
-    headline = f"run {snapshot.id} ended well{_after(snapshot)}: {_size(snapshot)}"
+    headline = f"run {snapshot.id} succeeded{_after(snapshot)}: {_size(snapshot)}"
     return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=(f"ipexctl logs {snapshot.id}",))
 
 
@@ -303,7 +303,7 @@ def _state_of(
         reason = f": {_shown_exception(output)}" if output.exception else ""
         return "failed", f"{how}{' after it' if first is not None else ''}{reason}"
     if row.state == "ok":
-        return "ok", "ended well"
+        return "ok", "succeeded"
     if row.state == "lost":
         return "lost", "disconnected"
     if row.pid is None and row.state in ("starting", "stopped"):

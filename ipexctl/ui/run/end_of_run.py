@@ -40,7 +40,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if status.state == "ok":
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
         near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""
-        return [f"{subject} ended well{took}{attempts}: {size}{near}"]
+        return [f"{subject} succeeded{took}{attempts}: {size}{near}"]
     if status.is_submitted and not status.world_size:
         return [
             f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"

@@ -122,7 +122,7 @@ def _start(context: PlayContext, call: Call, spec: RunSpec) -> Result | Mapping[
         return Result("changed", f"run {run} keeps running", data=data)
     data |= {"rc": code, **task.output}
     if code == 0:
-        return Result("changed", f"run {run} ended well", data=data)
+        return Result("changed", f"run {run} succeeded", data=data)
     reason = f"run {run} failed with exit code {code}" + (f": {task.reason}" if task.reason else "")
     return Result("failed", reason, f"ipexctl why {run}", data | {"changed": True})
 
