@@ -32,9 +32,10 @@ def sync(
     hosts, pool = opened.hosts, opened.pool
     pool.warm(hosts)  # connect while the project is read
 
+    calls = TreeCalls(opened.home, dry_run, opened.timeout, pool.cancel)
     query = None
     if asks_early and not dry_run and opened.timeout is None:  # the timeout would include reading the project
-        query = TreeQuery(hosts, pool, TreeCalls(opened.home, dry_run, opened.timeout, pool.cancel))
+        query = TreeQuery(hosts, pool, calls)
     project = read_project(
         root,
         files.exclude,
@@ -49,11 +50,9 @@ def sync(
         project,
         hosts,
         pool,
-        home=opened.home,
+        calls,
         iface=opened.iface,
         watch=watch,
-        timeout=opened.timeout,
-        dry_run=dry_run,
         ended=abandoned_runs(RunRegistry().directory),
         query=query,
     ).upload()

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ipexctl.facts.facts import Facts
@@ -116,8 +117,7 @@ class _Push:
             leaders = find_leaders(waiting, lambda host: self._found[host.name].token)
             self._send([host for host in waiting if leaders[host] is host])
             followers = [host for host in waiting if leaders[host] is not host]
-            for looked in self.pool.each(followers, self._look_again):
-                self._end_follower(looked.host, leaders[looked.host], looked.error)
+            self._each(followers, lambda host, session: self._follow(host, leaders[host], session))
         manifest = self.source.manifest
         results = tuple(self._done[host.name] for host in self.hosts if host.name in self._done)
         return PushReport(
@@ -189,79 +189,66 @@ class _Push:
         return True
 
     def _send(self, hosts: Sequence[Host]) -> None:
-        options, transfer = self.options, None
         needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
-        if any(needs.values()):
-            stores = [self._store_of(host) for host in hosts]
-            wanted = TransferOptions(options.home, options.iface, options.timeout, self.facts)
-            transfer = FileTransfer(stores, needs, self.pool, wanted, self.watch, self.sender)
-            origin = self.origin or local_files(self.source.root, self.source.entry_of)
-            hosts = transfer.bring_all(origin, self._fail)
-        self._place_on(hosts, transfer)
+        stores = [self._store_of(host) for host in hosts]
+        options = TransferOptions(self.options.home, self.options.iface, self.options.timeout, self.facts)
+        transfer = FileTransfer(stores, needs, self.pool, options, self.watch, self.sender)
+        arrived = transfer.bring_all(self.origin or local_files(self.source.root, self.source.entry_of), self._fail)
+        self._each(arrived, lambda host, session: self._place(host, session, transfer))
+
+    def _each(self, hosts: Sequence[Host], work: Callable[[Host, Session], PushResult]) -> None:
+        for done in self.pool.each(hosts, work):
+            self._done[done.host.name] = done.result_or(partial(PushResult.of_error, seconds=self._seconds))
 
     def _store_of(self, host: Host) -> StoreLocation:
         found = self._found[host.name]
         return StoreLocation(host, found.python, f"{found.directory}/{STORE}", is_guarded=True)
 
-    def _place_on(self, hosts: Sequence[Host], transfer: FileTransfer | None) -> None:
-        def place(host: Host, session: Session) -> PushResult:
-            found = self._found[host.name]
-            request: PlaceRequest = {
-                "path": found.path,
-                "listed": found.listed,
-                "force": self.options.force,
-                "repos": self.options.repos,
-                "parcels": list(transfer.parcels) if transfer is not None else [],
-            }
-            reply = call(
-                session,
-                "files.push",
-                "place",
-                request,
-                python=found.python,
-                label=f"put files into {found.path}",
-                timeout=self.options.timeout,
-                cancel=self.pool.cancel,
-            )
-            placed = reply.decode(PlaceReply).placed
-            return PushResult(
-                host,
-                "changed",
-                self._reason_without_files(found),
-                seconds=self._seconds,
-                path=found.path,
-                files_sent=found.lacking if self.options.repos else placed,
-                sent_bytes=transfer.sent.get(host.name, 0) if transfer is not None else 0,
-                same=found.same,
-                differing=found.differing,
-                replaced=found.differing_count,
-            )
-
-        for done in self.pool.each(hosts, place):
-            self._done[done.host.name] = done.result_or(
-                lambda host, error: PushResult.of_error(host, error, seconds=self._seconds)
-            )
+    def _place(self, host: Host, session: Session, transfer: FileTransfer) -> PushResult:
+        found = self._found[host.name]
+        request: PlaceRequest = {
+            "path": found.path,
+            "listed": found.listed,
+            "force": self.options.force,
+            "repos": self.options.repos,
+            "parcels": list(transfer.parcels),
+        }
+        reply = call(
+            session,
+            "files.push",
+            "place",
+            request,
+            python=found.python,
+            label=f"put files into {found.path}",
+            timeout=self.options.timeout,
+            cancel=self.pool.cancel,
+        )
+        placed = reply.decode(PlaceReply).placed
+        return PushResult(
+            host,
+            "changed",
+            self._reason_without_files(found),
+            seconds=self._seconds,
+            path=found.path,
+            files_sent=found.lacking if self.options.repos else placed,
+            sent_bytes=transfer.sent.get(host.name, 0),
+            same=found.same,
+            differing=found.differing,
+            replaced=found.differing_count,
+        )
 
     def _reason_without_files(self, found: InspectReply) -> str:
         return f"the name of a revision: {found.path}" if self.options.repos and not found.lacking else ""
 
-    def _look_again(self, host: Host, session: Session) -> None:
-        found = self._inspect(host, session, quick=True)
-        self._found[host.name] = found
-        if not found.is_complete:
-            raise HostError("it sees the same directory as another host, and not the files there", "run it again")
-
-    def _end_follower(self, host: Host, leader: Host, error: HostError | None) -> None:
+    def _follow(self, host: Host, leader: Host, session: Session) -> PushResult:
         result = self._done[leader.name]
         if result.status in ("failed", "unreachable"):
             reason = f"{leader.name}, which writes the same directory, failed: {result.reason}"
-            self._fail(host, HostError(reason, result.fix))
-        elif error is not None:
-            self._fail(host, error)
-        else:
-            self._done[host.name] = PushResult(
-                host, "changed", f"it is the directory of {leader.name}", "", self._seconds, self._found[host.name].path
-            )
+            raise HostError(reason, result.fix)
+        found = self._inspect(host, session, quick=True)
+        if not found.is_complete:
+            raise HostError("it sees the same directory as another host, and not the files there", "run it again")
+        return PushResult(host, "changed", f"it is the directory of {leader.name}", "", self._seconds, found.path)
 
     @property
     def _seconds(self) -> float:

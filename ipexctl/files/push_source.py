@@ -6,7 +6,6 @@ files, directories and links is refused. PATH is the copy itself; with a trailin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -21,7 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest, leads_out
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.common.guarded_directory import open_file
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import PREFIX
@@ -149,21 +148,18 @@ def _check_links(source: Path, found: list[ManifestEntry]) -> None:
 
 def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
     """The path had no link when listed; other writers may have made one since."""
-    digest = hashlib.sha256()
     try:
         with open(open_file(os.fsdecode(path)), "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _changed(path)
-            while data := file.read(1 << 20):
-                digest.update(data)
-                on_read(len(data))
+            digest = sha256_of_open(file, on_read)
             if file.tell() != size:
                 raise _changed(path)
+            return digest
     except AgentError as error:
         raise UserError(error.reason, fix="replace it by what it leads to, or push that apart") from None
     except OSError as error:
         raise _unreadable(error, path) from None
-    return digest.hexdigest()
 
 
 def _changed(path: bytes) -> UserError:

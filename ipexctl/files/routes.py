@@ -15,12 +15,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 from ipexctl.errors import Refusal, UserError, place_fix
 from ipexctl.facts.facts import Facts, addresses_among
@@ -42,8 +41,8 @@ from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
 from ipexctl.node.files.place import CONTENT, PARCEL
-from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import HeldCall
 from ipexctl.remote.outcome import (
     BytesMoved,
     Cancelled,
@@ -55,10 +54,9 @@ from ipexctl.remote.outcome import (
     ignore_event,
 )
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import Session, StdinQueue
+from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 
-T = TypeVar("T")
 Route = Literal["there", "server", "here"]
 """Source of the files: present already, a host's server, or through the control machine."""
 
@@ -106,34 +104,6 @@ class Delivery:
     def finish(self) -> None:
         if self._total:
             self.on_bytes(self._total - self._bytes_before)
-
-
-class HeldCall(Generic[T]):
-    """An agent's call in the background, which lasts until `end`. `value` is what it reports first."""
-
-    def __init__(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
-        """`call` takes `stdin` and `on_event`. `ended`: the reason if it reports nothing."""
-        self.value: Future[T] = Future()
-        self._stdin = StdinQueue()
-        self._running = run_in_background(lambda: self._run(call, read, ended), "held")
-
-    def _run(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
-        def on_event(event: Reply) -> None:
-            if not self.value.done() and (value := read(event)) is not None:
-                self.value.set_result(value)
-
-        error = HostError(ended)
-        try:
-            call(stdin=self._stdin, on_event=on_event)
-        except HostError as caught:
-            error = caught
-        finally:
-            if not self.value.done():
-                self.value.set_exception(error)
-
-    def end(self) -> Future[None]:
-        self._stdin.end()
-        return self._running
 
 
 class Server:
@@ -411,14 +381,16 @@ class FileTransfer:
         ordered = sorted(stores, key=lambda store: -len(needs[store.host.name]))
         self._hosts = [store.host for store in ordered]
         self.source = sender or self._hosts[0]
-        self.addresses = self._find_addresses(list(dict.fromkeys([self.source, *self._hosts])))
-        """Host → address for other hosts; empty if files go through this machine."""
-        self.stores = {
-            store.host.name: replace(store, address=self.addresses.get(store.host.name)) for store in ordered
-        }
+        self._ordered = ordered
 
-    def _find_addresses(self, hosts: Sequence[Host]) -> Mapping[str, str]:
-        options = self.options
+    @cached_property
+    def stores(self) -> Mapping[str, StoreLocation]:
+        return {store.host.name: replace(store, address=self.addresses.get(store.host.name)) for store in self._ordered}
+
+    @cached_property
+    def addresses(self) -> Mapping[str, str]:
+        """Host → address for other hosts; empty if files go through this machine."""
+        options, hosts = self.options, list(dict.fromkeys([self.source, *self._hosts]))
         if len(hosts) == 1:
             return {}
         if unknown := [host for host in hosts if host.name not in options.facts]:
@@ -434,6 +406,8 @@ class FileTransfer:
 
     def bring_all(self, origin: Origin, fail: Callable[[Host, HostError], None]) -> list[Host]:
         """Return the hosts that have everything; `fail` gets the others."""
+        if not self.contents:
+            return self._hosts
         ready = []
         try:
             with ExitStack() as held:

@@ -18,7 +18,7 @@ from ipexctl.facts.gather import gather_facts
 from ipexctl.files.manifest import Manifest
 from ipexctl.files.push import PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
-from ipexctl.files.routes import Distributor, FileTransfer, HeldCall, Origin
+from ipexctl.files.routes import Distributor, FileTransfer, Origin
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.hub.downloader import Downloader, HubAccess, find_downloader
@@ -32,7 +32,7 @@ from ipexctl.node.files.hub_download import HubDownloadRequest
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.place import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import HeldCall, call
 from ipexctl.remote.outcome import BytesMoved, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session_pool import SessionPool

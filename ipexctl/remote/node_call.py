@@ -19,9 +19,10 @@ import shlex
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
@@ -29,9 +30,10 @@ from ipexctl.node.common.answer import explain_os_error
 from ipexctl.node.common.frames import CompressedFrameReader, Frame, FrameError
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, shell_text
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import AgentEnded, HostError
 from ipexctl.remote.reply import DEFAULT_LIMITS, EventLimits, EventReader, OnEvent, RawReader, Reply
-from ipexctl.remote.session import ChunkStream, Readable, Session, chunks_of
+from ipexctl.remote.session import ChunkStream, Readable, Session, StdinQueue, chunks_of
 
 _EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Filesystem errors that are the cause wherever they appear."""
@@ -56,6 +58,7 @@ _TOO_OLD: Final = 97
 WALK: Final = Path(__file__).with_name("walk.sh")
 """The sh function `walk`, which checks who could change a path."""
 _zip_lock = threading.Lock()
+T = TypeVar("T")
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
 _BOOT: Final = f"""\
@@ -270,6 +273,34 @@ def call(
         return _run(session, line, feed, handle_event, on_frame, limits, timeout, silence, cancel)
     finally:
         answers.put(None)  # so that the reader ends if the call ends without an answer
+
+
+class HeldCall(Generic[T]):
+    """An agent's call in the background, which lasts until `end`. `value` is what it reports first."""
+
+    def __init__(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
+        """`call` takes `stdin` and `on_event`. `ended`: the reason if it reports nothing."""
+        self.value: Future[T] = Future()
+        self._stdin = StdinQueue()
+        self._running = run_in_background(lambda: self._run(call, read, ended), "held")
+
+    def _run(self, call: Callable[..., object], read: Callable[[Reply], T | None], ended: str) -> None:
+        def on_event(event: Reply) -> None:
+            if not self.value.done() and (value := read(event)) is not None:
+                self.value.set_result(value)
+
+        error = HostError(ended)
+        try:
+            call(stdin=self._stdin, on_event=on_event)
+        except HostError as caught:
+            error = caught
+        finally:
+            if not self.value.done():
+                self.value.set_exception(error)
+
+    def end(self) -> Future[None]:
+        self._stdin.end()
+        return self._running
 
 
 def call_line(

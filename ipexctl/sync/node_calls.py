@@ -10,20 +10,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ipexctl.files.stream import stream_entries
-from ipexctl.hosts.host import Host
 from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
-from ipexctl.node.files.tree import TreeRequest, tree_directory
+from ipexctl.node.files.replies import PutReply, TreesReply
+from ipexctl.node.files.tree import TreeRequest
 from ipexctl.node.files.tree_upload import PutRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import ChunkStream, Readable, Session
+from ipexctl.remote.session import ChunkStream, Session
 from ipexctl.sync.project import Project
 
 
@@ -61,26 +60,6 @@ class SyncReport(Report[SyncResult]):
     fetched: tuple[str, ...] = ()
 
 
-class TreeState(NamedTuple):
-    home: str
-    store: str
-    """Equal on hosts that share this home; a host whose home is not known to be shared has its own."""
-    python: str
-    generations: tuple[Generation, ...]
-    updated: SyncResult | None = None
-    """Result of an update in the same call, if it changed or checked the tree."""
-
-    @property
-    def is_changed(self) -> bool:
-        return self.updated is not None and self.updated.status == "changed"
-
-    def generation(self, number: int) -> Generation | None:
-        return next((generation for generation in self.generations if generation.number == number), None)
-
-    def tree_path(self, project: str, number: int) -> str:
-        return f"{self.home}/code/{tree_directory(project, number)}"
-
-
 class TreeCalls(NamedTuple):
     home: str
     dry_run: bool
@@ -90,25 +69,25 @@ class TreeCalls(NamedTuple):
     def call(
         self,
         session: Session,
-        command: str,
-        action: str,
+        action: Literal["inspect", "put"],
         request: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
-        *,
-        label: str,
-        stdin: Readable,
+        stdin: ChunkStream,
     ) -> Reply:
-        return call(
-            session,
-            command,
-            action,
-            request,
-            home=self.home,
-            cached=not self.dry_run,
-            label=label,
-            stdin=stdin,
-            timeout=self.timeout,
-            cancel=self.cancel,
-        )
+        try:
+            return call(
+                session,
+                "files.tree_upload",
+                action,
+                request,
+                home=self.home,
+                cached=not self.dry_run,
+                label="look at the tree" if action == "inspect" else "change the tree",
+                stdin=stdin,
+                timeout=self.timeout,
+                cancel=self.cancel,
+            )
+        except HostError as error:
+            raise stdin.error or error from None
 
 
 class TreeCallOptions(NamedTuple):
@@ -139,50 +118,28 @@ class Expected(NamedTuple):
 
 def query_tree(
     session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeCallOptions, Expected | None]]
-) -> TreeState:
-    """Return the trees' state. A host with the `Expected` tree, and no run using it, updates it at once.
+) -> tuple[TreesReply, int]:
+    """Return the trees' state and the number of bytes that were used.
 
-    `query` is called while the agent starts; it may wait.
+    A host with the `Expected` tree, and no run using it, updates it at once. `query` is called while the agent starts;
+    it may wait.
     """
-    sent = 0
 
     def fields() -> TreeRequest:
         request, expected = query()
         if expected is None:
             return request.fields()
         size = len(request.project.manifest.packed)
-        return {**request.fields(), "manifest": size, "expected": expected.digest}
+        return {**request.fields(), "manifest": size, "expected": expected.digest, "size": len(expected.contents)}
 
     def contents() -> Iterator[bytes]:
-        nonlocal sent
         request, expected = query()
         if expected is not None:
-            data = request.project.manifest.packed + expected.contents + END
-            sent = len(data)
-            yield data
+            yield request.project.manifest.packed + expected.contents + END
 
     stdin = ChunkStream(contents())
-    reply = calls.call(session, "files.tree_upload", "inspect", fields, label="look at the tree", stdin=stdin)
-    trees = reply.decode(TreesReply)
-    updated = sync_result(session.host, trees.updated, sent) if trees.updated is not None else None
-    store = trees.store or f"alone:{session.host.name}"
-    return TreeState(trees.home, store, trees.python, trees.generations, updated)
-
-
-def sync_result(host: Host, changes: TreeChanges, sent_bytes: int) -> SyncResult:
-    return SyncResult(
-        host,
-        "changed" if changes.changed else "ok",
-        path=changes.path,
-        sent_bytes=sent_bytes,
-        files_sent=changes.placed,
-        files_deleted=changes.deleted,
-        kept=changes.kept,
-        blocked=changes.blocked,
-        moved_away=changes.moved_away,
-        would_send=changes.would_place,
-        would_delete=changes.would_delete,
-    )
+    reply = calls.call(session, "inspect", fields, stdin).decode(TreesReply)
+    return reply, stdin.read_bytes if reply.updated is not None else 0
 
 
 def put_tree(
@@ -197,7 +154,7 @@ def put_tree(
     `contents`: parts of a `file_stream`, and files read while they are sent. `parcels`: hashes, in the tree's stage.
     """
     packed = request.project.manifest.packed
-    upload = ChunkStream(stream_entries(os.fsencode(request.project.root), (packed, *contents, END)))
+    stdin = ChunkStream(stream_entries(os.fsencode(request.project.root), (packed, *contents, END)))
     fields: PutRequest = {
         **request.fields(),
         "manifest": len(packed),
@@ -205,10 +162,4 @@ def put_tree(
         "generation": generation,
         "parcels": list(parcels),
     }
-    try:
-        reply = request.calls.call(session, "files.tree_upload", "put", fields, label="change the tree", stdin=upload)
-    except HostError as error:
-        if upload.error is not None:
-            raise upload.error from error
-        raise
-    return reply.decode(PutReply), upload.read_bytes
+    return request.calls.call(session, "put", fields, stdin).decode(PutReply), stdin.read_bytes

@@ -8,7 +8,6 @@ call. A `--data` directory is left out too, and hosts keep what an earlier sync 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 import zlib
@@ -24,6 +23,7 @@ from ipexctl.node.common.files import (
     encode_name,
     make_private_directory,
     read_json,
+    sha256_of_open,
     write_atomically,
     write_json_atomically,
 )
@@ -31,7 +31,7 @@ from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.path_notes import fetched_below, secret_files_below
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
-from ipexctl.sync.scan import Found, ScanResult, check_size, scan_project
+from ipexctl.sync.scan import Found, ScanResult, check_size, scan_project, unreadable
 from ipexctl.user_directories import cache_directory
 
 _MAX_REMEMBERED: Final = 6
@@ -40,7 +40,6 @@ _SCHEMA: Final = 1
 RACY_NS: Final = 2_000_000_000
 """A file that changed so recently may change again with the same mtime; its hash is not cached."""
 _MAX_TRIES: Final = 3
-_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +188,15 @@ class Hashes:
             self._next[found.path] = known
             return known[-1]
         now = time.time_ns()
-        digest = hashlib.sha256()
         with open(os.path.join(root, encode_name(found.path)), "rb", buffering=0, opener=open_regular) as file:
-            size = 0
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-            after = os.fstat(file.fileno())
+            digest, size, after = sha256_of_open(file), file.tell(), os.fstat(file.fileno())
         self.files_read += 1
         current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
         if current != found.identity or size != found.size:
             return found._replace(size=after.st_size, identity=current)
         if max(found.identity[:2]) < now - RACY_NS:
-            self._next[found.path] = [*identity, digest.hexdigest()]
-        return digest.hexdigest()
+            self._next[found.path] = [*identity, digest]
+        return digest
 
     def save(self) -> None:
         if self._next == self._cached:
@@ -235,11 +229,7 @@ def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
         except FileNotFoundError:
             return "", 0
         except OSError as error:
-            path = os.fsdecode(os.path.join(root, encode_name(found.path)))
-            raise UserError(
-                f"{path}: {error.strerror or error}",
-                fix="make it readable, or leave it out: --exclude or .ipexctlignore",
-            ) from None
+            raise unreadable(error, os.path.join(root, encode_name(found.path))) from None
         if isinstance(result, str):
             return result, found.size
         found = result

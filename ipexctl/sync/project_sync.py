@@ -20,8 +20,8 @@ from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host, check_same_home, find_leaders
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.replies import Generation
-from ipexctl.node.files.tree import STAGE
+from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
+from ipexctl.node.files.tree import STAGE, tree_directory
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import HostError, Notice, Timed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
@@ -33,10 +33,8 @@ from ipexctl.sync.node_calls import (
     SyncResult,
     TreeCallOptions,
     TreeCalls,
-    TreeState,
     put_tree,
     query_tree,
-    sync_result,
 )
 from ipexctl.sync.project import Project, last_sent, remember, sent_before
 
@@ -61,7 +59,7 @@ class SyncPlan(NamedTuple):
     """Runs that use the generations before it."""
 
 
-def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
+def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> SyncPlan:
     present = [host for host in hosts if host.name in answers]
     generations = [generation for host in present for generation in answers[host.name].generations]
     ended = {run for generation in generations for run in generation.ended}
@@ -73,7 +71,7 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
     # A host without it, unlike another one with the same home, answered while that one wrote it.
     changed_first = sorted(whole, key=lambda host: not answers[host.name].is_changed)
     lacking = [host for host in present if host not in whole]
-    leader_of = find_leaders([*changed_first, *lacking], lambda host: answers[host.name].store)
+    leader_of = find_leaders([*changed_first, *lacking], lambda host: answers[host.name].store or host)
     leaders = tuple(host for host in lacking if leader_of[host] == host)
     followers = tuple((host, leader_of[host]) for host in lacking if leader_of[host] != host)
     users = sorted({run for at, run in held if at < number})
@@ -85,7 +83,7 @@ def _is_usable(generation: Generation | None, ended: set[str]) -> bool:
     return generation is None or generation.whole or not set(generation.held) - ended
 
 
-def _has(answer: TreeState, number: int) -> bool:
+def _has(answer: TreesReply, number: int) -> bool:
     """True if it is the first up-to-date generation: the host gave the lease to that one."""
     first = next((generation for generation in answer.generations if generation.whole), None)
     return first is not None and first.number == number
@@ -104,12 +102,10 @@ def query_project(
     project: Project,
     hosts: Sequence[Host],
     pool: SessionPool,
+    calls: TreeCalls,
     *,
-    home: str,
     iface: str | None = None,
     watch: Watch = ignore_event,
-    timeout: float | None = None,
-    dry_run: bool = False,
     lease: str | None = None,
     ended: Sequence[str] = (),
     query: TreeQuery | None = None,
@@ -120,10 +116,9 @@ def query_project(
     `lease`: run that will use the tree; each host records it in the same call, and no sync changes the tree until that
     run ended. `ended`: runs that use no tree, whatever the hosts' records say.
     """
-    lease = None if dry_run else lease
-    request = TreeCallOptions(TreeCalls(home, dry_run, timeout, pool.cancel), project, lease, tuple(ended))
+    request = TreeCallOptions(calls, project, None if calls.dry_run else lease, tuple(ended))
     sync = ProjectSync(request, hosts, pool, iface, watch)
-    sync.query(query, may_update=not dry_run and lease is None)
+    sync.query(query, may_update=not calls.dry_run and lease is None)
     return sync
 
 
@@ -136,13 +131,15 @@ class TreeQuery:
         self._watch: Watch = ignore_event
         self._outcomes = run_in_background(lambda: list(pool.each(hosts, self._work)), "trees")
 
-    def _work(self, host: Host, session: Session) -> TreeState:
+    def _work(self, host: Host, session: Session) -> tuple[TreesReply, int]:
         began = time.monotonic()
         answer = query_tree(session, self._calls, self._query.result)
         self._watch(Timed(host.name, "asked", time.monotonic() - began))
         return answer
 
-    def send(self, request: TreeCallOptions, expected: Expected | None, watch: Watch) -> list[Outcome[Host, TreeState]]:
+    def send(
+        self, request: TreeCallOptions, expected: Expected | None, watch: Watch
+    ) -> list[Outcome[Host, tuple[TreesReply, int]]]:
         self._watch = watch
         self._query.set_result((request, expected))
         return self._outcomes.result()
@@ -161,7 +158,9 @@ class ProjectSync:
         self.facts: dict[str, Facts] = {}
         self.iface, self.watch, self.dry_run = iface, watch, request.calls.dry_run
         self.done: dict[str, SyncResult] = {}
-        self.answers: dict[str, TreeState] = {}
+        self.answers: dict[str, TreesReply] = {}
+        self._sent: dict[str, int] = {}
+        """Host → bytes from this machine."""
         self.plan: SyncPlan | None = None
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
@@ -188,19 +187,22 @@ class ProjectSync:
             answer = self.answers[host.name]
             leader = changed.get(answer.store)
             if answer.updated and (answer.is_changed or leader in (None, host.name)):
-                self._finish(answer.updated, self.plan.generation)
+                self._finish(host, answer.updated)
             else:
-                self._end_whole(host, self.plan.generation, f"shares the home of {leader}" if leader else "")
+                self._end_whole(host, f"shares the home of {leader}" if leader else "")
 
     def upload(self) -> SyncReport:
-        if self.plan is None:
-            return self._report(None)
-        if self.needs_upload:
+        if self.plan is not None and self.needs_upload:
             self._note_generation(self.plan)
             self._upload(self.plan)
-        if not self.dry_run and any(done.status == "changed" for done in self.done.values()):
+        if self.plan is not None and not self.dry_run and any(done.status == "changed" for done in self.done.values()):
             remember(self.project)
-        return self._report(self.plan.generation)
+        return self._report()
+
+    @property
+    def _generation(self) -> int:
+        assert self.plan is not None
+        return self.plan.generation
 
     def _expect(self) -> Expected | None:
         """The tree sent last, if the project differs little from it; "no tree" if it is small and was never sent."""
@@ -224,45 +226,35 @@ class ProjectSync:
         query = query or TreeQuery(hosts, self.pool, self.request.calls)
         for done in query.send(self.request, expected, self.watch):
             if done.result is not None:
-                self.answers[done.host.name] = done.result
+                self.answers[done.host.name], self._sent[done.host.name] = done.result
             elif done.error is not None:
                 self._fail(done.host, done.error)
 
-    def _end_whole(self, host: Host, number: int, reason: str = "") -> bool:
-        found = self.answers[host.name].generation(number)
+    def _end_whole(self, host: Host, reason: str = "") -> bool:
+        found = self.answers[host.name].generation(self._generation)
         if found is None or not found.whole:
             return False
         self.done[host.name] = SyncResult(
-            host, "changed" if reason else "ok", reason, "", self._seconds, found.path, number, kept=found.kept
+            host, "changed" if reason else "ok", reason, "", self._seconds, found.path, found.number, kept=found.kept
         )
         return True
 
     def _upload(self, plan: SyncPlan) -> None:
-        needs = {host.name: self._guess_missing(host, plan.generation) for host in plan.leaders}
-        self._to_leaders(plan, plan.leaders, needs)
-        if self.dry_run:
-            for host, leader in plan.followers:
-                self.done[host.name] = replace(
-                    self.done[leader.name], host=host, reason=f"shares the home of {leader.name}"
-                )
-            return
+        self._to_leaders(plan.leaders)
         followers = []
         for host, leader in plan.followers:
             result = self.done[leader.name]
-            if result.status in ("failed", "unreachable"):
+            if self.dry_run:
+                self.done[host.name] = replace(result, host=host, reason=f"shares the home of {leader.name}")
+            elif result.status in ("failed", "unreachable"):
                 reason = f"it shares the home of {leader.name}, where the sync failed: {result.reason}"
                 self._fail(host, HostError(reason, result.fix))
             else:
                 followers.append((host, leader))
         self._query([host for host, _ in followers])
-        alone = []
-        for host, leader in followers:
-            if host.name in self.done:
-                continue
-            if not self._end_whole(host, plan.generation, f"shares the home of {leader.name}"):
-                alone.append(host)  # a clone of the other machine, with its own disk
-        if alone:
-            self._to_leaders(plan, alone, {host.name: self._guess_missing(host, plan.generation) for host in alone})
+        left = [(host, f"shares the home of {leader.name}") for host, leader in followers if host.name not in self.done]
+        # A clone of the other machine, with its own disk, does not have the tree.
+        self._to_leaders([host for host, reason in left if not self._end_whole(host, reason)])
 
     def _guess_missing(self, host: Host, number: int) -> set[str]:
         """Contents that a host lacks, by cached manifests of its trees. It answers if more are missing."""
@@ -277,25 +269,28 @@ class ProjectSync:
         current = self.answers[host.name].generation(number)
         return wanted - set(current.staged if current else ())
 
-    def _to_leaders(self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> None:
-        transfer, ready = self._make_transfer(plan, hosts, needs), list(hosts)
+    def _to_leaders(self, hosts: Sequence[Host]) -> None:
+        needs = {host.name: self._guess_missing(host, self._generation) for host in hosts}
+        transfer, ready = self._make_transfer(hosts, needs), list(hosts)
         if transfer is not None:
             from ipexctl.files.routes import local_files
 
-            ready = transfer.bring_all(
-                local_files(self.project.root, self.project.manifest.files.__getitem__), self._fail
-            )
-        for done in self.pool.each(
-            ready, lambda host, session: self._to_one(host, session, plan, needs[host.name], transfer)
-        ):
+            origin = local_files(self.project.root, self.project.manifest.files.__getitem__)
+            ready = transfer.bring_all(origin, self._fail)
+
+        def put(host: Host, session: Session) -> TreeChanges:
+            if transfer is None:
+                return self._put(host, session, self._contents(needs[host.name]))
+            self._sent[host.name] += transfer.sent.get(host.name, 0)
+            return self._put(host, session, [], transfer.parcels)
+
+        for done in self.pool.each(ready, put):
             if done.result is not None:
-                self._finish(done.result, plan.generation)
+                self._finish(done.host, done.result)
             elif done.error is not None:
                 self._fail(done.host, done.error)
 
-    def _make_transfer(
-        self, plan: SyncPlan, hosts: Sequence[Host], needs: Mapping[str, set[str]]
-    ) -> FileTransfer | None:
+    def _make_transfer(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> FileTransfer | None:
         """For much content and several hosts: from host to host. Else None."""
         size = sum(self.project.manifest.files[sha256].size for sha256 in set[str]().union(*needs.values()))
         if self.dry_run or len(hosts) < 2 or size < DISTRIBUTE_SIZE:
@@ -303,25 +298,25 @@ class ProjectSync:
         from ipexctl.files.routes import FileTransfer, TransferOptions
         from ipexctl.files.store_client import StoreLocation
 
+        stage = f"code/{tree_directory(self.project.name, self._generation)}/{STATE_DIRECTORY}/{STAGE}"
         stores = []
         for host in hosts:
-            state = self.answers[host.name]
-            store = f"{state.tree_path(self.project.name, plan.generation)}/{STATE_DIRECTORY}/{STAGE}"
-            stores.append(StoreLocation(host, state.python, store, home=state.home))
-        calls = self.request.calls
-        options = TransferOptions(calls.home, self.iface, calls.timeout, self.facts)
+            answer = self.answers[host.name]
+            stores.append(StoreLocation(host, answer.python, f"{answer.home}/{stage}", home=answer.home))
+        options = TransferOptions(self.request.calls.home, self.iface, self.request.calls.timeout, self.facts)
         return FileTransfer(stores, needs, self.pool, options, self.watch)
 
-    def _to_one(
-        self, host: Host, session: Session, plan: SyncPlan, need: set[str], transfer: FileTransfer | None
-    ) -> SyncResult:
+    def _put(
+        self,
+        host: Host,
+        session: Session,
+        contents: Sequence[bytes | ManifestEntry],
+        parcels: Sequence[str] = (),
+    ) -> TreeChanges:
         began = time.monotonic()
-        parcels = transfer.parcels if transfer is not None else ()
-        sent = transfer.sent.get(host.name, 0) if transfer is not None else 0
-        contents = self._contents(need) if transfer is None else []
         for _ in range(_ROUNDS):
-            reply, count = put_tree(session, self.request, plan.generation, contents, parcels)
-            sent += count
+            reply, count = put_tree(session, self.request, self._generation, contents, parcels)
+            self._sent[host.name] += count
             if not reply.need:
                 break
             if not set(reply.need) <= set(self.project.manifest.files):
@@ -332,7 +327,7 @@ class ProjectSync:
             raise HostError(f"run {', '.join(reply.busy)} began to use the tree during the sync", "run it again")
         if reply.changes is None:
             raise HostError("files that were sent are still missing there", "run it again")
-        return sync_result(host, reply.changes, 0 if self.dry_run else sent)
+        return reply.changes
 
     def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
         """Contents for a `file_stream`; a small amount is read once for all hosts that lack the same files."""
@@ -369,13 +364,27 @@ class ProjectSync:
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def _finish(self, result: SyncResult, generation: int) -> None:
-        self.done[result.host.name] = replace(result, generation=generation, seconds=self._seconds)
+    def _finish(self, host: Host, changes: TreeChanges) -> None:
+        self.done[host.name] = SyncResult(
+            host,
+            "changed" if changes.changed else "ok",
+            seconds=self._seconds,
+            path=changes.path,
+            generation=self._generation,
+            sent_bytes=0 if self.dry_run else self._sent[host.name],
+            files_sent=changes.placed,
+            files_deleted=changes.deleted,
+            kept=changes.kept,
+            blocked=changes.blocked,
+            moved_away=changes.moved_away,
+            would_send=changes.would_place,
+            would_delete=changes.would_delete,
+        )
 
     def _fail(self, host: Host, error: HostError) -> None:
         self.done[host.name] = SyncResult.of_error(host, error, seconds=self._seconds)
 
-    def _report(self, generation: int | None) -> SyncReport:
+    def _report(self) -> SyncReport:
         hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)
         paths = {host.path for host in hosts if host.path}
         return SyncReport(
@@ -387,7 +396,7 @@ class ProjectSync:
             self.project.manifest.count,
             self.project.manifest.size,
             paths.pop() if len(paths) == 1 else None,
-            generation,
+            self.plan.generation if self.plan is not None else None,
             tuple(dict.fromkeys(self.notes)),
             self.dry_run,
             self.project.left_out,

@@ -125,7 +125,7 @@ def _scan_directory(
         with os.scandir(full) as unsorted:
             entries = sorted(unsorted, key=lambda entry: entry.name)
     except OSError as error:
-        raise _unreadable(error, full) from None
+        raise unreadable(error, full) from None
     names = [decode_name(entry.name) for entry in entries]
     if any(name in names for name in FILES):
         own = layer_of(Path(os.fsdecode(full)), prefix)
@@ -150,7 +150,7 @@ def _scan_directory(
         except FileNotFoundError:
             continue  # removed since the directory was read
         except OSError as error:
-            raise _unreadable(error, entry.path) from None
+            raise unreadable(error, entry.path) from None
         if is_directory:
             below.append(_Directory(f"{path}/", layers, reason))
     return below
@@ -176,7 +176,7 @@ def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.st
         result.skipped.append(path)
 
 
-def _unreadable(error: OSError, path: bytes) -> UserError:
+def unreadable(error: OSError, path: bytes) -> UserError:
     name = os.fsdecode(error.filename or path)
     return UserError(
         f"{name}: {error.strerror or error}", fix="make it readable, or leave it out: --exclude or .ipexctlignore"

@@ -27,12 +27,12 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import StagedFiles
-from ipexctl.node.files.replies import Generation
+from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync import project_sync
-from ipexctl.sync.node_calls import SyncReport, SyncResult, TreeCallOptions, TreeCalls, TreeState
+from ipexctl.sync.node_calls import SyncReport, TreeCallOptions, TreeCalls
 from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import make_sync_plan
 
@@ -262,8 +262,9 @@ def _report_after_query(place: Place, *homes: str) -> SyncReport:
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
         syncing = project_sync.ProjectSync(request, hosts, pool, None, lambda _: None)
         for host, home in zip(hosts, homes, strict=True):
-            changed = SyncResult(host, "changed", path=f"{home}/code/p", files_sent=1, blocked=("b",))
-            syncing.answers[host.name] = TreeState(home, "s", "python3", (whole,), changed)
+            changed = TreeChanges(f"{home}/code/p", True, 1, 0, (), ("b",), ())
+            syncing.answers[host.name] = TreesReply(home, "s", "python3", (whole,), changed)
+            syncing._sent[host.name] = 0
         syncing._query = lambda *_: None  # type: ignore[method-assign]
         syncing.query()
         return syncing.upload()
@@ -391,7 +392,7 @@ def test_files_of_a_transfer_of_version_0_4_are_removed_after_a_day(place: Place
     assert {path.name for path in transfer.iterdir()} == {new, "of a user", "user.part"}
 
 
-def _plan_without_shared_homes(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
+def _plan_without_shared_homes(hosts: Sequence[Host], answers: Mapping[str, TreesReply]) -> SyncPlan:
     return make_sync_plan(hosts, {name: answer._replace(store=f"alone:{name}") for name, answer in answers.items()})
 
 

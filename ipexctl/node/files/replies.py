@@ -43,6 +43,14 @@ class TreesReply(NamedTuple):
     python: str
     generations: tuple[Generation, ...]
     updated: TreeChanges | None = None
+    """Of an update in the same call."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.updated is not None and self.updated.changed
+
+    def generation(self, number: int) -> Generation | None:
+        return next((generation for generation in self.generations if generation.number == number), None)
 
 
 class InspectReply(NamedTuple):

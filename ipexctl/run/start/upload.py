@@ -36,6 +36,7 @@ from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.project import describe_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec, TypedCall
+from ipexctl.sync.node_calls import TreeCalls
 from ipexctl.sync.path_notes import PathNotes
 from ipexctl.sync.project import Project, read_project
 from ipexctl.sync.project_sync import ProjectSync, query_project
@@ -83,10 +84,8 @@ def begin_query(
             reading.result(),
             spec.hosts,
             pool,
-            home=spec.home,
+            TreeCalls(spec.home, lease is None, spec.timeout, pool.cancel),
             iface=spec.iface,
-            timeout=spec.timeout,
-            dry_run=lease is None,
             lease=lease,
             ended=(*abandoned_runs(RunRegistry().directory), *spec.resumed),
         )

@@ -12,7 +12,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.sync.node_calls import SyncReport, SyncResult
+from ipexctl.sync.node_calls import SyncReport, SyncResult, TreeCalls
 from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import query_project
 
@@ -56,7 +56,8 @@ class Place:
             names = ("excludes", "includes", "secret_files", "allow_big", "data")
             reading = {name: more.pop(name) for name in names if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
-            return query_project(project, hosts, pool, home=str(self.home), **more).upload()
+            calls = TreeCalls(str(self.home), more.pop("dry_run", False), None, pool.cancel)
+            return query_project(project, hosts, pool, calls, **more).upload()
 
     def synced(self, **more: Any) -> SyncResult:
         """Sync to one host and return its result, which must be ok or changed."""

@@ -19,9 +19,8 @@ from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.files.replies import Generation
+from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
 from ipexctl.sync import scan as walk
-from ipexctl.sync.node_calls import SyncResult, TreeState
 from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.project_sync import make_sync_plan
@@ -233,8 +232,8 @@ def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = 
 _OWN_STORES = itertools.count()
 
 
-def answer(*generations: Generation, store: str = "") -> TreeState:
-    return TreeState("/home", store or f"alone:{next(_OWN_STORES)}", "python3", generations)
+def answer(*generations: Generation, store: str = "") -> TreesReply:
+    return TreesReply("/home", store or f"alone:{next(_OWN_STORES)}", "python3", generations)
 
 
 A, B, C = (Host(name, name) for name in "abc")
@@ -271,7 +270,11 @@ def test_hosts_with_a_shared_home_have_one_leader() -> None:
 
 def test_follower_of_a_shared_tree_refers_to_the_host_that_changed_it() -> None:
     seen, changed = (answer(generation(whole=True), store="s") for _ in "ab")
-    answers = {"a": seen, "b": changed._replace(updated=SyncResult(B, "changed")), "c": answer(store="s")}
+    answers = {
+        "a": seen,
+        "b": changed._replace(updated=TreeChanges("/home/code/p", True, 1, 0, (), (), ())),
+        "c": answer(store="s"),
+    }
     decision = make_sync_plan((A, B, C), answers)
     assert (decision.whole, decision.leaders, decision.followers) == ((A, B), (), ((C, B),))
 
