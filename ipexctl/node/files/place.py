@@ -158,13 +158,17 @@ class Writer:
 
     def _open(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
         path, is_new = decode_name(b"/".join(names)), False
-        if self._policy.umask:
+        try:
+            directory = above.enter(names[-1])
+        except FileNotFoundError:
+            if not self._policy.umask:
+                raise
             entry = self._listed.get(path)
             mode = 0o777 if entry is None else entry.mode & 0o777 | 0o700  # private from the first file on
             with contextlib.suppress(FileExistsError):
                 self._make(above, names, mode)
                 is_new = True
-        directory = above.enter(names[-1])
+            directory = above.enter(names[-1])
         if self._owner_fix:
             status = directory.status()
             try:
