@@ -11,7 +11,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -190,14 +190,13 @@ def _push(context: TransferRound) -> None:
     source = cluster.project / "corpus"
     source.mkdir(exist_ok=True)
     call = ("push", "-H", cluster.lab.hostfile, "--force", source, place)
-    old = hashes(source)
     _change(source, context.chance)
     new = hashes(source)
+    before = {target: hashes(target) for target in (context.stage.file(host.name, place) for host in context.hosts)}
     context.disturb(cluster.begin_call(*call, "--json"), 2.5)
-    targets = [context.stage.file(host.name, place) for host in context.hosts]
-    _check_files(targets, old, new)
+    _check_files(before, new)
     context.report(cluster, *call)
-    _check_files(targets, old, new, is_over=True)
+    _check_files(before, new, is_over=True)
 
 
 def _fetch(context: TransferRound) -> None:
@@ -205,23 +204,20 @@ def _fetch(context: TransferRound) -> None:
     source, target = context.stage.file(host.name, place), cluster.project / host.name
     source.mkdir(exist_ok=True)
     call = ("fetch", "-H", cluster.lab.hostfile, f"{host.name}:{place}/", target)
-    old = hashes(source)
     _change(source, context.chance)
-    new = hashes(source)
+    new, before = hashes(source), {target: hashes(target)}
     context.disturb(cluster.begin_call(*call, "--json"), 2.5)
-    _check_files([target], old, new)
+    _check_files(before, new)
     context.report(cluster, *call)
-    _check_files([target], old, new, is_over=True)
+    _check_files(before, new, is_over=True)
 
 
-def _check_files(
-    targets: Sequence[Path], old: Mapping[str, str], new: Mapping[str, str], *, is_over: bool = False
-) -> None:
+def _check_files(before: Mapping[Path, Mapping[str, str]], new: Mapping[str, str], *, is_over: bool = False) -> None:
     """Each file is as it was or as it is to be. `is_over`: all are there and nothing else is left.
 
-    Neither command deletes files, so earlier rounds' files stay.
+    Neither command deletes files, so earlier rounds' files stay. `before`: what each target had.
     """
-    for target in targets:
+    for target, old in before.items():
         found = hashes(target)
         unfinished = [path for path in found if any(part.startswith(".ipexctl-") for part in Path(path).parts)]
         half = [path for path in new if path in found and found[path] not in (old.get(path, new[path]), new[path])]
