@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from sync_helpers import Place, contents, put
 
-from ipexctl.node.common.processes import own_identity
-from ipexctl.node.files.tree import ProjectTree, has_ended
+from ipexctl.node.common.processes import boot_id, own_identity
+from ipexctl.node.files.tree import ProjectTree, has_ended, runs_with_programs
 from ipexctl.remote import node_call
 
 pytest_plugins = ["sync_fixtures"]
@@ -25,17 +28,6 @@ def write_run_status(place: Place, run: str, state: str | None = "running") -> N
     if state is not None:
         status = {"state": state, "supervisor": own_identity()._asdict()}
         put(place.home, f"runs/{run}/status.json", json.dumps(status))
-
-
-def next_generation(place: Place) -> int | None:
-    """The generation that the next sync of a changed project would change."""
-    put(place.root, "train.py", str(time.monotonic_ns()))
-    return place.synced(dry_run=True).generation
-
-
-def change_lease(place: Place, **changes: object) -> None:
-    lease = place.tree / ".ipexctl/leases/r1"
-    lease.write_text(json.dumps({**json.loads(lease.read_text()), **changes}))
 
 
 @pytest.mark.core
@@ -87,40 +79,58 @@ def test_secrets_of_a_run_whose_call_was_killed_are_removed_by_the_next_sync(pla
     assert (place.home / "runs/r2/job.json").exists()
 
 
-def test_lease_ends_with_its_supervisor_a_reboot_or_a_missing_start(place: Place) -> None:
-    put(place.root, "train.py", "0")
-    place.sync(lease="r1")
-    made = json.loads((place.tree / ".ipexctl/leases/r1").read_text())
-    assert next_generation(place) == 2, "it is about to start"
-    change_lease(place, made=time.time() - 3600)
-    assert next_generation(place) == 1, "it never started"
-    put(place.home, "runs/r1/job.json", "{}")
-    assert next_generation(place) == 2, "its ranks run here"
-    change_lease(place, **{**made, "boot": "another"})
-    assert next_generation(place) == 1, "the machine was started anew"
-    change_lease(place, **made)
-    (place.home / "runs/r1/job.json").rename(place.home / "runs/r1/reserved")
-    put(place.home, "runs/r1/agent.zip", "")
-    assert later_generation(place, 3600) == 2, "it is a spare, and may be used later"
-    (place.home / "runs/r1/reserved").unlink()
-    assert later_generation(place, 3600) == 1, "it waits no more"
-    supervisor = own_identity()
-    for change, generation, reason in (
-        ({}, 2, "its supervisor is at work"),
-        ({"pid": 2**22}, 1, "its supervisor is gone"),
-        ({"start": (supervisor.start or 0) - 1}, 1, "another process has its pid"),
-    ):
-        status = {"state": "running", "supervisor": {"host": "node1", **supervisor._asdict(), **change}}
-        put(place.home, "runs/r1/status.json", json.dumps(status))
-        assert next_generation(place) == generation, reason
+HERE = {"machine": os.uname().nodename, "boot": boot_id()}
+ELSEWHERE = {"machine": "node2", "boot": "another"}
+HOUR, DAY = 3600.0, 86400.0
+ALIVE = own_identity()._asdict()
+ON_NODE2 = {**ALIVE, "host": "node2", **ELSEWHERE}
 
 
-def later_generation(place: Place, seconds: float) -> int | None:
-    """The next generation by the clock of the filesystem, so much later."""
-    lock = place.tree / ".ipexctl/lock"
-    lock.write_text("")
-    os.utime(lock, (time.time() + seconds,) * 2)
-    return next_generation(place)
+class Lease(NamedTuple):
+    """Of a run, so many seconds ago. On another node than node0, only the job file goes once the ranks have started."""
+
+    made: Mapping[str, str]
+    seconds: float
+    files: str = ""
+    supervisor: Mapping[str, Any] | None = None
+
+    def write(self, home: Path) -> ProjectTree:
+        made = {**self.made, "made": time.time() - self.seconds}
+        put(home, "code/p-1/.ipexctl/leases/r1", json.dumps(made))
+        lock = put(home, "code/p-1/.ipexctl/lock")  # the clock of the filesystem
+        os.utime(lock, (time.time() + self.seconds,) * 2)
+        for name in self.files.split():
+            put(home, f"runs/r1/{name}")
+        if self.supervisor is not None:
+            put(home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": self.supervisor}))
+        runs_with_programs.cache_clear()
+        return ProjectTree(os.fsencode(home), "p-1", 1)
+
+
+@pytest.mark.parametrize(
+    ("lease", "expected"),
+    {
+        "about to start": (Lease(HERE, 0), False),
+        "never started": (Lease(HERE, HOUR), True),
+        "its ranks run here": (Lease(HERE, HOUR, "job.json"), False),
+        "the machine was started anew": (Lease({**HERE, "boot": "another"}, 0, "job.json"), True),
+        "a spare, which may be used later": (Lease(HERE, HOUR, "agent.zip reserved"), False),
+        "a spare that waits no more": (Lease(HERE, HOUR, "agent.zip"), True),
+        "its agent came just now": (Lease(HERE, 0, "agent.zip"), False),
+        "its rank has come and gone": (Lease(HERE, 30, "agent.zip"), True),
+        "its supervisor is at work": (Lease(HERE, HOUR, "", ALIVE), False),
+        "its supervisor is gone": (Lease(HERE, 0, "", {**ALIVE, "pid": 2**22}), True),
+        "another process has its pid": (Lease(HERE, 0, "", {**ALIVE, "start": (ALIVE["start"] or 0) - 1}), True),
+        "another machine's, which shares the home": (Lease(ELSEWHERE, HOUR, "agent.zip"), False),
+        "another machine's, whose ranks are about to start": (Lease(ELSEWHERE, HOUR, "agent.zip job.json"), False),
+        "another machine's, which may be gone": (Lease(ELSEWHERE, 2 * DAY, "agent.zip job.json"), True),
+        "another machine's, whose status is an hour old": (Lease(ELSEWHERE, HOUR, "", ON_NODE2), False),
+        "another machine's, whose status is two days old": (Lease(ELSEWHERE, 2 * DAY, "", ON_NODE2), True),
+    }.items(),
+)
+def test_a_lease_ends_with_its_run(tmp_path: Path, lease: str, expected: tuple[Lease, bool]) -> None:
+    row, is_over = expected
+    assert has_ended(row.write(tmp_path), "r1") == is_over, lease
 
 
 @pytest.mark.parametrize(
@@ -128,42 +138,29 @@ def later_generation(place: Place, seconds: float) -> int | None:
     [("agent.zip", "run.rank"), ("agent.zip", "run.supervisor"), ("agent.zip", "run.host_starter"), ("rank.py",)],
     ids=["rank", "supervisor that waits", "starter that waits", "rank of an older version"],
 )
-def test_ranks_hold_the_tree_until_they_end_on_nodes_without_a_run_record(place: Place, agent: tuple[str, ...]) -> None:
-    """On nodes other than node0 the job file is removed once the ranks have started."""
-    put(place.root, "train.py", "0")
-    place.sync(lease="r1")
-    rundir = place.home / "runs/r1"
+def test_a_program_of_the_run_holds_its_tree(tmp_path: Path, agent: tuple[str, ...]) -> None:
     name, *command = agent
-    put(place.home, f"runs/r1/{name}", "import time\ntime.sleep(600)")
-    change_lease(place, made=time.time() - 3600)
-    rank = subprocess.Popen([sys.executable, "-I", rundir / name, *command, rundir / "job.json"])
+    put(tmp_path, f"runs/r1/{name}", "import time\ntime.sleep(600)")
+    program = subprocess.Popen([sys.executable, "-I", tmp_path / "runs/r1" / name, *command, "/runs/r1/job.json"])
     try:
-        assert next_generation(place) == 2, "an hour later its rank still runs here"
-        change_lease(place, machine="node2")
-        assert later_generation(place, 2 * 86400) == 2, "node2, which shares the home, has made the lease long ago"
-        change_lease(place, machine=os.uname().nodename)
+        assert not has_ended(Lease(HERE, HOUR).write(tmp_path), "r1")
+        assert not has_ended(Lease({**HERE, "machine": "node2"}, 2 * DAY).write(tmp_path), "r1")
     finally:
-        rank.kill()
-        rank.wait()
-    change_lease(place, made=time.time())
-    assert later_generation(place, 0) == 2, "it may be about to start"
-    assert later_generation(place, 30) == 1, "its rank has come and gone"
+        program.kill()
+        program.wait()
+    assert has_ended(Lease(HERE, 30).write(tmp_path), "r1")
 
 
-def test_ranks_on_another_machine_with_a_shared_home_hold_the_tree(place: Place) -> None:
-    """Two nodes share a home and node0 has another: neither the run record nor processes are on this machine."""
-    put(place.root, "train.py", "0")
-    place.sync(lease="r1")
-    change_lease(place, machine="node2", boot="another")
-    put(place.home, "runs/r1/agent.zip", "")
-    assert later_generation(place, 3600) == 2, "an hour later"
-    put(place.home, "runs/r1/job.json", "{}")
-    assert later_generation(place, 3600) == 2, "its ranks are about to start"
-    assert later_generation(place, 2 * 86400) == 1, "the machine may be gone"
-    supervisor = {**own_identity()._asdict(), "host": "node2", "machine": "another", "boot": "another"}
-    put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": supervisor}))
-    assert later_generation(place, 3600) == 2, "its status is an hour old"
-    assert later_generation(place, 2 * 86400) == 1, "its status is two days old"
+@pytest.mark.parametrize("clock", [-300.0, 0.0, 300.0])
+def test_age_of_a_lease_is_measured_by_the_filesystem_clock(
+    clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared home, the clocks of the file server and of this machine may differ by minutes."""
+    tree, real_time = Lease(HERE, 0, "agent.zip").write(tmp_path), time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + clock)
+    assert not has_ended(tree, "r1")
+    os.utime(tree.state_directory + b"/lock", (0, real_time() + 60))
+    assert has_ended(tree, "r1")
 
 
 def test_sync_killed_at_any_step_is_repaired_by_the_next_sync(place: Place) -> None:
@@ -195,23 +192,6 @@ def test_sync_killed_at_any_step_is_repaired_by_the_next_sync(place: Place) -> N
     state = [path.name for path in (place.tree / ".ipexctl").iterdir() if not path.name.startswith(".")]
     assert sorted(state) == ["leases", "state.json"]
     assert kept.read_text() == "weights"
-
-
-@pytest.mark.parametrize("clock", [-300.0, 0.0, 300.0])
-def test_age_of_a_lease_is_measured_by_the_filesystem_clock(
-    clock: float, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a shared home, the clocks of the file server and of this machine may differ by minutes."""
-    put(place.root, "train.py", "0")
-    place.sync(lease="r1")
-    put(place.home, "runs/r1/agent.zip", "")
-    tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
-    real_time = time.time
-    with tree.lock(), monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: real_time() + clock)
-        assert not has_ended(tree, "r1")
-        os.utime(tree.state_directory + b"/lock", (0, real_time() + 60), follow_symlinks=False)
-        assert has_ended(tree, "r1")
 
 
 FEWEST_CHANGES = 13

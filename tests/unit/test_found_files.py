@@ -1,11 +1,13 @@
-"""Found files that count: the decision as a table, and the same with real owners, modes, groups and links."""
+"""Found files that count, and the directories that a user trusts. Each decision: test_walk_cases.py."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,17 +15,15 @@ from ipexctl.commands import complete
 from ipexctl.errors import UserError
 from ipexctl.found_files import (
     Distrust,
-    Objection,
     check_found,
     check_own,
     describe,
     find_distrust,
     is_entry,
     is_listed,
-    objection_to,
     read_trusted_directories,
 )
-from ipexctl.node.common.walk import PathPart, callers, who_else_may_write
+from ipexctl.node.common.walk import PathPart, callers
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
 from ipexctl.sync.root import own_directories
@@ -31,44 +31,7 @@ from ipexctl.user_directories import cache_directory, data_directory, state_dire
 from message_data import missing
 
 ME, ROOT, OTHER = 1000, 0, 1001
-MINE, TEAM = 1000, 5000
-
-
-def part(path: str, uid: int, gid: int, mode: int) -> PathPart:
-    """One that this account sees, whose own group is MINE."""
-    uids = frozenset({ME, ROOT})
-    by_group = who_else_may_write(None, gid, lambda group: group == MINE, uids) if mode & 0o020 else ""
-    status = SimpleNamespace(st_uid=uid, st_gid=gid, st_mode=mode)
-    return PathPart(path, status, uids, lambda: "others" if mode & 0o002 else by_group)
-
-
-HOME = (ME, MINE, 0o755)
-STICKY = (ROOT, ROOT, 0o1777)
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-
-DECISIONS: tuple[tuple[str, tuple[int, int, int], tuple[int, int, int], tuple[str, Objection] | None], ...] = (
-    ("own file in an own directory", (ME, MINE, 0o644), HOME, None),
-    ("umask 002 with an own group", (ME, MINE, 0o664), (ME, MINE, 0o775), None),
-    ("another's file", (OTHER, TEAM, 0o600), HOME, ("FILE", "owner")),
-    ("own file that the team writes", (ME, TEAM, 0o664), HOME, ("FILE", "group")),
-    ("own file that all write", (ME, MINE, 0o646), HOME, ("FILE", "others")),
-    ("setgid project of a team", (ME, TEAM, 0o644), (ME, TEAM, 0o2775), ("DIR", "group")),
-    ("another's directory", (ME, MINE, 0o644), (OTHER, TEAM, 0o755), ("DIR", "owner")),
-    ("open directory", (ME, MINE, 0o644), (ROOT, ROOT, 0o777), ("DIR", "others")),
-    ("own file in a sticky directory", (ME, MINE, 0o644), STICKY, None),
-    ("another's file in a sticky directory", (OTHER, TEAM, 0o644), STICKY, ("FILE", "owner")),
-    ("a file system where every mode is 0777", (ME, MINE, 0o777), (ME, MINE, 0o777), ("FILE", "others")),
-)
-
-
-@pytest.mark.parametrize(
-    ("file", "directory", "expected"), [row[1:] for row in DECISIONS], ids=[d[0] for d in DECISIONS]
-)
-def test_decision(
-    file: tuple[int, int, int], directory: tuple[int, int, int], expected: tuple[str, Objection] | None
-) -> None:
-    problem = objection_to(part("FILE", *file), part("DIR", *directory))
-    assert (problem and (problem[0].path, problem[1])) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,35 +142,25 @@ def test_a_config_file_that_cannot_be_read_trusts_nothing(text: str, project: Pa
 
 
 @AS_ROOT
-def test_links_count_with_their_owner_and_their_target(project: Path) -> None:
-    link = project / "link"
-    link.symlink_to("hostfile")
-    assert find_distrust(link) is None
-    os.lchown(link, OTHER, OTHER)
-    distrust = find_distrust(link)
-    assert distrust is not None
-    assert (distrust.part.path, distrust.objection) == (str(link), "owner")
-    os.lchown(link, 0, 0)
-    elsewhere = project.parent / "elsewhere"
+def test_the_directories_of_a_link_and_of_its_target_have_to_be_trusted(project: Path) -> None:
+    link, elsewhere = project / "link", project.parent / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "hosts").write_text("node1\n")
-    link.unlink()
-    link.symlink_to("../elsewhere/hosts")
-    assert find_distrust(link) is None
     elsewhere.chmod(0o777)
+    (elsewhere / "hosts").write_text("node1\n")
+    link.symlink_to("../elsewhere/hosts")
     distrust = find_distrust(link)
     assert distrust is not None
-    assert (distrust.directory, distrust.objection) == (str(elsewhere), "others")
-    trust(project, project)
-    with pytest.raises(UserError):
-        check_found(link)
-    trust(project, elsewhere)
-    check_found(link)
-    os.lchown(link, OTHER, OTHER)
-    with pytest.raises(UserError):
-        check_found(link)
-    trust(project, elsewhere, project)
-    check_found(link)
+    assert distrust.directory == str(elsewhere)
+    for owner, entries, is_trusted in (
+        (0, [project], False),
+        (0, [elsewhere], True),
+        (OTHER, [elsewhere], False),
+        (OTHER, [elsewhere, project], True),
+    ):
+        os.lchown(link, owner, owner)
+        trust(project, *entries)
+        with contextlib.nullcontext() if is_trusted else pytest.raises(UserError):
+            check_found(link)
 
 
 @AS_ROOT
@@ -220,13 +173,9 @@ def test_under_sudo_the_files_of_its_caller_count(project: Path, monkeypatch: py
     check_found(project / "hostfile")
 
 
-def test_a_sticky_directory_is_fine_for_own_files(project: Path) -> None:
-    project.chmod(0o1777)
-    check_found(project / "hostfile")
-
-
 def test_an_account_without_a_name_is_shown_by_its_number() -> None:
-    file = part("/x", 4_000_000_123, 4_000_000_124, 0o100640)
+    status: Any = SimpleNamespace(st_uid=4_000_000_123, st_gid=4_000_000_124, st_mode=0o100640)
+    file = PathPart("/x", status, frozenset(), str)
     assert missing(describe(Distrust(file, "owner", "/")), "4000000123, 4000000124, 0640") == []
 
 

@@ -395,28 +395,40 @@ def test_directories_with_the_same_reason_and_hosts_have_one_line() -> None:
     }
 
 
-class TrainerHosts:
-    """The files of hosts on which a Trainer runs, and what happens to them."""
+class SavingHosts:
+    """The files of hosts whose ranks save, and delete old saves."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.random = random.Random(seed)
         self.reports = {f"node{number}": HostCopies() for number in range(1, count + 1)}
-        self.clock = 0
+        self.clock = self.step = 0
         self.whole: set[int] = set()
-        """The steps of checkpoints that were written to their end, and not deleted by rank 0."""
+        """Steps of a Trainer that were saved to their end, and not deleted by rank 0."""
+        self.deleted: set[int] = set()
 
-    def write(self, name: str, step: int, file: str) -> None:
+    def write(self, name: str, path: str, parts: frozenset[str] | None = None) -> None:
         self.clock += 1
-        path = f"ck/checkpoint-{step}/{file}"
-        copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
         report = self.reports[name]
-        self.reports[name] = report._replace(copies={**report.copies, path: copy}, written={*report.written, path})
+        copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
+        self.reports[name] = report._replace(
+            copies={**report.copies, path: copy},
+            written={*report.written, path},
+            named_parts=report.named_parts if parts is None else {**report.named_parts, path: parts},
+        )
 
     def steps_of(self, name: str) -> list[int]:
         return sorted({int(path.split("/")[1].rpartition("-")[2]) for path in self.reports[name].copies})
 
+    def keep_two(self, name: str) -> None:
+        report, old = self.reports[name], self.steps_of(name)[:-2]
+        kept = {path: copy for path, copy in report.copies.items() if int(re.split("[-/]", path)[2]) not in old}
+        lists = {path: parts for path, parts in report.named_parts.items() if path in kept}
+        self.reports[name] = report._replace(copies=kept, named_parts=lists)
+        self.whole.difference_update(old)
+        self.deleted.update(old)
+
     def train(self, order: list[str]) -> None:
-        """Some saves; the last may be cut anywhere. Rank 0 keeps two, the newest by number."""
+        """Some saves of a Trainer; the last may be cut anywhere. Rank 0 keeps two, the newest by number."""
         step = max(self.steps_of(order[0]), default=0) if self.random.random() < 0.7 else 0
         for _ in range(self.random.randrange(1, 4)):
             step += 20
@@ -426,82 +438,26 @@ class TrainerHosts:
             if is_cut:
                 writes = writes[: self.random.randrange(2, 4)] + writes[4 : self.random.randrange(4, 6)]
             for name, file in writes:
-                self.write(name, step, SHORT[file])
+                self.write(name, f"ck/checkpoint-{step}/{SHORT[file]}")
             if is_cut:
                 return
             self.whole.add(step)
-            for old in self.steps_of(order[0])[:-2]:
-                self.whole.discard(old)
-                kept = {
-                    path: copy
-                    for path, copy in self.reports[order[0]].copies.items()
-                    if f"/checkpoint-{old}/" not in path
-                }
-                self.reports[order[0]] = self.reports[order[0]]._replace(copies=kept)
+            self.keep_two(order[0])
 
-    def exchange(self) -> None:
-        self.reports = apply(self.reports, plan_exchange(self.reports))
-
-
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("seed", range(100))
-def test_ranks_find_the_newest_whole_checkpoint_after_any_runs(seed: int, count: int) -> None:
-    hosts = TrainerHosts(seed, count)
-    for _ in range(8):
-        order = list(hosts.reports)
-        hosts.train(order)
-        hosts.exchange()
-        found = {name: hosts.steps_of(name) for name in order}
-        assert found == dict.fromkeys(order, sorted(hosts.whole))
-        for report in hosts.reports.values():
-            assert set(report.copies) == set(hosts.reports[order[0]].copies)
-            assert all(each.is_whole for each in find_checkpoints(report.copies, "ck").values())
-
-
-class ShardHosts:
-    """The files of hosts whose ranks write shards, when not all of them take part in each run."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.reports = {f"node{number}": HostCopies() for number in range(1, 4)}
-        self.clock = 0
-        self.step = 0
-        self.deleted: set[int] = set()
-
-    def write(self, name: str, file: str, parts: frozenset[str] | None = None) -> None:
-        self.clock += 1
-        report, path = self.reports[name], f"ck/s-{self.step}/{file}"
-        copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
-        lists = {} if parts is None else {path: parts}
-        self.reports[name] = report._replace(
-            copies={**report.copies, path: copy},
-            written={*report.written, path},
-            named_parts={**report.named_parts, **lists},
-        )
-
-    def train(self, hosts: list[str]) -> None:
-        """A save of one shard for each host; it may be cut anywhere. Rank 0 deletes the oldest of more than two."""
+    def save_shards(self, order: list[str]) -> None:
+        """One shard for each host; it may be cut anywhere. Rank 0 deletes the oldest of more than two."""
         self.step += 1
-        shards = [f"__{rank}_0.distcp" for rank in range(len(hosts))]
-        writes = list(zip(hosts, shards, strict=True))
+        shards = [f"__{rank}_0.distcp" for rank in range(len(order))]
+        writes = list(zip(order, shards, strict=True))
         self.random.shuffle(writes)
-        cut = self.random.randrange(len(hosts)) if self.random.random() < 0.2 else None
+        cut = self.random.randrange(len(order)) if self.random.random() < 0.2 else None
         for name, shard in writes[:cut]:
-            self.write(name, shard)
-        if cut is not None:
-            return
-        self.write(hosts[0], ".metadata", frozenset(shards))
-        own = self.reports[hosts[0]]
-        steps = sorted({int(path.split("/")[1][2:]) for path in own.copies})
-        for old in steps[:-2]:
-            self.deleted.add(old)
-            kept = {path: copy for path, copy in own.copies.items() if not path.startswith(f"ck/s-{old}/")}
-            own = own._replace(
-                copies=kept, named_parts={path: own.named_parts[path] for path in kept & own.named_parts.keys()}
-            )
-        self.reports[hosts[0]] = own
+            self.write(name, f"ck/s-{self.step}/{shard}")
+        if cut is None:
+            self.write(order[0], f"ck/s-{self.step}/.metadata", frozenset(shards))
+            self.keep_two(order[0])
 
-    def whole(self, hosts: list[str]) -> set[int]:
+    def sharded(self, hosts: list[str]) -> set[int]:
         """The steps of which these hosts have all parts."""
         names = {path for host in hosts for path in self.reports[host].copies}
         lists = {path: parts for host in hosts for path, parts in self.reports[host].named_parts.items()}
@@ -511,18 +467,35 @@ class ShardHosts:
             if all(f"{path.rpartition('/')[0]}/{part}" in names for part in parts)
         }
 
+    def exchange(self, *names: str) -> None:
+        reports = {name: self.reports[name] for name in names}
+        self.reports.update(apply(reports, plan_exchange(reports)))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("seed", range(100))
+def test_ranks_find_the_newest_whole_checkpoint_after_any_runs(seed: int, count: int) -> None:
+    hosts = SavingHosts(seed, count)
+    order = list(hosts.reports)
+    for _ in range(8):
+        hosts.train(order)
+        hosts.exchange(*order)
+        assert {name: hosts.steps_of(name) for name in order} == dict.fromkeys(order, sorted(hosts.whole))
+        for report in hosts.reports.values():
+            assert set(report.copies) == set(hosts.reports[order[0]].copies)
+            assert all(each.is_whole for each in find_checkpoints(report.copies, "ck").values())
+
 
 @pytest.mark.parametrize("seed", range(200))
 def test_shards_are_whole_on_all_hosts_that_take_part_and_no_whole_checkpoint_is_lost(seed: int) -> None:
-    hosts = ShardHosts(seed)
+    hosts = SavingHosts(seed, 3)
     for _ in range(10):
         names = sorted(hosts.random.sample(list(hosts.reports), hosts.random.randrange(1, 4)))
         for is_trained in (False, True):
             if is_trained:
-                hosts.train(names)
-            whole = hosts.whole(names)
-            reports = {name: hosts.reports[name] for name in names}
-            hosts.reports.update(apply(reports, plan_exchange(reports)))
+                hosts.save_shards(names)
+            whole = hosts.sharded(names)
+            hosts.exchange(*names)
         for name in names:
             report = hosts.reports[name]
             found = find_checkpoints(report.copies, "ck", (), report.named_parts)

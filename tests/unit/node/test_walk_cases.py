@@ -108,27 +108,36 @@ me:me 755+g:me:7  | me:me 755/    | acl    | ok    | svc
 root:root 1777+u:mal:7 | me:me 755/ | ok   | ok
 me:me 755       | me:me 755+u:mal:7/ | acl | ok
 """
+# The result of `named`, and what a found file is distrusted for: the file or link itself, or the directory above it.
 FILES = """
-me:me 755       | me:me 600       | ok
-me:me 755       | me:me 666       | ok
-root:root 755   | root:root 644   | ok
-me:me 755       | mal:mal 644     | owner
-root:root 1777  | me:me 600       | ok
-root:root 1777  | mal:mal 666     | owner
-root:team 2775  | me:me 664       | ok
-root:team 2775  | mal:mal 664     | owner
-me:me 755       | me -> mine/file | ok
-root:root 1777  | mal -> mine/file | link
-root:root 1777  | me:me 600 linked | names
-root:team 2775  | me:me 600 linked | names
-me:me 755       | me:me 600 linked | ok
-me:me 755       | me:me 600 pipe  | ok
-root:root 1777  | mal:mal 666 pipe | owner
-root:root 755   | root:root 666 null | ok
+me:me 755       | me:me 600       | ok    | ok
+me:me 755       | me:me 666       | ok    | x others
+me:me 775       | me:me 664       | ok    | ok
+me:me 755       | me:team 664     | ok    | x group
+me:me 777       | me:me 777       | ok    | x others
+root:root 755   | root:root 644   | ok    | ok
+me:me 755       | mal:mal 644     | owner | x owner
+mal:team 755    | me:me 644       | ok    | d owner
+me:team 2775    | me:team 644     | ok    | d group
+root:root 777   | me:me 644       | ok    | d others
+root:root 1777  | me:me 600       | ok    | ok
+root:root 1777  | mal:mal 666     | owner | x owner
+root:team 2775  | me:me 664       | ok    | d group
+root:team 2775  | mal:mal 664     | owner | x owner
+me:me 755       | me -> mine/file | ok    | ok
+me:me 755       | me -> open/file | ok    | open others
+root:root 1777  | mal -> mine/file | link | x owner
+root:root 1777  | me:me 600 linked | names | ok
+root:team 2775  | me:me 600 linked | names | d group
+me:me 755       | me:me 600 linked | ok   | ok
+me:me 755       | me:me 600 pipe  | ok    | ok
+root:root 1777  | mal:mal 666 pipe | owner | x owner
+root:root 755   | root:root 666 null | ok | x others
 """
 LOOK = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
+from ipexctl.found_files import find_distrust
 from ipexctl.node.common import walk
 def look(path, rule):
     try:
@@ -142,7 +151,10 @@ def look(path, rule):
     except OSError as error:
         return "error"
 paths = json.load(sys.stdin)
-print(json.dumps([[look(path, "own"), look(path, "named")] for path in paths]))
+def distrust(path):
+    found = find_distrust(path)
+    return "ok" if found is None else f"{os.path.basename(found.part.path)} {found.objection}"
+print(json.dumps([[look(path, "own"), look(path, "named"), distrust(path)] for path in paths]))
 """
 LOOK_IN_SH = """
 while read -r path; do
@@ -203,8 +215,9 @@ def make(base: Path, row: Row) -> Path:
         for place, owner in (("mine", "me:me 755"), ("theirs", "mal:mal 755")):
             (above / place).mkdir()
             give(above / place, owner)
-    (directory / "mine/file").touch()
-    os.chown(directory / "mine/file", UIDS["me"], GIDS["me"])
+    for place in ("mine", "open"):
+        (directory / place / "file").touch()
+        os.chown(directory / place / "file", UIDS["me"], GIDS["me"])
     (directory / "second").symlink_to("mine")
     os.lchown(directory / "second", UIDS["mal"], GIDS["mal"])
     owner, is_link, target = row.entry.partition(" -> ")
@@ -285,5 +298,5 @@ def test_a_directory(row: Row, looks: Looks) -> None:
 
 
 @pytest.mark.parametrize("row", FILE_ROWS, ids=lambda row: " ".join((row.above, "with", row.entry)))
-def test_a_file_that_the_user_names(row: Row, looks: Looks) -> None:
+def test_a_file_that_the_user_names_or_that_was_found(row: Row, looks: Looks) -> None:
     assert looks.in_python[row][1:] == list(row.expected)
