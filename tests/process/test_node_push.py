@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_store_helpers import END, Said, file_of, first_line, frame, have, receive, run, start
+from node_store_helpers import END, Said, file_of, first_line, frame, receive, run, start
 
 from ipexctl.node.common.home import MARK
 from ipexctl.node.files.place import CONTENT, PARCEL
@@ -151,18 +151,6 @@ def cut(store: Path, content: bytes, size: int) -> dict[str, Any]:
     process.communicate(frame(content)[: len(first_line(file_of(content))) + size], timeout=60)
     left: dict[str, Any] = run("store", "have", {"store": str(store), "files": [], "verify": False}).last["unfinished"]
     return left
-
-
-def test_broken_transfer_goes_on_at_its_last_byte(tmp_path: Path) -> None:
-    store = tmp_path / "ours" / "store"
-    left = cut(store, LARGE, 2_000_000)
-    assert left == {sha(LARGE)[:16]: 2_000_000}
-    header = first_line({**file_of(LARGE), "offset": 2_000_000})
-    request = {"store": str(store), "files": None}
-    done = run("store", "receive", request, header + LARGE[2_000_000:] + END)
-    assert done.last["got"] == [sha(LARGE)]
-    assert have(store, [file_of(LARGE)], verify=True)["have"] == [sha(LARGE)]
-    assert [path.name for path in store.iterdir()] == [sha(LARGE)]
 
 
 def test_wrong_beginning_is_noticed_and_removed(tmp_path: Path) -> None:

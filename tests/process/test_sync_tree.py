@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -143,25 +144,15 @@ def test_any_file_names_and_changes_are_synced(
         for tree in (first, second):
             shutil.rmtree(place.root, ignore_errors=True)
             place.root.mkdir()
-            wanted = {}
             for path, data in tree.items():
                 where = os.path.join(os.fsencode(place.root), path)
-                try:
+                with contextlib.suppress(OSError):
                     os.makedirs(os.path.dirname(where), exist_ok=True)
                     with open(where, "xb") as file:
                         file.write(data)
-                except OSError:
-                    continue
-                wanted[path] = data
             place.sync()
-            found = {}
-            for directory, below, files in os.walk(os.fsencode(place.tree)):
-                below[:] = [name for name in below if name != b".ipexctl"]
-                for name in files:
-                    where = os.path.join(directory, name)
-                    with open(where, "rb") as file:
-                        found[os.path.relpath(where, os.fsencode(place.tree))] = file.read()
-            assert found == wanted
+            shown = ["diff", "-r", "--no-dereference", "--exclude=.ipexctl", place.root, place.tree]
+            subprocess.run(shown, check=True)
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["with the query", "of its own"])

@@ -16,6 +16,7 @@ from tree_calls import (
     exchanged,
     fetched,
     left_over,
+    make_account,
     parse,
     pushed,
     stored,
@@ -27,7 +28,6 @@ from tree_calls import (
 from ipexctl.node.files import policies
 from ipexctl.node.files.policies import Action, Policy, State
 
-pytest_plugins = ["tree_fixtures"]
 PAGE = Path(__file__).parents[3] / "docs/sync.md"
 COLUMNS = {
     "`sync`": policies.TREE,
@@ -152,11 +152,18 @@ CASES = [
 
 @pytest.mark.parametrize(("scene", "state", "policy", "call", "options"), CASES)
 def test_a_call_does_what_the_table_says(
-    top: Path, scene: Scene, state: State, policy: Policy, call: Call, options: dict[str, bool]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scene: Scene,
+    state: State,
+    policy: Policy,
+    call: Call,
+    options: dict[str, bool],
 ) -> None:
+    make_account(tmp_path, monkeypatch)
     if state == "stranger" and os.geteuid() != 0:
         pytest.skip("two accounts need root")
-    expected, target = policy.actions[state], target_of(top, call)
+    expected, target = policy.actions[state], target_of(tmp_path, call)
     if scene.sent or call is sync:  # which makes the home
         call(target, parse(scene.sent))
     change(target, parse(scene.there), STRANGER if state == "stranger" else -1)
@@ -169,4 +176,4 @@ def test_a_call_does_what_the_table_says(
         assert before.items() <= written(target).items()
     elif call is not stored:
         assert ((target / OTHER).stat().st_mtime_ns == TIME) == policy.keeps_times
-    assert left_over(top) == []
+    assert left_over(tmp_path) == []

@@ -22,11 +22,21 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tree_calls import STRANGER, Call, change, exchanged, fetched, left_over, parse, pushed, sync, target_of, written
+from tree_calls import (
+    STRANGER,
+    Call,
+    change,
+    exchanged,
+    fetched,
+    left_over,
+    make_account,
+    parse,
+    pushed,
+    sync,
+    target_of,
+    written,
+)
 
-from ipexctl.node.files import push
-
-pytest_plugins = ["tree_fixtures"]
 CALLS: Final[dict[str, Call]] = {"sync": sync, "push": pushed, "fetch": fetched, "checkpoint": exchanged}
 STORIES = """
 sync: files, modes, links and directories come, and go
@@ -264,8 +274,9 @@ DONE = re.compile(r"(received|sent|deleted|moved|would_send|would_delete)\b")
 
 
 class Story:
-    def __init__(self, top: Path, call: Call) -> None:
-        self.top, self.call, self.target = top, call, target_of(top, call)
+    def __init__(self, top: Path, patch: pytest.MonkeyPatch, call: Call) -> None:
+        self.top, self.patch, self.call, self.target = top, patch, call, target_of(top, call)
+        make_account(top, patch)
         self.then = ""
         self.calls: dict[str, Call] = {
             "call": call,
@@ -299,8 +310,7 @@ class Story:
         elif verb == "sticky":
             self.target.parent.chmod(0o1777)
         elif verb == "umask":
-            push._umask = int(text, 8)
-            os.umask(push._umask)
+            make_account(self.top, self.patch, int(text, 8))
         else:
             self.happen(verb, text)
 
@@ -326,11 +336,15 @@ def check(said: list[str], says: str | None, verb: str) -> None:
 
 
 @pytest.mark.parametrize(("call", "lines"), [*stories()])
-def test_a_story(top: Path, call: Call, lines: list[str]) -> None:
+def test_a_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, lines: list[str]) -> None:
     if os.geteuid() != 0 and any("mal " in line for line in lines):
         pytest.skip("two accounts need root")
-    story = Story(top, call)
-    for line in lines:
-        action, bar, says = line.partition(" | ")
-        verb, _, text = action.strip().partition(" ")
-        story.do(verb, text, says.strip() if bar else None)
+    story = Story(tmp_path, monkeypatch, call)
+    umask = os.umask(0o022)
+    try:
+        for line in lines:
+            action, bar, says = line.partition(" | ")
+            verb, _, text = action.strip().partition(" ")
+            story.do(verb, text.strip(), says.strip() if bar else None)
+    finally:
+        os.umask(umask)

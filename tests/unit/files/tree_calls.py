@@ -300,3 +300,9 @@ def target_of(top: Path, call: Callable[..., Said]) -> Path:
 
 def left_over(top: Path) -> list[Path]:
     return [path for path in top.rglob("*") if re.search(r"\.part$|\.new$|\.tmp$|ipexctl-push|/stage$", str(path))]
+
+
+def make_account(top: Path, patch: pytest.MonkeyPatch, umask: int = 0o022) -> None:
+    patch.setenv("HOME", str(top / "account"))
+    patch.setattr(push, "_umask", umask)
+    os.umask(umask)
