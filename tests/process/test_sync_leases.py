@@ -89,7 +89,7 @@ ON_NODE2 = {**ALIVE, "host": "node2", **ELSEWHERE}
 class Lease(NamedTuple):
     """Of a run, so many seconds ago. On another node than node0, only the job file goes once the ranks have started."""
 
-    made: Mapping[str, str]
+    made: Mapping[str, str | None]
     seconds: float
     files: str = ""
     supervisor: Mapping[str, Any] | None = None

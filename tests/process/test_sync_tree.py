@@ -151,7 +151,7 @@ def test_any_file_names_and_changes_are_synced(
                     with open(where, "xb") as file:
                         file.write(data)
             place.sync()
-            shown = ["diff", "-r", "--no-dereference", "--exclude=.ipexctl", place.root, place.tree]
+            shown = ["diff", "-r", "--no-dereference", "--exclude=.ipexctl", str(place.root), str(place.tree)]
             subprocess.run(shown, check=True)
 
 

@@ -158,21 +158,6 @@ def test_results_of_runs_are_kept_until_they_are_asked_for_and_other_files_besid
     assert files(home) == {MARK, "results/of-a-user/notes"}
 
 
-def test_user_files_and_settings_before_tune_are_kept(home: Path) -> None:
-    (home / "tune.before").write_text("linger\tno\n")
-    (home / "notes.txt").write_text("mine")
-    (home / "code/mine").mkdir()
-    (home / "code/mine/file").touch()
-    (home / "ssh").mkdir()
-    reply = agent("remove", home, results=True)
-    assert files(home) == {MARK, "tune.before", "notes.txt", "code/mine/file"}
-    assert (home / "ssh").is_dir()
-    assert sorted(entry["kind"] for entry in reply["left"]) == ["other", "other", "settings"]
-    assert {entry["path"] for entry in reply["left"]} == {
-        f"{home}/{n}" for n in ("tune.before", "notes.txt", "code/mine")
-    }
-
-
 @pytest.mark.parametrize(
     ("status", "name", "age", "is_live"),
     [
@@ -225,15 +210,20 @@ def test_entries_of_a_user_are_kept_and_listed_and_only_those_of_ipexctl_go(home
         "checkpoints/model",
         "code/.git/HEAD",
         "code/mine-12345678/train.py",
+        "notes.txt",
+        "tune.before",
     ]
     for name in foreign:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("mine")
+        (home / name).write_text("linger\tno\n")
     (home / "envs/data").symlink_to("/etc")
+    (home / "ssh").mkdir()
     listed = {Path(entry["path"]) for entry in agent("list", home, results=True)["left"]}
     assert listed == {home / Path(*Path(name).parts[:2]) for name in [*foreign, "envs/data"]}
-    before = {entry["path"] for entry in agent("remove", home, results=True)["left"]}
-    assert {Path(path) for path in before} == listed
+    left = agent("remove", home, results=True)["left"]
+    assert {Path(entry["path"]) for entry in left} == listed
+    assert [entry["path"] for entry in left if entry["kind"] != "other"] == [f"{home}/tune.before"]
+    assert (home / "ssh").is_dir()
     assert files(home) == {MARK, *foreign}, "with them, it stays a home"
     assert os.readlink(home / "envs/data") == "/etc"
 

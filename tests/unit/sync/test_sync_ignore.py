@@ -184,40 +184,50 @@ def test_common_directory_that_leads_nowhere_is_passed_over(tmp_path: Path) -> N
     assert sent(tmp_path / "project") == {"train.py"}
 
 
-def test_caches_repositories_and_virtual_environments_stay_behind(tmp_path: Path) -> None:
-    tree(
-        tmp_path, "train.py", ".git/config", ".hg/x", ".svn/x", "a/__pycache__/x.pyc", "x.pyc", "node_modules/x", "e/f"
-    )
-    tree(tmp_path, ".mypy_cache/x", ".pytest_cache/x", ".ruff_cache/x", ".ipynb_checkpoints/x", ".ipexctl/runs/x")
-    tree(tmp_path, ".DS_Store", "a/._train.py", "a/.DS_Store")
-    tree(tmp_path, "venv/pyvenv.cfg", "my env/bin/python", "my env/pyvenv.cfg", "conda/conda-meta/x")
-    tree(tmp_path, "report-train-1125-003715-9719.html", "report-of-mine.html", "report-a-1125-003715-9719.html/x")
-    mine = {"report-of-mine.html", "report-a-1125-003715-9719.html", "report-a-1125-003715-9719.html/x"}
-    assert sent(tmp_path) == {"train.py", "a", "e", "e/f"} | mine
+CACHES = """.git/config .hg/x .svn/x a/__pycache__/x.pyc x.pyc node_modules/x .mypy_cache/x .pytest_cache/x
+.ruff_cache/x .ipynb_checkpoints/x .ipexctl/runs/x .DS_Store a/._train.py a/.DS_Store venv/pyvenv.cfg my/bin/python
+my/pyvenv.cfg conda/conda-meta/x report-train-1125-003715-9719.html"""
+REPORTS = "report-of-mine.html report-a-1125-003715-9719.html/x"
+LEFT_OUT = {
+    "caches, repositories and virtual environments": (
+        f"train.py e/f {CACHES} {REPORTS}", "", f"train.py a e e/f {REPORTS} report-a-1125-003715-9719.html", "",
+    ),
+    ".ipexctlignore overrides defaults and .gitignore": (
+        "node_modules/x keep.log drop.log secret", "gitignore: *.log, ours: !keep.log secret !node_modules/",
+        "keep.log node_modules node_modules/x", "",
+    ),
+    "no ignore file overrides --exclude": ("a.ckpt b/c.ckpt b/d", "ours: !*.ckpt, exclude: *.ckpt", "b b/d", ""),
+    "--exclude of a directory": ("a.ckpt b/c.ckpt b/d", "exclude: /b", "a.ckpt", ""),
+    "line ends of Windows and a BOM": ("a.log b", "gitignore: \ufeff*.log\r", "b", ""),
+    "no ignore file includes credentials, and ignored ones are not listed": (
+        ".env known.pem", "ours: !.env, gitignore: *.pem", "", ".env",
+    ),
+    "no --exclude includes credentials": (".env known.pem", "exclude: !.env, gitignore: *.pem", "", ".env"),
+    "--exclude overrides --include": (
+        ".env a/.env .ssh/config", "include: .env .ssh/config, exclude: /.env .ssh", "a a/.env", "",
+    ),
+    "the rest of a directory that is included in part": (
+        ".ssh/config .ssh/id_rsa", "include: .ssh/config", ".ssh .ssh/config", ".ssh/id_rsa",
+    ),
+}  # fmt: skip
 
 
-def test_ipexctlignore_overrides_defaults_and_gitignore(tmp_path: Path) -> None:
-    tree(tmp_path, "node_modules/x", "keep.log", "drop.log", "secret", gitignore="*.log\n", ours="!keep.log\nsecret\n")
-    tree(tmp_path, ours="!keep.log\nsecret\n!node_modules/\n")
-    assert sent(tmp_path) - {".gitignore", ".ipexctlignore"} == {"keep.log", "node_modules", "node_modules/x"}
-
-
-def test_ignore_files_cannot_override_the_exclude_option(tmp_path: Path) -> None:
-    tree(tmp_path, "a.ckpt", "b/c.ckpt", "b/d", ours="!*.ckpt\n")
-    assert sent(tmp_path, "*.ckpt") - {".ipexctlignore"} == {"b", "b/d"}
-    assert sent(tmp_path, "/b") - {".ipexctlignore"} == {"a.ckpt"}
+@pytest.mark.parametrize(("files", "rules", "expected", "credentials"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_what_is_left_out(tmp_path: Path, files: str, rules: str, expected: str, credentials: str) -> None:
+    tree(tmp_path, *files.split())
+    patterns = {kind: words.split(" ") for kind, _, words in (rule.partition(": ") for rule in rules.split(", "))}
+    for kind, name in (("gitignore", ".gitignore"), ("ours", ".ipexctlignore")):
+        if kind in patterns:
+            (tmp_path / name).write_text("\n".join(patterns[kind]) + "\n", newline="")
+    seen = walk.scan_project(tmp_path, patterns.get("exclude", ()), patterns.get("include", ()))
+    assert {each.path for each in seen.found} - {".gitignore", ".ipexctlignore"} == set(expected.split())
+    assert seen.credentials == credentials.split()
 
 
 @pytest.mark.parametrize("name", ["a b", "#x", "!x", "x*y", "q?", "[z]", "tail ", "back\\slash", "é"])
 def test_pattern_for_a_path_matches_only_that_path(tmp_path: Path, name: str) -> None:
     tree(tmp_path, name, "deep/" + name, "other")
     assert sent(tmp_path, pattern_for(name)) == {"deep", "deep/" + name, "other"}
-
-
-def test_crlf_line_ends_and_a_bom_are_accepted(tmp_path: Path) -> None:
-    tree(tmp_path, "a.log", "b")
-    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbf*.log\r\n")
-    assert sent(tmp_path) == {".gitignore", "b"}
 
 
 @pytest.mark.timeout(20)
@@ -357,16 +367,6 @@ def test_page_lists_the_names_that_the_code_has() -> None:
     assert all(f"`.env{suffix}`" in page for suffix in TEMPLATE_SUFFIXES)
 
 
-def test_ignore_files_cannot_include_credentials_and_ignored_ones_are_not_listed(tmp_path: Path) -> None:
-    put(tmp_path, ".env")
-    put(tmp_path, "known.pem")
-    put(tmp_path, ".ipexctlignore", "!.env\n")
-    put(tmp_path, ".gitignore", "*.pem\n")
-    assert sent_files(tmp_path) == set()
-    assert sent_files(tmp_path, excludes=("!.env",)) == set()
-    assert walk.scan_project(tmp_path).credentials == [".env"]
-
-
 @pytest.mark.parametrize(
     ("includes", "expected"),
     [
@@ -399,20 +399,6 @@ def test_include_option_sends_credentials_and_ignored_files(
     put(tmp_path, ".gitignore", "*.log\nhidden/\n.env\n")
     assert sent_files(tmp_path, *includes) == expected
     assert not {found.path for found in walk.scan_project(tmp_path, (), includes).found} & {".git", "__pycache__"}
-
-
-def test_exclude_option_overrides_include(tmp_path: Path) -> None:
-    put(tmp_path, ".env")
-    put(tmp_path, "a/.env")
-    put(tmp_path, ".ssh/config")
-    assert sent_files(tmp_path, ".env", ".ssh/config", excludes=("/.env", ".ssh")) == {"a/.env"}
-    assert {found.path for found in walk.scan_project(tmp_path, (".ssh",), (".ssh/config",)).found} == {"a"}
-
-
-def test_left_out_rest_of_a_partly_included_directory_is_listed(tmp_path: Path) -> None:
-    put(tmp_path, ".ssh/config")
-    put(tmp_path, ".ssh/id_rsa")
-    assert walk.scan_project(tmp_path, (), (".ssh/config",)).credentials == [".ssh/id_rsa"]
 
 
 def test_left_out_credentials_are_in_the_notes_and_the_json(place: Place) -> None:
