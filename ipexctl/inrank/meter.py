@@ -364,7 +364,8 @@ def watch_backward(module: Any) -> None:
 
 
 def product_types(tensors: Sequence[Any]) -> set[str]:
-    """Result types of the matrix products in a graph. Reads no saved tensor, because checkpointing would compute it."""
+    """Result types of the matrix products in a graph. Saved tensors are not read, because with checkpointing that would
+    compute them."""
     nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen, types = set(nodes), set()
     while nodes and len(seen) < MOST_NODES:

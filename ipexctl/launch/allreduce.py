@@ -69,7 +69,7 @@ def choose_wire(gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backen
 def _obstacle(
     gathered: Gathered, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
-    """Why shared memory can't add up gradients, and on which hosts. `fewest`: ranks that some host must have."""
+    """Why shared memory can't add up gradients, and on which hosts. Some host must have `fewest` ranks or more."""
     if backend == "none":
         return "no-process-group", ()
     if backend != "gloo":

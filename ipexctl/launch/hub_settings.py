@@ -170,7 +170,7 @@ class _Finder:
         self.loads_others = False
 
     def visit_all(self, tree: ast.Module) -> None:
-        """Not recursive, because expressions may be nested deeply."""
+        """Visit all nodes without recursion, because expressions may be nested deeply."""
         waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
         while waiting:
             node, is_sure = waiting.pop()

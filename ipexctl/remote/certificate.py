@@ -1,5 +1,6 @@
-"""The TLS certificate of one call, for connections from the nodes. In a submitted job, which has only `submit`'s
-package, `openssl` makes it. The key is in a private file for a moment, because Python loads keys only from files."""
+"""The TLS certificate of one call, for connections from the nodes. In a submitted job `openssl` makes it, because
+`cryptography` may be missing there. The key is in a private file for a moment, because Python loads keys only from
+files."""
 
 from __future__ import annotations
 

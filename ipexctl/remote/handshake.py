@@ -250,12 +250,12 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
             return Unreachable(
                 f"sshd there takes too long for the login {waited}",
                 f"check whether its PAM or DNS is slow; {try_by_hand}",
-                option="--connect-timeout gives it longer",
+                option="for a longer wait: --connect-timeout S",
             )
         return Unreachable(
             f"port {port} accepts connections but sends nothing {waited}",
             "sshd hangs there, or it isn't sshd that listens on this port",
-            option="--connect-timeout gives it longer",
+            option="for a longer wait: --connect-timeout S",
         )
     if isinstance(error, paramiko.AuthenticationException):
         return login.refusal()

@@ -164,7 +164,7 @@ def timed_out(deadline: Deadline) -> TimedOut:
             "check whether a disk of that host hangs",
             option="--timeout S sets another limit",
         )
-    return TimedOut(f"timed out after {deadline.seconds:g} s", option="--timeout S gives it longer")
+    return TimedOut(f"timed out after {deadline.seconds:g} s", option="for a longer wait: --timeout S")
 
 
 def copy_stdin(

@@ -109,7 +109,7 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
         return Unreachable(
             f"no answer on port {port} within {deadline.seconds:g} s",
             "check whether the machine is off or a firewall drops the packets",
-            option="--connect-timeout gives it longer",
+            option="for a longer wait: --connect-timeout S",
         )
     return Unreachable(
         f"port {port} can't be reached: {(error.strerror or str(error)).lower()}",

@@ -204,10 +204,9 @@ class Options:
 
 @dataclass
 class PlayContext:
-    """Each host has one connection per call, with one task at a time on it: several may be delegated to one host.
-
-    Modules that open and close sessions themselves, such as run, borrow one (`SessionPool.borrow`).
-    """
+    """What the modules of one call share. Each host has one connection, with one task at a time on it, because several
+    tasks may be delegated to one host. Modules that open and close sessions themselves, such as run, borrow one
+    (`SessionPool.borrow`)."""
 
     pool: SessionPool
     templater: Templater

@@ -310,7 +310,7 @@ def blocks_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def set_attributes(number: int, mode: int | None, mtime: int) -> None:
-    """`mode`: None if it is right. `mtime`: in nanoseconds."""
+    """Set the mode, unless it is None, and the modification time in nanoseconds."""
     if mode is not None:
         os.fchmod(number, mode)
     os.utime(number, ns=(mtime, mtime))

@@ -19,7 +19,7 @@ BEAT_INTERVAL = 3.0
 
 
 class Marker:
-    """A link that names this process; touched every few seconds as a heartbeat for other machines."""
+    """A link that names this process. It is touched every few seconds as a heartbeat for other machines."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,8 +1,5 @@
 """Installs an environment into an empty directory: an interpreter, a lock's wheels, and the variables a rank needs.
-
-Files contain the path of the final place. uv never asks an index. After a failure, damaged wheels are removed from the
-store, and a full disk is reported with the missing bytes.
-"""
+Files already contain the path to which `build.py` moves the environment. uv never asks an index."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class SupervisorState(NamedTuple):
 
     @property
     def is_signal_open(self) -> bool:
-        """True while ranks got a signal to end whose sender is not known yet."""
+        """True while nobody knows yet who sent the ranks a signal that ends them."""
         return self.signalled_at is not None and self.ending is None
 
     @property

@@ -37,7 +37,7 @@ WRONG_MPI = Detail("wrong-mpi")
 
 
 class RankStartError(Exception):
-    """The text is for people, the detail for programs."""
+    """This rank can't start. The text is for people, the detail for programs."""
 
     def __init__(self, text: str, detail: Detail | None = None) -> None:
         super().__init__(text)

@@ -13,7 +13,7 @@ from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, en
 
 
 class SpillFile:
-    """The file of one stream, created when the first chunk is written."""
+    """The spilled output of one stream. The file is created when the first chunk is written."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -106,5 +106,5 @@ class Undecided:
     """Stacks that run on the hosts, if it depends on the indexes, not queried yet, which one is chosen."""
 
     candidates: tuple[StackPlan, ...]
-    """Best one first; the last one needs least from the indexes."""
+    """Best one first. The last one needs the fewest wheels from the indexes."""
     reason: Reason
