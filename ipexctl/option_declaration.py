@@ -43,8 +43,8 @@ class Declaration(NamedTuple):
     help: str
     panel: str = ""
     """The group of options in `ipexctl run --help-all`."""
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     kind: str = ""
     """Kind of value in a playbook, if the Python type does not tell: `path`, `env`."""
     lost_in: tuple[str, ...] = ()

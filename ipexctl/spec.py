@@ -40,15 +40,15 @@ class RankOptions:
         "-n N",
         "Ranks in total, spread evenly over the hosts (default: --ppn on every host).",
         panel=_RANKS,
-        least=1,
-        most=_MOST_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
     )
     ppn: int | None = declare(
         "--ppn N",
         "Ranks per host (default: hostfile slots, else one per NUMA node).",
         panel=_RANKS,
-        least=1,
-        most=_MOST_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
     )
     oversubscribe: bool = declare(
         "--oversubscribe",
@@ -61,23 +61,23 @@ class RankOptions:
         "--omp N",
         "OMP_NUM_THREADS of a rank (default: its cores minus oneCCL workers).",
         panel=_RANKS,
-        least=1,
-        most=_MOST_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
     )
     ccl_workers: int | None = declare(
         "--ccl-workers N",
         f"oneCCL worker threads per rank; 0 for none (default: {CCL_WORKERS}).",
         panel=_RANKS,
-        least=0,
-        most=_MOST_RANKS,
+        minimum=0,
+        maximum=_MOST_RANKS,
     )
     nice: int = declare(
         "--nice N",
         "Niceness of the ranks, 0 to 19, for machines that others use (default: {default}).",
         0,
         panel=_RANKS,
-        least=0,
-        most=19,
+        minimum=0,
+        maximum=19,
         in_sh="nice -n {}",
         lost_in=("accelerate", "mpijob"),
         consequence="the ranks have the usual priority",
@@ -120,14 +120,14 @@ class RankOptions:
         "--master-port P",
         "MASTER_PORT of the ranks (default: a free port).",
         panel=_COMMUNICATION,
-        least=1,
-        most=(1 << 16) - 1,
+        minimum=1,
+        maximum=(1 << 16) - 1,
     )
     time_limit: float | None = declare(
         "--time-limit S",
         "Stop the run after S seconds (default: no limit).",
         panel=_ENDING,
-        least=1,
+        minimum=1,
         lost_in=("accelerate", "shell"),
         consequence="nothing ends it",
     )
@@ -176,7 +176,7 @@ class RunOptions(SyncOptions):
         "Restart the run up to N times after a rank failed (default: {default}).",
         0,
         panel=_ENDING,
-        least=0,
+        minimum=0,
         lost_in=("accelerate", "shell", "slurm"),
         consequence="nothing begins it again",
     )
@@ -191,8 +191,8 @@ class RunOptions(SyncOptions):
         "--min-hosts N",
         "After a loss, restart on the hosts that answer, at least N (default: on all).",
         panel=_ENDING,
-        least=1,
-        most=_MOST_RANKS,
+        minimum=1,
+        maximum=_MOST_RANKS,
         lost_in=_EVERY_EXPORT,
         consequence="it needs all its hosts",
     )
@@ -201,8 +201,8 @@ class RunOptions(SyncOptions):
         "Keep the last N hosts waiting to replace lost ones (default: {default}).",
         0,
         panel=_ENDING,
-        least=0,
-        most=_MOST_RANKS,
+        minimum=0,
+        maximum=_MOST_RANKS,
         lost_in=_EVERY_EXPORT,
         consequence="no host waits",
     )
@@ -211,7 +211,7 @@ class RunOptions(SyncOptions):
         "Report a hang after S seconds without output, 0 for never (default: {default}).",
         600.0,
         panel=_ENDING,
-        least=0,
+        minimum=0,
         lost_in=_EVERY_EXPORT,
         consequence="nothing reports a hang",
     )
@@ -227,7 +227,7 @@ class RunOptions(SyncOptions):
         "--wait S",
         "Wait up to S seconds until no other run is on the hosts (default: start anyway).",
         panel=_RANKS,
-        least=0,
+        minimum=0,
         lost_in=_EVERY_EXPORT,
         consequence="nothing looks for other runs",
     )

@@ -95,13 +95,13 @@ def cores(cluster: ClusterContext) -> Iterator[Finding]:
     gain, small = gain_without_slow(have)
     if gain < _WORTH_SAYING:
         return
-    fewest, most = min(have[name] for name in small), max(have[name] for name in small)
-    least = min(count for name, count in have.items() if name not in small)
+    fewest, maximum = min(have[name] for name in small), max(have[name] for name in small)
+    minimum = min(count for name, count in have.items() if name not in small)
     yield Finding(
         "cluster.mixed_cores",
         "warn",
-        f"{span(fewest, most)} usable cores, but {least} or more on the other hosts: with equal batches all ranks wait "
-        f"for the smallest, and the other hosts alone would be about {100 * gain - 100:.0f}% faster",
+        f"{span(fewest, maximum)} usable cores, but {minimum} or more on the other hosts: with equal batches all ranks "
+        f"wait for the smallest, and the other hosts alone would be about {100 * gain - 100:.0f}% faster",
         f"{_LEAVE_OUT}; each host's own findings show why it has fewer",
         small,
     )
@@ -125,15 +125,15 @@ def numa(cluster: ClusterContext) -> Iterator[Finding]:
 
 def memory(cluster: ClusterContext) -> Iterator[Finding]:
     have = {m.name: usable for m in cluster.runnable if (usable := m.facts.memory.usable) is not None}
-    most = max(have.values(), default=0)
-    small = tuple(name for name, usable in have.items() if usable < 0.75 * most)
+    maximum = max(have.values(), default=0)
+    small = tuple(name for name, usable in have.items() if usable < 0.75 * maximum)
     if small:
-        least = min(have[name] for name in small)
+        minimum = min(have[name] for name in small)
         yield Finding(
             "cluster.mixed_memory",
             "warn",
-            f"{size(least)} of memory on the smallest of these, {size(most)} elsewhere: model and batch must fit the "
-            "smallest, or its ranks are killed",
+            f"{size(minimum)} of memory on the smallest of these, {size(maximum)} elsewhere: model and batch must fit "
+            "the smallest, or its ranks are killed",
             _LEAVE_OUT,
             small,
         )

@@ -195,10 +195,10 @@ def link_rate(megabits: int) -> str:
     return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
 
 
-def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
-    if len(words) <= most:
+def few(words: list[str] | tuple[str, ...], maximum: int = 4) -> str:
+    if len(words) <= maximum:
         return ", ".join(words)
-    return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return f"{', '.join(words[:maximum])} and {len(words) - maximum} more"
 
 
 _USUAL_PORTS: Final = (32768, 60999)

@@ -130,12 +130,12 @@ def smoke_findings(
     return (*findings, *_missing(hosts, links))
 
 
-def behind(values: Mapping[str, float], least: float) -> dict[str, float]:
+def behind(values: Mapping[str, float], minimum: float) -> dict[str, float]:
     """Hosts below that share of the others' median, with their share; empty if there are too few others."""
     shares = {}
     if len(values) > PEERS:
         for name, usual in medians_of_others(values).items():
-            if usual > 0 and values[name] < least * usual:
+            if usual > 0 and values[name] < minimum * usual:
                 shares[name] = values[name] / usual
     return shares
 

@@ -101,18 +101,18 @@ _OTHER_NAMES: Final = {
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-def read_count(text: str, what: str, *, most: int = MAX_SLOTS, example: str = "4") -> int:
+def read_count(text: str, what: str, *, maximum: int = MAX_SLOTS, example: str = "4") -> int:
     if _COUNT.fullmatch(text) is None:
         raise WordError(f"{what} must be a whole number, not {quoted(text)}", fix=f"such as {example}")
     number = int(text)
-    if not 1 <= number <= most:
-        fix = "to leave the host out, remove its entry" if number == 0 and most == MAX_SLOTS else ""
-        raise WordError(f"{what} must be from 1 to {most}, not {quoted(text)}", fix=fix)
+    if not 1 <= number <= maximum:
+        fix = "to leave the host out, remove its entry" if number == 0 and maximum == MAX_SLOTS else ""
+        raise WordError(f"{what} must be from 1 to {maximum}, not {quoted(text)}", fix=fix)
     return number
 
 
 def read_port(text: str) -> int:
-    return read_count(text, "port", most=MAX_PORT, example="2222")
+    return read_count(text, "port", maximum=MAX_PORT, example="2222")
 
 
 def read_path(text: str, base: Path) -> Path:

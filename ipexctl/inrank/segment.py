@@ -44,9 +44,9 @@ def shard_bounds(elements: int, ranks: int, itemsize: int) -> list[int]:
 
 def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
     step = max(LINE // itemsize, 1)
-    most = limit // itemsize // step * step
-    count = max(-(-elements // most), 1)
-    size = min(-(-elements // count // step) * step, most) if count > 1 else elements
+    maximum = limit // itemsize // step * step
+    count = max(-(-elements // maximum), 1)
+    size = min(-(-elements // count // step) * step, maximum) if count > 1 else elements
     return [(start, min(start + size, elements)) for start in range(0, elements, size)] if elements else []
 
 

@@ -380,5 +380,5 @@ def raised(output: RankOutput, context: FailureContext) -> Cause | None:
     return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"])
 
 
-def shortened(text: str, most: int = 160) -> str:
-    return text if len(text) <= most else text[: most - 2].rstrip() + " …"
+def shortened(text: str, maximum: int = 160) -> str:
+    return text if len(text) <= maximum else text[: maximum - 2].rstrip() + " …"

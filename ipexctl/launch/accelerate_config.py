@@ -239,20 +239,20 @@ class _AccelerateConfigReader:
     def _count(self, key: str) -> int | None:
         """The number; None for -1, because the command line then sets it."""
         entry = self._top.get(key)
-        number = self._integer(entry, least=-1)
+        number = self._integer(entry, minimum=-1)
         if entry is not None and number == 0:
             raise self._tree.error(entry.value, f"{key} is 0", fix="at least 1")
         return None if number == -1 else number
 
-    def _integer(self, entry: Entry | None, least: int = 0) -> int | None:
+    def _integer(self, entry: Entry | None, minimum: int = 0) -> int | None:
         text = self._tree.text(entry.value).strip() if entry is not None else ""
         if entry is None or not text or text.lower() == "null":
             return None
         try:
             number = int(text)
         except ValueError:
-            number = least - 1
-        if not least <= number <= LARGEST:
+            number = minimum - 1
+        if not minimum <= number <= LARGEST:
             raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(text)}")
         return number
 

@@ -76,12 +76,12 @@ def check_limits(options: Any) -> Refusal | None:
         value = getattr(options, name)
         if value is None:
             continue
-        flag, least, most = declaration.flag, declaration.least, declaration.most
+        flag, minimum, maximum = declaration.flag, declaration.minimum, declaration.maximum
         shown = f"{value:g}" if isinstance(value, float) else value
-        if least is not None and value < least:
-            return Refusal(f"{flag} {shown} is not possible", f"{flag} {least:g}, or more")
-        if most is not None and value > most:
-            return Refusal(f"{flag} {shown} is not possible", f"{flag} {most:.9g}, or less")
+        if minimum is not None and value < minimum:
+            return Refusal(f"{flag} {shown} is not possible", f"{flag} {minimum:g}, or more")
+        if maximum is not None and value > maximum:
+            return Refusal(f"{flag} {shown} is not possible", f"{flag} {maximum:.9g}, or less")
     return None
 
 

@@ -276,12 +276,12 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
 def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
     """Sub-NUMA clustering makes several ranks per socket, each with its own model and batch."""
     ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
-    least = min(sockets)
-    if not least or ranks <= least:
+    minimum = min(sockets)
+    if not minimum or ranks <= minimum:
         return
     yield (
         f"{ranks} ranks on each host, one for each NUMA node: {ranks} copies of model and optimizer in its memory, and "
-        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {least}"
+        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {minimum}"
     )
 
 
@@ -353,10 +353,10 @@ def _unequal(context: LaunchContext) -> Iterator[str]:
     for node in context.nodes:
         by_threads.setdefault(node.binding.threads, []).append(node.name)
     if len(by_threads) > 1 and context.omp is None:
-        fewest, most = min(by_threads), max(by_threads)
+        fewest, maximum = min(by_threads), max(by_threads)
         yield (
             f"ranks on {fold(by_threads[fewest])} have {counted(fewest, 'thread')}, "
-            f"on {fold(by_threads[most])} {most}: the slowest sets the pace"
+            f"on {fold(by_threads[maximum])} {maximum}: the slowest sets the pace"
         )
     machines: dict[str, list[str]] = {}
     for node in context.nodes:

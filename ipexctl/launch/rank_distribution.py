@@ -82,10 +82,10 @@ def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, defa
 def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | Refusal:
     short = [host.name for host in hosts if host.max_slots is not None and ppn > host.max_slots]
     if short and (n is None or n > ppn or hosts[0].name in short):
-        most = min(host.max_slots or 0 for host in hosts if host.name in short)
+        maximum = min(host.max_slots or 0 for host in hosts if host.name in short)
         return Refusal(
-            f"--ppn {ppn} is more than max_slots={most} of {fold(short)}",
-            f"--ppn {most}, or another max_slots",
+            f"--ppn {ppn} is more than max_slots={maximum} of {fold(short)}",
+            f"--ppn {maximum}, or another max_slots",
             tuple(short),
         )
     total = ppn * len(hosts) if n is None else n
@@ -113,8 +113,8 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
         room = [(host.max_slots or 1 << 20) - count for host, count in zip(hosts, counts, strict=True)]
         more = level(rest, room)
         if sum(more) < rest:
-            most = n - rest + sum(more)
-            return Refusal(f"-n {n} is more than the {most} ranks that max_slots allows in total", f"-n {most}")
+            maximum = n - rest + sum(more)
+            return Refusal(f"-n {n} is more than the {maximum} ranks that max_slots allows in total", f"-n {maximum}")
         counts = [count + extra for count, extra in zip(counts, more, strict=True)]
     return RankDistribution(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if granted else ""))
 

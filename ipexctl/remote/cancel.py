@@ -86,13 +86,13 @@ class Deadline:
         left = self.left()
         return left is not None and left <= 0
 
-    def left(self, most: float | None = None) -> float | None:
+    def left(self, maximum: float | None = None) -> float | None:
         with self._lock:
             if self._deadline is None:
-                return most
+                return maximum
             now = time.monotonic() if self._paused_at is None else self._paused_at
             left = max(0.0, self._deadline - now)
-        return left if most is None else min(left, most)
+        return left if maximum is None else min(left, maximum)
 
     def restart(self) -> None:
         with self._lock:

@@ -117,7 +117,7 @@ LIMITS = [
     (kind, name, limit, value)
     for kind in (RankOptions, RunOptions)
     for name, declaration in declared(kind).items()
-    for limit, value in (("least", declaration.least), ("most", declaration.most))
+    for limit, value in (("minimum", declaration.minimum), ("maximum", declaration.maximum))
     if value is not None
 ]
 
@@ -130,7 +130,7 @@ def test_rank_wrapper_applies_the_options_that_exports_write_as_words_of_sh() ->
 
 @pytest.mark.parametrize(("kind", "name", "limit", "value"), LIMITS)
 def test_limits_are_checked_on_both_sides(kind: type, name: str, limit: str, value: float) -> None:
-    outside = value - 1 if limit == "least" else value + 1
+    outside = value - 1 if limit == "minimum" else value + 1
     options: Any = kind()
     assert check_limits(replace(options, **{name: value})) is None
     refusal = check_limits(replace(options, **{name: outside}))

@@ -71,11 +71,11 @@ def _rate(text: str) -> str:
     return text.lower()
 
 
-def _number(most: int, unit: str, expected: str) -> Callable[[str], str]:
+def _number(maximum: int, unit: str, expected: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         number = text.removesuffix(unit)
-        if not re.fullmatch(r"\d+(\.\d+)?", number) or not 0 < float(number) <= most:
+        if not re.fullmatch(r"\d+(\.\d+)?", number) or not 0 < float(number) <= maximum:
             raise ValueError(expected)
         return f"{float(number):g}"
 

@@ -259,14 +259,14 @@ _INHERITED: Final[Mapping[str, KeywordReader]] = {
     "ignore_errors": _ignore_errors,
     "become_user": text,
     "delegate_to": text,
-    "timeout": known_value(Option("float", least=0.1)),
+    "timeout": known_value(Option("float", minimum=0.1)),
 }
 OF_TASKS: Final[Mapping[str, KeywordReader]] = {
     "name": text,
     "register": name_of,
     "until": conditions,
-    "retries": known_value(Option("int", least=0)),
-    "delay": known_value(Option("float", least=0)),
+    "retries": known_value(Option("int", minimum=0)),
+    "delay": known_value(Option("float", minimum=0)),
     "changed_when": truth,
     "failed_when": truth,
     "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),

@@ -37,8 +37,8 @@ class Option:
     required: bool = False
     default: Any = None
     choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     aliases: tuple[str, ...] = ()
 
 
@@ -135,10 +135,10 @@ def converted(option: Option, value: Value) -> Any:
     if option.choices and result not in option.choices:
         choices = f"one of {', '.join(option.choices)}"
         raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, choices))
-    if option.least is not None and result is not None and result < option.least:
-        raise BadOption(f"is {result}, less than {option.least:g}")
-    if option.most is not None and result is not None and result > option.most:
-        raise BadOption(f"is {result}, more than {option.most:.9g}")
+    if option.minimum is not None and result is not None and result < option.minimum:
+        raise BadOption(f"is {result}, less than {option.minimum:g}")
+    if option.maximum is not None and result is not None and result > option.maximum:
+        raise BadOption(f"is {result}, more than {option.maximum:.9g}")
     return result
 
 

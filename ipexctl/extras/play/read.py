@@ -338,7 +338,7 @@ _LOOP_CONTROL: Final[Mapping[str, KeywordReader]] = {
     "loop_var": name_of,
     "label": lambda file, entry: file.template(entry.value),
     "index_var": name_of,
-    "pause": known_value(Option("float", least=0)),
+    "pause": known_value(Option("float", minimum=0)),
 }
 
 

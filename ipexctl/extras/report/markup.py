@@ -53,22 +53,22 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
-    step = next((step for step in _TIME_STEPS if span / step <= most), span / most)
+def time_ticks(span: float, maximum: int = 8) -> list[tuple[float, str]]:
+    step = next((step for step in _TIME_STEPS if span / step <= maximum), span / maximum)
     divisor, unit = next(((size, name) for size, name in _UNITS if step >= size), (1, "s"))
     marks = [number * step for number in range(int(span / step + 1e-9) + 1)]
     return [(at, f"{number_text(at / divisor)} {unit}" if at else "0") for at in marks]
 
 
-def value_ticks(most: float, least: float = 0.0, count: int = 4) -> list[float]:
-    """Round tick marks from 0, or from below a negative `least`, to at least `most`."""
-    most, least = max(most, 0.0), min(least, 0.0)
-    if not math.isfinite(most - least) or most - least < 1e-300:
+def value_ticks(maximum: float, minimum: float = 0.0, count: int = 4) -> list[float]:
+    """Round tick marks from 0, or from below a negative `minimum`, to at least `maximum`."""
+    maximum, minimum = max(maximum, 0.0), min(minimum, 0.0)
+    if not math.isfinite(maximum - minimum) or maximum - minimum < 1e-300:
         return [0.0, 1.0]
-    raw = (most - least) / count
+    raw = (maximum - minimum) / count
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= raw * (1 - 1e-9))
-    first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
+    first, last = math.floor(minimum / step + 1e-9), math.ceil(maximum / step - 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
@@ -117,17 +117,17 @@ def duration_text(seconds: float) -> str:
     return text.replace(":00 ", " ") if ":00 " in text else text
 
 
-def shortened(name: str, most: int) -> str:
+def shortened(name: str, maximum: int) -> str:
     """Shorten a long name in the middle, so that both ends remain."""
-    if len(name) <= most:
+    if len(name) <= maximum:
         return name
-    half = (most - 1) // 2
-    return f"{name[: most - 1 - half]}…{name[-half:]}"
+    half = (maximum - 1) // 2
+    return f"{name[: maximum - 1 - half]}…{name[-half:]}"
 
 
-def host_labels(hosts: Iterable[str], most: int) -> dict[str, str]:
+def host_labels(hosts: Iterable[str], maximum: int) -> dict[str, str]:
     """Name → label: without the common domain, and shortened; an address stays complete."""
     names = list(dict.fromkeys(hosts))
     domains = {name.partition(".")[2] for name in names}
     is_shared = len(domains) == 1 and not any(name.replace(".", "").isdigit() for name in names)
-    return {name: shortened(name.partition(".")[0] if is_shared else name, most) for name in names}
+    return {name: shortened(name.partition(".")[0] if is_shared else name, maximum) for name in names}

@@ -154,9 +154,9 @@ def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
                     yield int(name), file.read()
 
 
-def allow_many_files(most: int = 1 << 16) -> None:
+def allow_many_files(maximum: int = 1 << 16) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for target in macos.file_limits(most, -1 if hard == resource.RLIM_INFINITY else hard):
+    for target in macos.file_limits(maximum, -1 if hard == resource.RLIM_INFINITY else hard):
         if soft < target:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

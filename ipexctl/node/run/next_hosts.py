@@ -157,11 +157,11 @@ def least_hosts(state: SupervisorState) -> int:
 
 
 def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
-    least = least_hosts(t.state)
+    minimum = least_hosts(t.state)
     answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
-    reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {least}"
+    reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {minimum}"
     t.set_status(reason=reason)
-    t.log("hosts-lacking", hosts=list(hosts), least=least)
+    t.log("hosts-lacking", hosts=list(hosts), least=minimum)
 
 
 def restart(t: Transition, hosts: Collection[str]) -> None:

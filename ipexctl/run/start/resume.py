@@ -60,10 +60,10 @@ def resumed_spec(
     left = tuple(host for host in spec.hosts if not isinstance(snapshots[host.name], NO_ANSWER))
     away = tuple(host.name for host in spec.hosts if host not in left)
     if len(left) < (spec.min_hosts or 1):
-        least = f", fewer than --min-hosts {spec.min_hosts}" if spec.min_hosts else ""
+        minimum = f", fewer than --min-hosts {spec.min_hosts}" if spec.min_hosts else ""
         reason = next(snapshot.reason for snapshot in snapshots.values() if isinstance(snapshot, NO_ANSWER))
         return Refusal(
-            f"{counted(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{least}; "
+            f"{counted(len(left), 'host')} of {len(spec.hosts)} answer{'s' * (len(left) == 1)}{minimum}; "
             f"{fold(away)}: {reason}",
             f"when more answer: ipexctl run --resume {record.id}"
             + (f"; or with fewer: ipexctl run --resume {record.id} --min-hosts {len(left)}" if left else ""),

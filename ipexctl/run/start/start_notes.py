@@ -215,7 +215,7 @@ for place in {places} . */; do
   for it in "$place"/checkpoint[-_][0-9]* "$place"/step[-_][0-9]* "$place"/epoch[-_][0-9]*; do
     [ ! -d "$it" ] || printf '%s\\n' "found $it"
   done
-done | head -n {most}
+done | head -n {maximum}
 """
 
 
@@ -276,7 +276,7 @@ def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: Sessio
 def search_script(flag: ResumeFlag, argv: Sequence[str], cwd: str) -> str:
     """The shell script that finds checkpoints on a host; `parse_checkpoints` reads its output."""
     places, path = shlex.join(_places_in(argv)), shlex.quote(flag.path)
-    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, most=_MAX_FOUND)
+    return _SCRIPT.format(cwd=shlex.quote(cwd), path=path, places=places, maximum=_MAX_FOUND)
 
 
 def _places_in(argv: Sequence[str]) -> list[str]:

@@ -239,11 +239,11 @@ def last_lines(output: RankOutput) -> tuple[Line, ...]:
     return (*(Line("stdout", bare(line)) for line in out), *(Line("stderr", bare(line)) for line in err))
 
 
-def _without_blanks(lines: Sequence[str], most: int) -> list[str]:
+def _without_blanks(lines: Sequence[str], maximum: int) -> list[str]:
     kept = list(lines)
     while kept and not kept[-1].strip():
         kept.pop()
-    return kept[-most:]
+    return kept[-maximum:]
 
 
 def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRanks, ...]:

@@ -347,9 +347,9 @@ def span(pythons: Sequence[str]) -> str:
     return "no Python" if not pythons else pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
 
 
-def join_names(names: Sequence[str], most: int = 5) -> str:
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
+def join_names(names: Sequence[str], maximum: int = 5) -> str:
+    if len(names) > maximum:
+        return f"{', '.join(names[:maximum])} and {len(names) - maximum} more"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
 
 

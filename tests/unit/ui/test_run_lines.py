@@ -90,15 +90,15 @@ def test_endless_line_is_not_kept_in_memory(keep_states: bool) -> None:
 
 
 @given(st.lists(PIECES, max_size=8), st.integers(0, 5))
-def test_newest_lines_counts_all_lines_and_returns_the_newest(chunks: list[bytes], most: int) -> None:
+def test_newest_lines_counts_all_lines_and_returns_the_newest(chunks: list[bytes], maximum: int) -> None:
     newest = NewestLines()
     whole, unseen = [], 0
     for chunk in chunks:
         newest.feed(chunk)
-        lines, more, _ = newest.take(most)
+        lines, more, _ = newest.take(maximum)
         whole += lines
         unseen += more
-        assert len(lines) <= most
+        assert len(lines) <= maximum
     data = b"".join(chunks)
     assert newest.lines == data.count(b"\n") == len(whole) + unseen
     if not unseen:

@@ -24,7 +24,7 @@ _KINDS: Final[Mapping[Any, Any]] = {
 }  # fmt: skip
 _TEXT: Final = Option("str")
 _LIST: Final = Option("list")
-_COUNT: Final = Option("int", least=1)
+_COUNT: Final = Option("int", minimum=1)
 _YES: Final = Option("bool", default=True)
 _NO: Final = Option("bool", default=False)
 _PRESENT: Final = Option("str", default="present", choices=("present", "absent"))
@@ -101,7 +101,7 @@ def _option(type_: Any, default: Any, declaration: Declaration) -> Option:
     kinds = get_args(type_) if isinstance(type_, UnionType) else (type_,)
     choices = get_args(type_) if get_origin(type_) is Literal else ()
     kind: Any = declaration.kind or ("str" if choices else _KINDS[kinds[0]])
-    return Option(kind, default=default, choices=choices, least=declaration.least, most=declaration.most)
+    return Option(kind, default=default, choices=choices, minimum=declaration.minimum, maximum=declaration.maximum)
 
 
 _COMMAND: Final[Mapping[str, Option]] = {
@@ -129,8 +129,8 @@ _WAIT_FOR: Final[Mapping[str, Option]] = {
     "host": _TEXT,
     "path": Option("path"),
     "state": Option("str", default="started", choices=("started", "stopped", "present", "absent")),
-    "seconds": Option("float", default=300.0, least=0, aliases=("timeout",)),
-    "delay": Option("float", default=0.0, least=0),
+    "seconds": Option("float", default=300.0, minimum=0, aliases=("timeout",)),
+    "delay": Option("float", default=0.0, minimum=0),
 }
 _FETCH: Final[Mapping[str, Option]] = {
     "src": Option("path"),
@@ -174,7 +174,7 @@ _RUN: Final[Mapping[str, Option]] = {
     **declared_options(StartOptions),
     **declared_options(RunOptions),
     "creates": Option("path"),
-    "reconnect": Option("float", default=RECONNECT_SECONDS, least=0),
+    "reconnect": Option("float", default=RECONNECT_SECONDS, minimum=0),
     "detach": _NO,
     "fewer": _NO,
 }
@@ -185,7 +185,7 @@ _TUNE: Final[Mapping[str, Option]] = {
     "sysctl": Option("dict"),
     "state": _PRESENT,
 }
-_DURATION: Final = Option("float", default=0.0, least=0)
+_DURATION: Final = Option("float", default=0.0, minimum=0)
 
 SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "basic": (
