@@ -51,10 +51,10 @@ class Launcher(Protocol):
     def has_starters(self) -> bool:
         """True if the control machine begins a host starter on each host but node0."""
 
-    def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
-        """True if it can start these ranks. `counts`: host → number of ranks."""
+    def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
+        """True if it can start these ranks. `ranks_per_host`: host → number of ranks."""
 
-    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+    def words(self, ranks_per_host: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
         """Words before the rank wrapper's; empty if supervisor and host starters start each rank."""
 
 
@@ -109,15 +109,15 @@ class DirectLauncher:
     no_logins: Final = "ranks that are started directly need no logins between nodes"
     has_starters: Final = True
 
-    def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
-        return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")
+    def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
+        return backend != "mpi" if self.is_single(ranks_per_host, node0) else backend in ("gloo", "none")
 
-    def is_single(self, counts: Mapping[str, int], node0: str) -> bool:
+    def is_single(self, ranks_per_host: Mapping[str, int], node0: str) -> bool:
         """True if the plan has one rank, on node0. No backend needs an mpirun then."""
-        return list(counts.items()) == [(node0, 1)]
+        return list(ranks_per_host.items()) == [(node0, 1)]
 
-    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        del counts, hostfile, is_crowded
+    def words(self, ranks_per_host: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+        del ranks_per_host, hostfile, is_crowded
         return ()
 
 
@@ -176,15 +176,15 @@ class SrunLauncher:
     no_logins: str = "Slurm starts all on the nodes"
     has_starters: bool = False
 
-    def can_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+    def can_start(self, ranks_per_host: Mapping[str, int], node0: str, backend: str) -> bool:
         del node0
-        return len(counts) > 1 and backend not in ("ccl", "mpi")
+        return len(ranks_per_host) > 1 and backend not in ("ccl", "mpi")
 
-    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+    def words(self, ranks_per_host: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
         """Words of srun without --cpus-per-task, which implies --exact: Slurm would choose the CPUs, fewer than the
         plan's where they don't divide evenly."""
         options = (
-            *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
+            *("srun", "--overlap", f"--nodes={len(ranks_per_host)}", f"--ntasks={sum(ranks_per_host.values())}"),
             # Rank N is on line N of the file, whatever order Slurm has for the nodes.
             *("--distribution=arbitrary", f"--nodelist={hostfile}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
             # If a rank or node fails, the supervisor ends the others once their last lines have arrived.

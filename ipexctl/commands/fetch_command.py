@@ -122,7 +122,7 @@ class FetchCall:
             show_other_hosts(requests[0])
         cancel = Cancel()
         with cancelling(cancel) as interrupt:
-            found, is_whole = mirror_files(
+            found, is_complete = mirror_files(
                 record,
                 requests,
                 self._options(record),
@@ -139,7 +139,7 @@ class FetchCall:
             show_all_json(found)
         else:
             show_json(found[0], requests[0].other_hosts, ())
-        if results and is_whole and not output.quiet and found_nothing(found):
+        if results and is_complete and not output.quiet and found_nothing(found):
             show_no_results(record.id, self.dest)
         sys.stdout.flush()
         return interrupt.code or exit_code([result.status for result in found])

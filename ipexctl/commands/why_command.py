@@ -80,7 +80,7 @@ def _show_stacks(record: RunRecord, output: Output, ranks: str, *, everything: b
         show_json(found, record.id)
     else:
         show_stacks(found, record.id, everything=everything, quiet=output.quiet, no_color=output.no_color)
-    raise typer.Exit(0 if found.is_whole else 1)
+    raise typer.Exit(0 if found.is_complete else 1)
 
 
 SCHEMA: Final = "ipexctl.why/1"

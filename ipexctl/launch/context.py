@@ -62,7 +62,7 @@ class LaunchContext:
         return requested_number(self.wanted, "OMP_NUM_THREADS") or self.gathered.spec.omp
 
     @property
-    def counts(self) -> dict[str, int]:
+    def ranks_per_host(self) -> dict[str, int]:
         return {node.name: node.count for node in self.nodes}
 
     @property

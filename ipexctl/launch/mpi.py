@@ -54,31 +54,31 @@ def started_by(flavor: str) -> str:
     return f"started by {title_of(flavor)}" if launcher is None else launcher.started
 
 
-def find_launcher(gathered: Gathered, counts: Mapping[str, int], backend: Backend) -> LauncherProgram | Refusal:
-    """Choose the launcher. `counts`: host → number of ranks.
+def find_launcher(gathered: Gathered, ranks_per_host: Mapping[str, int], backend: Backend) -> LauncherProgram | Refusal:
+    """Choose the launcher. `ranks_per_host`: host → number of ranks.
 
     If no mpirun works, and neither --mpi, the backend nor a module of the script needs one, ipexctl starts the ranks.
     """
     wanted, node0 = gathered.spec.launcher, gathered.hosts[0].name
-    is_single = DIRECT.is_single(counts, node0)
+    is_single = DIRECT.is_single(ranks_per_host, node0)
     needing = None if is_single else gathered.spec.project.mpi_import
     if wanted == "mpirun":
-        return _find_mpirun(gathered, counts)
+        return _find_mpirun(gathered, ranks_per_host)
     # On node0 alone, no other host is needed.
-    candidate = DIRECT if list(counts) == [node0] else gathered.transport.launcher
-    launcher = candidate if candidate.can_start(counts, node0, backend) else None
+    candidate = DIRECT if list(ranks_per_host) == [node0] else gathered.transport.launcher
+    launcher = candidate if candidate.can_start(ranks_per_host, node0, backend) else None
     if wanted == "direct":
-        return _direct(gathered, launcher, counts, backend, needing)
+        return _direct(gathered, launcher, ranks_per_host, backend, needing)
     if launcher is None or gathered.spec.mpi != "auto":
-        return _find_mpirun(gathered, counts)
+        return _find_mpirun(gathered, ranks_per_host)
     if is_single or (launcher.is_preferred and needing is None):
-        return _started_by(launcher, gathered, counts, launcher.reason)
-    found = _find_mpirun(gathered, counts)
+        return _started_by(launcher, gathered, ranks_per_host, launcher.reason)
+    found = _find_mpirun(gathered, ranks_per_host)
     reason = found.reason if isinstance(found, Refusal) else gathered.node0.no_logins
     if reason and needing is not None and needing.is_certain:
         fix, hosts = (found.fix, found.hosts) if isinstance(found, Refusal) else ("ipexctl trust", ())
         return Refusal(f"{_needs_mpirun(needing)}, and {reason}", fix, hosts, 2)
-    return _started_by(launcher, gathered, counts, reason) if reason else found
+    return _started_by(launcher, gathered, ranks_per_host, reason) if reason else found
 
 
 def _needs_mpirun(needing: MpiImport) -> str:
@@ -93,15 +93,17 @@ def lone_ranks_note(gathered: Gathered, launcher: LauncherProgram, world_size: i
     return f"{_needs_mpirun(needing)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
 
 
-def _started_by(launcher: Launcher, gathered: Gathered, counts: Mapping[str, int], reason: str) -> LauncherProgram:
-    program = next(iter(launcher.words(counts, "", is_crowded=False)), gathered.env.python)
+def _started_by(
+    launcher: Launcher, gathered: Gathered, ranks_per_host: Mapping[str, int], reason: str
+) -> LauncherProgram:
+    program = next(iter(launcher.words(ranks_per_host, "", is_crowded=False)), gathered.env.python)
     return LauncherProgram(launcher.flavor, program, True, reason)
 
 
 def _direct(
     gathered: Gathered,
     launcher: Launcher | None,
-    counts: Mapping[str, int],
+    ranks_per_host: Mapping[str, int],
     backend: Backend,
     needing: MpiImport | None,
 ) -> LauncherProgram | Refusal:
@@ -115,11 +117,11 @@ def _direct(
         )
     if needing is not None and needing.is_certain:
         return Refusal(f"--launcher direct: {_needs_mpirun(needing)}", "--launcher mpirun", exit_code=2)
-    return _started_by(launcher, gathered, counts, "--launcher asks for it")
+    return _started_by(launcher, gathered, ranks_per_host, "--launcher asks for it")
 
 
-def _find_mpirun(gathered: Gathered, counts: Mapping[str, int]) -> LauncherProgram | Refusal:
-    choice, names = gathered.spec.mpi, list(counts)
+def _find_mpirun(gathered: Gathered, ranks_per_host: Mapping[str, int]) -> LauncherProgram | Refusal:
+    choice, names = gathered.spec.mpi, list(ranks_per_host)
     if "/" in choice:
         return _named(gathered, choice)
     for launcher in (*_of_env(gathered), *_of_hosts(gathered, names)):
@@ -222,7 +224,7 @@ def launcher_argv(context: LaunchContext, program: LauncherProgram) -> tuple[str
     launcher = launcher_of(program.flavor)
     if launcher is not None:
         crowded = any(node.count > node.cores.count for node in context.nodes)
-        return (*launcher.words(context.counts, _hostfile(context), is_crowded=crowded), *rank)
+        return (*launcher.words(context.ranks_per_host, _hostfile(context), is_crowded=crowded), *rank)
     line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[program.flavor]
     return (program.path, *line(context, program), "-n", str(context.world_size), *rank)
 

@@ -46,20 +46,22 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
     distribution = ranks_on(gathered.first_hosts, gathered.facts, spec)
     if isinstance(distribution, Refusal):
         return distribution
-    counts = {host.name: count for host, count in zip(gathered.first_hosts, distribution.counts, strict=True) if count}
-    world_size = sum(counts.values())
-    cores_per_rank = min(cores_of(gathered.facts[name].cpu).count // count for name, count in counts.items())
-    choice = choose_backend(gathered, len(counts), world_size, cores_per_rank)
+    ranks_per_host = {
+        host.name: count for host, count in zip(gathered.first_hosts, distribution.counts, strict=True) if count
+    }
+    world_size = sum(ranks_per_host.values())
+    cores_per_rank = min(cores_of(gathered.facts[name].cpu).count // count for name, count in ranks_per_host.items())
+    choice = choose_backend(gathered, len(ranks_per_host), world_size, cores_per_rank)
     if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
-    program = find_launcher(gathered, counts, backend)
+    program = find_launcher(gathered, ranks_per_host, backend)
     if isinstance(program, Refusal):
         return program
     wanted = requested_variables(gathered)
     workers = worker_count(gathered, wanted, backend, world_size)
     by_mpi = is_bound_by_mpi(spec, wanted, program.flavor)
-    nodes = _nodes(gathered, counts, workers, wanted, bound_by_mpi=by_mpi)
+    nodes = _nodes(gathered, ranks_per_host, workers, wanted, bound_by_mpi=by_mpi)
     adding = allreduce.choose_allreduce(gathered, nodes, backend)
     wire = allreduce.choose_wire(gathered, nodes, backend, adding)
     context = LaunchContext(
@@ -144,7 +146,7 @@ def _other_runs(context: LaunchContext, hosts: tuple[HostPlan, ...]) -> tuple[Ot
 
 
 def _nodes(
-    gathered: Gathered, counts: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
+    gathered: Gathered, ranks_per_host: dict[str, int], workers: int, wanted: Mapping[str, str], *, bound_by_mpi: bool
 ) -> tuple[NodeLayout, ...]:
     nodes: list[NodeLayout] = []
     first = 0
@@ -155,19 +157,19 @@ def _nodes(
     omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or spec.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
     for host in gathered.first_hosts:
-        if host.name not in counts:
+        if host.name not in ranks_per_host:
             continue
         facts = gathered.facts[host.name]
-        address = "127.0.0.1" if len(counts) == 1 else gathered.addresses[host.name]
+        address = "127.0.0.1" if len(ranks_per_host) == 1 else gathered.addresses[host.name]
         ssh_name = gathered.ssh_names.get(host.name, host.name)
-        if (len(counts) == 1 or host is gathered.hosts[0]) and ":" not in address:
+        if (len(ranks_per_host) == 1 or host is gathered.hosts[0]) and ":" not in address:
             ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
-        binding = bind(cores, counts[host.name], workers, mode, omp=omp, bind_workers=bind_workers)
-        nic = facts.network.nic_with(address) if len(counts) > 1 else None
+        binding = bind(cores, ranks_per_host[host.name], workers, mode, omp=omp, bind_workers=bind_workers)
+        nic = facts.network.nic_with(address) if len(ranks_per_host) > 1 else None
         iface = nic.name if nic else None
         nodes.append(NodeLayout(host.name, facts, address, ssh_name, first, cores, binding, iface))
-        first += counts[host.name]
+        first += ranks_per_host[host.name]
     return tuple(nodes)
 
 

@@ -166,7 +166,7 @@ class Dump:
         return tuple(rank for rank in self.ranks if not rank.frames)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return all(rank.state != "running" for rank in self.mute)
 
 

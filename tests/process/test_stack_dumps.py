@@ -136,7 +136,7 @@ def test_dump_shows_stacks_and_ranks_continue(make: Callable[..., Run], python: 
         odd, most = found.groups
         assert ([each.rank for each in odd.ranks], odd.inner.function) == ([1], "load")
         assert ([each.rank for each in most.ranks], most.inner.function) == ([0, 2], "all_reduce")
-        assert found.is_whole
+        assert found.is_complete
     assert [each.rank for each in dump_of(run, [1, 2]).ranks] == [1, 2]
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
     assert run.said("mpirun.log") == run.said("supervise.log") == ""
@@ -187,7 +187,7 @@ def test_suspended_wrapper_delays_the_dump_only_briefly(make: Callable[..., Run]
     assert silent.rank == 1
     assert missing(silent.reason, "8 s") == []
     assert (ended.rank, ended.reason) == (2, "it has ended with exit code 0")
-    assert not dump.is_whole
+    assert not dump.is_complete
     assert run.status["state"] == "running"
 
 

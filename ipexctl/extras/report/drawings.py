@@ -177,7 +177,9 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
     return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
 
 
-def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0, bridged: int = 0) -> str:
+def line_path(
+    values: Sequence[float | None], maximum: float, height: float, minimum: float = 0.0, bridged: int = 0
+) -> str:
     """A line with gaps. `bridged`: number of successive columns without a value that do not make a gap."""
     step, words, drawing = PLOT / len(values), [], False
     missing = 0
@@ -187,7 +189,7 @@ def line_path(values: Sequence[float | None], most: float, height: float, least:
             drawing = drawing and missing <= bridged
             continue
         missing = 0
-        x, y = LEFT + (column + 0.5) * step, height - _share(value, least, most) * height
+        x, y = LEFT + (column + 0.5) * step, height - _share(value, minimum, maximum) * height
         words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
         alone = column + 1 == len(values) or values[column + 1] is None
         if not drawing and alone:
@@ -196,17 +198,17 @@ def line_path(values: Sequence[float | None], most: float, height: float, least:
     return path_data("".join(words))
 
 
-def _share(value: float, least: float, most: float) -> float:
-    return min(1.0, max(0.0, (value - least) / (most - least)))
+def _share(value: float, minimum: float, maximum: float) -> float:
+    return min(1.0, max(0.0, (value - minimum) / (maximum - minimum)))
 
 
-def band_path(low: Sequence[float | None], high: Sequence[float | None], most: float, height: float) -> str:
+def band_path(low: Sequence[float | None], high: Sequence[float | None], maximum: float, height: float) -> str:
     words, step = [], PLOT / max(1, len(low))
     for part in _runs(low, high):
         points = [(column, high[column] or 0.0) for column in part]
         points += [(column, low[column] or 0.0) for column in reversed(part)]
         places = (
-            f"{short(LEFT + (c + 0.5) * step)} {short(height - _share(v, 0.0, most) * height)}" for c, v in points
+            f"{short(LEFT + (c + 0.5) * step)} {short(height - _share(v, 0.0, maximum) * height)}" for c, v in points
         )
         words.append(f"M{'L'.join(places)}Z")
     return path_data("".join(words))
@@ -227,13 +229,13 @@ def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator
 def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] = ()) -> Markup:
     known = [value for value in (*shown.values, *shown.high) if value is not None]
     ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
-    most, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
+    maximum, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
     shapes = []
     if shown.low:
-        area = band_path(shown.low, shown.high, most, _CURVE_HEIGHT)
+        area = band_path(shown.low, shown.high, maximum, _CURVE_HEIGHT)
         shapes.append(element("path", d=area, class_="band"))
     shapes.append(
-        element("path", d=line_path(shown.values, most, _CURVE_HEIGHT, ticks[0], shown.bridged), class_="line")
+        element("path", d=line_path(shown.values, maximum, _CURVE_HEIGHT, ticks[0], shown.bridged), class_="line")
     )
     drawing = _svg(
         bottom + _AXIS,
@@ -272,8 +274,8 @@ def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = 
     places, height_in_rows = _places(ranks.rows)
     row_height = min(18.0, max(1.0, 460 / height_in_rows))
     top, height = 8.0, row_height * height_in_rows
-    most = _busiest(ranks.rows)
-    cells = _cells(ranks.rows, places, most)
+    maximum = _busiest(ranks.rows)
+    cells = _cells(ranks.rows, places, maximum)
     scale = f"translate({LEFT} {short(row_height / 2)}) scale({PLOT / ranks.columns.count:.4f} {row_height:.4f})"
     paths = (element("path", d=path_data("".join(words)), class_=style) for style, words in cells.items() if words)
     shapes = element("g", *paths, transform=scale, class_="cells")
@@ -284,16 +286,16 @@ def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = 
         _plot(top, height, shapes, *_restarts(restarts, span, height)),
         _time_axis(span, top + height, top + height + 4),
         data_span=span,
-        data_most=f"{most:.3f}",
+        data_most=f"{maximum:.3f}",
         data_rows=" ".join(map(str, places)),
         data_height=f"{row_height:.4f}",
-        data_cells=" ".join(_encoded(row, most) for row in ranks.rows),
+        data_cells=" ".join(_encoded(row, maximum) for row in ranks.rows),
     )
     middle = WORK_LEVELS // 2
     keys = [
-        ("w0", f"works below {100 * most / WORK_LEVELS:.0f} % of the time"),
-        (f"w{middle}", f"from {100 * most * middle / WORK_LEVELS:.0f} %"),
-        (f"w{WORK_LEVELS - 1}", f"from {100 * most * (WORK_LEVELS - 1) / WORK_LEVELS:.0f} %"),
+        ("w0", f"works below {100 * maximum / WORK_LEVELS:.0f} % of the time"),
+        (f"w{middle}", f"from {100 * maximum * middle / WORK_LEVELS:.0f} %"),
+        (f"w{WORK_LEVELS - 1}", f"from {100 * maximum * (WORK_LEVELS - 1) / WORK_LEVELS:.0f} %"),
         ("d0", "waits for data or for other ranks: from 10 %"),
         (f"d{WAIT_LEVELS - 1}", "from 70 %"),
         ("idle", "no step ended"),
@@ -320,7 +322,7 @@ def _busiest(rows: Sequence[RankRow]) -> float:
     return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
 
 
-def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[str, list[str]]:
+def _cells(rows: Sequence[RankRow], places: Sequence[int], maximum: float) -> dict[str, list[str]]:
     """Class → pieces of its path: runs of equal cells become horizontal lines one unit wide."""
     styles = [f"w{n}" for n in range(WORK_LEVELS)] + [f"d{n}" for n in range(WAIT_LEVELS)] + ["idle"]
     paths: list[list[str]] = [[] for _ in styles]
@@ -328,7 +330,7 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
     for place, row in zip(places, rows, strict=True):
         last, begin = -1, 0
         fresh = [True] * len(styles)
-        levels = [*_levels(row, most), -1]
+        levels = [*_levels(row, maximum), -1]
         for column, level in enumerate(levels):
             if level == last:
                 continue
@@ -340,7 +342,7 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
     return dict(zip(styles, paths, strict=True))
 
 
-def _levels(row: RankRow, most: float) -> Iterator[int]:
+def _levels(row: RankRow, maximum: float) -> Iterator[int]:
     """Style of each cell; a rank that never steps has no grey cells."""
     for cpu, waits, steps in zip(row.cpu, row.waits, row.steps_per_s, strict=True):
         if steps is None and cpu is None:
@@ -352,13 +354,13 @@ def _levels(row: RankRow, most: float) -> Iterator[int]:
         elif cpu is None:
             yield -1
         else:
-            yield min(WORK_LEVELS - 1, int(cpu / most * WORK_LEVELS))
+            yield min(WORK_LEVELS - 1, int(cpu / maximum * WORK_LEVELS))
 
 
-def _encoded(row: RankRow, most: float) -> str:
+def _encoded(row: RankRow, maximum: float) -> str:
     """Two letters per cell, for the shares of work and waiting in 64 steps; `.` if unknown."""
     return "".join(
-        _letter(None if cpu is None else cpu / most) + _letter(waits)
+        _letter(None if cpu is None else cpu / maximum) + _letter(waits)
         for cpu, waits in zip(row.cpu, row.waits, strict=True)
     )
 
@@ -426,14 +428,16 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     for place, measure in enumerate(measures):
         left = LEFT + place * (width + gap)
         known = [value for values in measure.values for value in values if value is not None]
-        most = value_ticks(max(known, default=0.0))[-1]
-        words = f"{measure.label}, 0 to {quantity(most, measure.unit)}" if known else f"{measure.label}: not measured"
+        maximum = value_ticks(max(known, default=0.0))[-1]
+        words = (
+            f"{measure.label}, 0 to {quantity(maximum, measure.unit)}" if known else f"{measure.label}: not measured"
+        )
         shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
         for line in range(len(curves)):
             base = top + (line + 1) * row - 6
             shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
             if values := measure.values[line]:
-                words = _small_path(values, most, left, width, base, row - 10)
+                words = _small_path(values, maximum, left, width, base, row - 10)
                 shapes.append(element("path", d=words, class_=f"line m{place}"))
     for line, shown in enumerate(curves):
         y = top + (line + 1) * row - 14
@@ -451,14 +455,14 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
 
 
 def _small_path(
-    values: Sequence[float | None], most: float, left: float, width: float, base: float, height: float
+    values: Sequence[float | None], maximum: float, left: float, width: float, base: float, height: float
 ) -> str:
     step, words, drawing = width / len(values), [], False
     for column, value in enumerate(values):
         if value is None:
             drawing = False
             continue
-        x, y = left + (column + 0.5) * step, base - _share(value, 0.0, most) * height
+        x, y = left + (column + 0.5) * step, base - _share(value, 0.0, maximum) * height
         words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
         drawing = True
     return path_data("".join(words))

@@ -282,9 +282,9 @@ def may_start_directly(context: Gathered, plan: Plan) -> bool:
     """True if the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
     if context.spec.launcher != "auto" or context.spec.mpi != "auto" or not logs_in(context, plan):
         return False
-    counts = {host.name: len(host.ranks) for host in plan.hosts}
+    ranks_per_host = {host.name: len(host.ranks) for host in plan.hosts}
     node0 = context.hosts[0].name
-    return len(counts) > 1 and context.transport.launcher.can_start(counts, node0, plan.backend)
+    return len(ranks_per_host) > 1 and context.transport.launcher.can_start(ranks_per_host, node0, plan.backend)
 
 
 def logs_in(context: Gathered, plan: Plan) -> bool:

@@ -219,8 +219,8 @@ def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
             "--ppn N with --spares",
         )
     ranks = next(iter(counts.values()))
-    least = spec.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
-    without_spares = replace(spec, n=None, ppn=ranks, spares=0, min_hosts=least)
+    minimum = spec.min_hosts or len(plan.hosts)  # it stays a run that may have other hosts
+    without_spares = replace(spec, n=None, ppn=ranks, spares=0, min_hosts=minimum)
     return replace(without_spares, backend=plan.backend or "auto", launcher=plan.launcher.mode)
 
 
@@ -229,9 +229,11 @@ def check_pool_plan(spec: RunSpec, pool_plan: Plan) -> Refusal | None:
     node0 = pool_plan.node0
     if pool_plan.hosts[0].name != node0:
         return Refusal(f"--min-hosts and --spares need ranks on {node0}, whose supervisor plans each attempt", "-n N")
-    least, hosts = spec.min_hosts or 1, len(pool_plan.hosts) - spec.spares
-    if least > hosts:
-        return Refusal(f"--min-hosts {least} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts")
+    minimum, hosts = spec.min_hosts or 1, len(pool_plan.hosts) - spec.spares
+    if minimum > hosts:
+        return Refusal(
+            f"--min-hosts {minimum} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts"
+        )
     if len(pool_plan.leaders) > 1 and not spec.checkpoint:
         return Refusal(
             "--min-hosts and --spares need --checkpoint on hosts without a shared home: a lost one may have the only "

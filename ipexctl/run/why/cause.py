@@ -66,7 +66,7 @@ def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
     hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
     if hang is not None:
         return hint or _of_hang(snapshot, hang)
-    if snapshot.current_dump is not None and snapshot.current_dump.is_whole:
+    if snapshot.current_dump is not None and snapshot.current_dump.is_complete:
         return None  # no rank waits for another one
     cause = _cause_of_others(snapshot, None)
     has_raised = cause is not None and snapshot.output_of(cause.rank).exception is not None

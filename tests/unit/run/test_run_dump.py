@@ -107,7 +107,7 @@ REDUCE, LOAD, MAIN = (
 def test_smallest_group_of_ranks_comes_first() -> None:
     dump = Dump(0.0, (*(rank(number, REDUCE, MAIN) for number in range(3)), rank(3, LOAD, MAIN)))
     assert [[each.rank for each in group.ranks] for group in dump.groups] == [[3], [0, 1, 2]]
-    assert dump.is_whole
+    assert dump.is_complete
 
 
 def test_stacks_are_equal_across_different_homes() -> None:
@@ -157,7 +157,7 @@ def test_unreadable_stacks_are_reported_for_their_rank_only() -> None:
         )
     )
     assert [each.rank for each in dump.mute] == [0, 2, 3]
-    assert not dump.is_whole
+    assert not dump.is_complete
     reasons = {row["rank"]: row["reason"] for row in as_json(dump, "run")["ranks"]}
     assert missing(reasons[0], "py-spy") == []
     assert reasons[1] == ""

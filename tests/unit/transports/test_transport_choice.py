@@ -87,8 +87,11 @@ def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
         ({"node1": 1, "node2": 1}, "mpi", False, False),
     ],
 )
-def test_ranks_that_need_no_mpi(counts: dict[str, int], backend: str, *, direct: bool, step: bool) -> None:
-    assert (DIRECT.can_start(counts, "node1", backend), STEP.can_start(counts, "node1", backend)) == (direct, step)
+def test_ranks_that_need_no_mpi(ranks_per_host: dict[str, int], backend: str, *, direct: bool, step: bool) -> None:
+    assert (DIRECT.can_start(ranks_per_host, "node1", backend), STEP.can_start(ranks_per_host, "node1", backend)) == (
+        direct,
+        step,
+    )
 
 
 def test_flavors_of_plans_are_decoded() -> None:
