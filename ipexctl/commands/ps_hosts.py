@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.launch.other_runs import time_of
+from ipexctl.node.common.plan import OtherRun
+from ipexctl.remote.outcome import HostResult, Report
+from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
 from ipexctl.text import counted, printable
 from ipexctl.ui.results import fold_names, report_json, value_json
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.plan import OtherRun
-    from ipexctl.remote.outcome import HostResult, Report
-    from ipexctl.run.hosts_now import BusyPrograms, HostsNow, RunOnHosts
 
 _LAYOUTS: Final = (
     ("run", "account", "state", "script", "ranks", "hosts", "cores", "since", "until"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.hostfile import read_host_list
@@ -13,13 +13,10 @@ from ipexctl.option_declaration import check_seconds, declared
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.spec import RankOptions, RunOptions, RunSpec
 
-if TYPE_CHECKING:
-    from ipexctl.commands.defaults import Param
-
 _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 
 
-def check_value(param: Param, value: Any) -> None:
+def check_value(param: Any, value: Any) -> None:
     """Raise a UserError for a value that the command would refuse whatever the other options are."""
     name, given = param.name, {param.name: value}
     if name in declared(RankOptions):
@@ -41,7 +38,7 @@ def check_value(param: Param, value: Any) -> None:
         _check_text(param, value)
 
 
-def _check_text(param: Param, value: Any) -> None:
+def _check_text(param: Any, value: Any) -> None:
     """Check options that mean the same in all commands. (`lab up --hosts` is a number.)"""
     if param.name == "ranks":
         parse_ranks(value)

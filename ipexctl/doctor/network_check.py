@@ -30,8 +30,8 @@ from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.remote.session import OutputCollector, Session
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.trust.host_steps import HostState, HostSteps, login_command, read_logins
-from ipexctl.trust.login_errors import LoginAttempt, explain
+from ipexctl.trust.host_steps import HostState, HostSteps, LoginAttempt, login_command, read_logins
+from ipexctl.trust.login_errors import explain
 from ipexctl.trust.trust_ssh_config import names_in, ssh_names_for
 
 _TRUST: Final = "ipexctl trust"

@@ -6,11 +6,12 @@ own output ends. The fence has the session id, by which a cancelled command's pr
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ipexctl.limits import CANCEL_GRACE
 from ipexctl.remote.outcome import HostError
@@ -114,3 +115,21 @@ class FenceFilter:
         rest = self._held[end + 1 :]
         self._held = self._held[:start]
         return rest
+
+
+_SCRIPT_ERROR: Final = re.compile(rb"\x1e([a-z0-9-]*)\x1e(.*)")
+
+
+class ScriptError(NamedTuple):
+    text: str
+    code: str | None
+    """Code of its fix, empty without one; None if another program printed the text."""
+
+
+def script_error(stderr: bytes) -> ScriptError:
+    """The error of a script that `fail` ended, else the last line of its stderr."""
+    lines = stderr.strip().splitlines()  # of bytes: \x1e ends a line of text
+    for line in lines:
+        if match := _SCRIPT_ERROR.fullmatch(line):
+            return ScriptError(match[2].decode(errors="replace"), match[1].decode())
+    return ScriptError(lines[-1].strip().decode(errors="replace") if lines else "", None)

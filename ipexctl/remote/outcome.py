@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host
 
 
 @dataclass(frozen=True, slots=True)

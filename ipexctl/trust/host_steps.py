@@ -24,12 +24,11 @@ from ipexctl.hosts.names import check_user
 from ipexctl.limits import TRUST_LOGIN
 from ipexctl.node.common.home import REFUSALS
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.command import Command
+from ipexctl.remote.command import Command, ScriptError, script_error
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
-from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt
 from ipexctl.trust.trust_ssh_config import Files
 
 PREFIX = "ipexctl:"
@@ -291,6 +290,33 @@ def read_nics(ip: str = "", fib_trie: str = "", routes: str = "") -> tuple[Inter
     )
 
 
+_IDENTITY: Final = re.compile(r"ipexctl-is (.*)")
+IDENTITY_COMMAND: Final = (
+    "exec /bin/sh -c 'exec 2>/dev/null; echo; read -r name </proc/sys/kernel/hostname || name=$(uname -n);"
+    " read -r boot </proc/sys/kernel/random/boot_id;"
+    " echo ipexctl-is ${LOGNAME:-$(id -un)} $name $boot $(readlink /proc/self/ns/net)'"
+)
+"""Prints the machine and account that node0's ssh reached. Works in every login shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAttempt:
+    code: int
+    output: str
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        match = _IDENTITY.search(self.output)
+        return tuple(match[1].split()) if match else ()
+
+    def is_from(self, identity: str) -> bool:
+        """True if the login reached that machine and account; False also if unknown."""
+        return self.code == 0 and bool(identity) and self.identity == tuple(identity.split())
+
+    def reached(self, node: HostState) -> bool:
+        return self.code == 0 and self.identity == node.identity
+
+
 _SCRIPTS: Final = Path(__file__).with_name("scripts")
 _WRITE_IN_HOME: Final = frozenset({"key", "files", "remove"})
 _LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")
@@ -365,10 +391,10 @@ class HostSteps:
         content = None if stdin is None else io.BytesIO(stdin)
         result = capture(self.session, command, stdin=content, timeout=self.timeout, cancel=self.cancel)
         if not result.ended.ok:
-            lines = result.stderr.decode(errors="replace").strip().splitlines()
-            if lines and (refused := home_refusal(lines[-1], ipexctl_home)) is not None:
+            error = script_error(result.stderr)
+            if (refused := home_refusal(error.text, ipexctl_home)) is not None:
                 raise refused
-            raise HostError(lines[-1] if lines else f"could not {command.label}: {result.ended}", _fix_for(lines))
+            raise HostError(error.text or f"could not {command.label}: {result.ended}", _fix_for(error))
         return result.stdout
 
 
@@ -391,8 +417,19 @@ def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -
     return logins
 
 
-def _fix_for(lines: Sequence[str]) -> str:
-    text = lines[-1].lower() if lines else ""
+_FIXES: Final = {
+    "bad-key": "while ipexctl doctor shows no live run: ipexctl trust --revoke; then: ipexctl trust",
+    "no-sha256sum": "install coreutils there, then run it again",
+    "owner": "to see its owner: ls -l there; if the owner is wrong, root can chown it",
+    "read-only": "if it is not read-only on purpose, chmod u+w it there, then run it again",
+}
+"""Code of a script's error → fix."""
+
+
+def _fix_for(error: ScriptError) -> str:
+    if error.code is not None:
+        return _FIXES.get(error.code, "")
+    text = error.text.lower()
     for pattern, fix in (
         ("no space left", "free some space there, then run it again"),
         ("quota", "free some space there, then run it again"),
@@ -400,19 +437,8 @@ def _fix_for(lines: Sequence[str]) -> str:
             "read-only file system",
             "if dmesg there shows no errors of the disk, remount it for writing",
         ),
-        ("is read-only", "if it is not read-only on purpose, chmod u+w it there, then run it again"),
         ("permission denied", "ask the owner of that directory for write permission"),
         ("operation not permitted", "to see whether it is immutable: lsattr there"),
-        (
-            "can't be kept",
-            "to see its owner: ls -l there; if the owner is wrong, root can chown it",
-        ),
-        ("belongs to another account", "use a directory of the account that logs in: --home DIR"),
-        (
-            "can't be read as a key",
-            "while ipexctl doctor shows no live run: ipexctl trust --revoke; then: ipexctl trust",
-        ),
-        ("no sha256sum", "install coreutils there, then run it again"),
         ("ssh-keygen", "install openssh-client (openssh-clients) on node0"),
     ):
         if pattern in text:

@@ -7,42 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipexctl.hosts.internal import HostAddresses, common_networks
 from ipexctl.limits import TRUST_LOGIN
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
-
-if TYPE_CHECKING:
-    from ipexctl.trust.host_steps import HostState
-
-_IDENTITY = re.compile(r"ipexctl-is (.*)")
-IDENTITY_COMMAND = (
-    "exec /bin/sh -c 'exec 2>/dev/null; echo; read -r name </proc/sys/kernel/hostname || name=$(uname -n);"
-    " read -r boot </proc/sys/kernel/random/boot_id;"
-    " echo ipexctl-is ${LOGNAME:-$(id -un)} $name $boot $(readlink /proc/self/ns/net)'"
-)
-"""Prints the machine and account that node0's ssh reached. Works in every login shell."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoginAttempt:
-    code: int
-    output: str
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        match = _IDENTITY.search(self.output)
-        return tuple(match[1].split()) if match else ()
-
-    def is_from(self, identity: str) -> bool:
-        """True if the login reached that machine and account; False also if unknown."""
-        return self.code == 0 and bool(identity) and self.identity == tuple(identity.split())
-
-    def reached(self, node: HostState) -> bool:
-        return self.code == 0 and self.identity == node.identity
+from ipexctl.trust.host_steps import HostState, LoginAttempt
 
 
 def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mapping[str, HostAddresses]) -> HostError:

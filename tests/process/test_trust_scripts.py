@@ -13,9 +13,9 @@ import pytest
 
 from agent_helpers import mark_home
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import script_error
 from ipexctl.remote.fanout import fan_out
-from ipexctl.trust.host_steps import login_command, read_logins, trust_script
-from ipexctl.trust.login_errors import LoginAttempt
+from ipexctl.trust.host_steps import LoginAttempt, login_command, read_logins, trust_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -220,7 +220,8 @@ def test_invalid_key_is_reported_and_can_be_revoked(run: Run, tmp_path: Path) ->
     (home / "ssh/notes").write_text("mine")
     done = run(("lock", "key"), home)
     assert done.returncode == 1
-    assert b"can't be read as a key" in done.stderr
+    error = script_error(done.stderr)
+    assert (error.code, str(home / "ssh/id_ed25519") in error.text) == ("bad-key", True)
     assert run(("lock", "remove"), home, "").stdout == b"done\n"
     assert [path.name for path in (home / "ssh").iterdir()] == ["notes"]
 

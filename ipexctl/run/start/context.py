@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts, addresses_among
@@ -23,7 +22,7 @@ from ipexctl.launch.hub_settings import CACHES, NO_USE, OFFLINE_NAMES, HostHub, 
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.node.network.hub import FoundHub
+from ipexctl.node.network.hub import FoundHub, HubRequest
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -38,9 +37,6 @@ from ipexctl.stack.catalog import StackSpec, known_rows, project_of
 from ipexctl.stack.env.record import records_of
 from ipexctl.text import printable
 from ipexctl.trust.trust_ssh_config import config_in, ssh_names_for
-
-if TYPE_CHECKING:
-    from ipexctl.node.network.hub import HubRequest
 
 
 def gather(

@@ -12,8 +12,8 @@ done
 umask 077
 use_home "$ipexctl_home" || refuse_home
 check_ssh "$ipexctl_home/ssh" || refuse_home
-[ -d "$ipexctl_home/ssh" ] || output=$(mkdir "$ipexctl_home/ssh" 2>&1) || [ -d "$ipexctl_home/ssh" ] || fail "${output#mkdir: }"
-output=$(chmod 700 "$ipexctl_home/ssh" 2>&1) || fail "${output#chmod: }"
+[ -d "$ipexctl_home/ssh" ] || output=$(mkdir "$ipexctl_home/ssh" 2>&1) || [ -d "$ipexctl_home/ssh" ] || fail_by_output "${output#mkdir: }"
+output=$(chmod 700 "$ipexctl_home/ssh" 2>&1) || fail_by_output "${output#chmod: }"
 lock "$ipexctl_home/ssh/.lock"
 # Record the new directories, so that --revoke removes them.
 if [ -n "$made" ] && [ ! -e "$ipexctl_home/ssh/made" ]; then
@@ -22,12 +22,12 @@ fi
 key=$ipexctl_home/ssh/id_ed25519
 if [ ! -e "$key" ]; then
     output=$(ssh-keygen -q -t ed25519 -N '' -C "ipexctl $(id -un)@$(uname -n)" -f key 2>&1 </dev/null) ||
-        fail "ssh-keygen: $output"
+        fail_by_output "ssh-keygen: $output"
     ssh-keygen -y -P '' -f key >/dev/null 2>&1 </dev/null || fail "$ipexctl_home/ssh: the key could not be written completely"
     sync key 2>/dev/null
     mv key.pub "$key.pub" && mv key "$key" || fail "$ipexctl_home/ssh can't be written to"
 fi
-public=$(ssh-keygen -y -P '' -f "$key" 2>&1 </dev/null) || fail "$key can't be read as a key: $public"
+public=$(ssh-keygen -y -P '' -f "$key" 2>&1 </dev/null) || fail "$key can't be read as a key: $public" bad-key
 [ -s "$key.pub" ] || printf '%s\n' "$public" >"$key.pub"
 chmod 600 "$key"
 printf '%s\n' "$public"

@@ -22,7 +22,7 @@ lock "$place/.ipexctl-trust"
 # A stale lock of an interrupted call from before ~/.ssh existed.
 [ "$place" = "$home" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
 
-command -v sha256sum >/dev/null || fail "there is no sha256sum, which is in coreutils"
+command -v sha256sum >/dev/null || fail "there is no sha256sum, which is in coreutils" no-sha256sum
 newline='
 '
 
@@ -45,7 +45,7 @@ receive() { # file that keeps its mode and owner: the new text, which arrives on
         sum_of "$1"
         ;;
     esac
-    [ "$sum" = "$new" ] || fail "$reason"
+    [ "$sum" = "$new" ] || fail_by_output "$reason"
 }
 end_unchanged() { # "same" or "moved"
     echo "$1"
@@ -63,16 +63,16 @@ if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
 elif [ "$old" != none ]; then
     [ -f "$real" ] || end_unchanged moved
     [ "$old" != "$new" ] || end_unless_old
-    [ -w "$real" ] || fail "$real is read-only"
+    [ -w "$real" ] || fail "$real is read-only" read-only
 fi
 
 if [ "$new" = none ]; then
     end_unless_old
-    output=$(rm -f "$real" 2>&1) || fail "${output#rm: }"
+    output=$(rm -f "$real" 2>&1) || fail_by_output "${output#rm: }"
     unlock
     [ "$4" != rmdir ] || rmdir "$home/.ssh" 2>/dev/null
 elif [ "$old" != none ]; then
-    output=$(cp -p "$real" next 2>&1) || fail "${output#cp: }"
+    output=$(cp -p "$real" next 2>&1) || fail_by_output "${output#cp: }"
     # shellcheck disable=SC2012
     listed=$(ls -ldn "$real" next)
     {
@@ -84,15 +84,15 @@ END
     # Ten characters; behind them is a mark for an ACL. Some shells need a file for the text above: then all is empty.
     [ -n "$group2" ] &&
         [ "${mode1%"${mode1#??????????}"} $owner1 $group1" = "${mode2%"${mode2#??????????}"} $owner2 $group2" ] ||
-        fail "$real belongs to another account or group, which can't be kept"
+        fail "$real belongs to another account or group, which can't be kept" owner
     receive next
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" next 2>/dev/null || :
     end_unless_old
-    output=$(mv -f next "$real" 2>&1) || fail "${output#mv: }"
+    output=$(mv -f next "$real" 2>&1) || fail_by_output "${output#mv: }"
 elif [ -n "$fresh" ]; then
     mkdir ssh && : >ssh/authorized_keys || fail "$home can't be written to"
     receive ssh/authorized_keys
-    output=$(mv ssh "$home/.ssh" 2>&1) || fail "${output#mv: }"
+    output=$(mv ssh "$home/.ssh" 2>&1) || fail_by_output "${output#mv: }"
     if [ -d "$home/.ssh/ssh" ]; then
         # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
         rm -f "$home/.ssh/ssh/authorized_keys"
@@ -104,7 +104,7 @@ else
     : >next || fail "$place can't be written to"
     receive next
     end_unless_old
-    output=$(mv next "$real" 2>&1) || fail "${output#mv: }"
+    output=$(mv next "$real" 2>&1) || fail_by_output "${output#mv: }"
     command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
 fi
 sync "$place" 2>/dev/null

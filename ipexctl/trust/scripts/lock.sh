@@ -2,7 +2,9 @@
 # interrupted call leaves only this one name, and the next call removes a stale lock. The holder works in it as the
 # current directory: if another process removed the lock as stale, the holder's files are gone and it fails.
 
-fail() { printf '%s\n' "$*" >&2; exit 1; }
+# `remote/command.py: script_error` reads these lines.
+fail() { printf '\036%s\036%s\n' "${2-}" "$1" >&2; exit 1; } # text, and the code of its fix
+fail_by_output() { printf '%s\n' "$1" >&2; exit 1; }          # what another program said
 
 # A holder on the same machine is checked by its pid; any other counts as dead after $patience seconds without a change.
 patience=20
@@ -17,7 +19,7 @@ lock() { # directory to be made
         if [ ! -d "$1" ]; then
             # Released between mkdir and this check.
             case $output in *"File exists"*) [ -e "$1" ] || continue ;; esac
-            fail "${output#mkdir: }"
+            fail_by_output "${output#mkdir: }"
         fi
         holder=$(cat "$1/holder" 2>/dev/null)
         state="$(ls -di "$1" 2>/dev/null) $holder"

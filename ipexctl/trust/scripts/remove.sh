@@ -11,7 +11,7 @@ made=$(cat "$ipexctl_home/ssh/made" 2>/dev/null)
 answer=same
 for name in id_ed25519 id_ed25519.pub known_hosts config made; do
     [ ! -e "$ipexctl_home/ssh/$name" ] || answer=done
-    output=$(rm -f "$ipexctl_home/ssh/$name" 2>&1) || fail "${output#rm: }"
+    output=$(rm -f "$ipexctl_home/ssh/$name" 2>&1) || fail_by_output "${output#rm: }"
 done
 rm -rf "$ipexctl_home/ssh/.lock".*
 unlock

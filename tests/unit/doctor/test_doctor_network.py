@@ -57,8 +57,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, results_until
 from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.trust.host_steps import read_logins
-from ipexctl.trust.login_errors import LoginAttempt
+from ipexctl.trust.host_steps import LoginAttempt, read_logins
 from message_data import missing
 
 if TYPE_CHECKING:

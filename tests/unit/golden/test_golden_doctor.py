@@ -17,7 +17,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system_facts import System
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.outcome import HostError
-from ipexctl.trust.login_errors import LoginAttempt
+from ipexctl.trust.host_steps import LoginAttempt
 
 ROCKY = Facts(system=System(distro_id="rocky", distro_version="9.4"))
 FAILED_LOGINS = {f"n{i}": HostError(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.remote.command import Command, FenceFilter, encode_for_printf, end_session_script, login_line
+from ipexctl.remote.command import (
+    Command,
+    FenceFilter,
+    ScriptError,
+    encode_for_printf,
+    end_session_script,
+    login_line,
+    script_error,
+)
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "csh", "fish") if shutil.which(shell)]
 SPECIAL_ARGUMENTS = [
@@ -101,3 +109,18 @@ def test_end_session_script_kills_children_in_other_groups_that_ignore_sigterm()
     assert done.stdout.strip() == b"0"
     assert process.wait(5) == -9
     process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("stderr", "error"),
+    [
+        (b"\x1eread-only\x1e/home/me/keys is read-only\n", ScriptError("/home/me/keys is read-only", "read-only")),
+        (b"mkdir: cannot\n\x1e\x1e/data can't be written to\n", ScriptError("/data can't be written to", "")),
+        (b"\x1ebad-key\x1eK can't be read: error\nin libcrypto\n", ScriptError("K can't be read: error", "bad-key")),
+        (b"welcome\n/data: No space left on device\n", ScriptError("/data: No space left on device", None)),
+        (b"\x1eBAD CODE\x1etext\n", ScriptError("\x1eBAD CODE\x1etext", None)),
+        (b"", ScriptError("", None)),
+    ],
+)
+def test_error_of_a_script_has_its_code_and_other_programs_have_none(stderr: bytes, error: ScriptError) -> None:
+    assert script_error(stderr) == error

@@ -21,8 +21,8 @@ from ipexctl.hosts.internal import (
     internal_addresses,
 )
 from ipexctl.remote.outcome import HostStatus
-from ipexctl.trust.host_steps import read_nics
-from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain
+from ipexctl.trust.host_steps import IDENTITY_COMMAND, LoginAttempt, read_nics
+from ipexctl.trust.login_errors import explain
 from ipexctl.trust.trust_setup import TrustReport, TrustResult
 
 LO = InterfaceAddress("lo", "127.0.0.1", 8)

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import InterfaceAddress
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
-from ipexctl.trust.host_steps import HostState, Owner, TrustLine, read_host_state
+from ipexctl.remote.session import Ended
+from ipexctl.trust.host_steps import HostState, HostSteps, KeysEdit, Owner, TrustLine, read_host_state
 from ipexctl.trust.trust_setup import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
 from ipexctl.trust.trust_ssh_config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from message_data import missing
@@ -199,3 +202,28 @@ def test_invalid_numbers_in_host_state_are_ignored(figure: str) -> None:
         port=2200,
     )
     assert (state.uid, state.port, state.home_mode, state.nics) == (-1, 2200, None, ())
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason", "fix"),
+    [
+        ("\x1eread-only\x1e/h/keys is read-only", "/h/keys is read-only", "chmod u+w"),
+        ("\x1eowner\x1e/h/keys belongs to others", "/h/keys belongs to others", "ls -l"),
+        ("\x1ebad-key\x1e/h/key can't be read", "/h/key can't be read", "trust --revoke"),
+        ("\x1eno-sha256sum\x1ethere is no sha256sum", "there is no sha256sum", "coreutils"),
+        ("\x1e\x1e/home/quota can't be written to", "/home/quota can't be written to", None),
+        ("\x1enew-code\x1e/h: Permission denied", "/h: Permission denied", None),
+        ("/h: Disk quota exceeded", "/h: Disk quota exceeded", "free some space"),
+        ("/h: Permission denied", "/h: Permission denied", "ask the owner"),
+        ("/h is read-only", "/h is read-only", None),
+    ],
+)
+def test_fix_for_a_failed_script_comes_from_its_code_or_from_the_words_of_other_programs(
+    stderr: str, reason: str, fix: str | None
+) -> None:
+    host = Host(name="a", address="a")
+    steps = HostSteps(host, FakeSession(host, stderr=f"{stderr}\n".encode(), ended=Ended(1)), None, Cancel())
+    with pytest.raises(HostError) as failed:
+        steps.edit_keys("/h", KeysEdit(b"old", b"new"))
+    assert failed.value.reason == reason
+    assert failed.value.fix == "" if fix is None else fix in failed.value.fix

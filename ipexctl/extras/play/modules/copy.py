@@ -64,7 +64,7 @@ if [ "$sent" = no ] && [ $state = changed ]; then report send; exit 0; fi
 if [ $state = ok ] || [ "$check" = yes ]; then report $state; [ $state != changed ] || old; exit 0; fi
 if [ $state = mode ]; then chmod "$mode" /proc/self/fd/3 && report mode; exit; fi
 [ -n "$present" ] || enter "$missing" make || exit 1
-[ -w . ] || fail "this account may not write to ${here:-/}: permission denied"
+[ -w . ] || fail "this account may not write to ${here:-/}: permission denied" denied
 temporary_name "$name"
 trap 'rm -f -- "$temporary" "$temporary.bak" 2>/dev/null' EXIT; trap 'exit 1' HUP INT PIPE TERM
 mask=$(umask); umask 077
@@ -100,7 +100,7 @@ _UNPACK: Final = (
 follow=$2; expand_home "$1"
 shift 2
 enter "$path" make
-[ -w . ] || fail "this account may not write to ${here:-/}: permission denied"
+[ -w . ] || fail "this account may not write to ${here:-/}: permission denied" denied
 remove_abandoned ''
 temporary_name ''
 trap 'remove_tree "$temporary"' EXIT; trap 'exit 1' HUP INT PIPE TERM

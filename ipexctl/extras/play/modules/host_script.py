@@ -15,7 +15,7 @@ from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.command import Command, encode_for_printf, shell_text
+from ipexctl.remote.command import Command, encode_for_printf, script_error, shell_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream, Session, chunks_of
 from ipexctl.text import printable, variable_in_sh
@@ -30,11 +30,13 @@ exec sudo -n -u {user} -- /bin/sh -c {take}
 """
 _SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
 """sh begins an error with its script name and a line number, which mean nothing to the user."""
+_DENIED: Final = "use a place this account may write to, or become: true"
 _FIXES: Final = {
-    "permission denied": "use a place this account may write to, or become: true",
+    "permission denied": _DENIED,
     "no space": "free some space there, then run it again",
     "quota": "free some space there, then run it again",
 }
+"""Words of other programs → fix."""
 _LINK_FIX: Final = (
     "if {owner} may choose the place: follow: true; otherwise use the real path, without the link, in the task"
 )
@@ -53,8 +55,7 @@ class Completed:
 
     @property
     def last_error(self) -> str:
-        lines = self.stderr.decode(errors="replace").strip().splitlines()
-        return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
+        return _SH_PREFIX.sub("", script_error(self.stderr).text)
 
     def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> Result:
         """Failed result of a script: its last error line, and a fix if the cause is known."""
@@ -66,7 +67,11 @@ class Completed:
             fields = {"link": link, "owner": owner, "target": target}
             return failed(reason, link_fix.format(owner=printable(owner)), **data, refused_link=fields)
         error = self.last_error
-        fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")
+        code = script_error(self.stderr).code
+        if code is None:
+            fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")
+        else:
+            fix = _DENIED if code == "denied" else ""
         return failed(error or f"exit code {self.rc}", fix, **data)
 
 

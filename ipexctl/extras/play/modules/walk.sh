@@ -10,7 +10,8 @@ newline='
 '
 follow= hops=0
 
-fail() { printf '%s\n' "$1" >&2; exit 1; }
+# `remote/command.py: script_error` reads these lines.
+fail() { printf '\036%s\036%s\n' "${2-}" "$1" >&2; exit 1; } # text, and the code of its fix
 changed_meanwhile() { fail "$1 changed while it was checked: another process is changing it"; }
 
 expand_home() { # path: sets $path
@@ -65,12 +66,12 @@ enter() { # path, "make" for missing directories: sets $here; else returns 1, wi
             if [ ! -d "./$part" ]; then
                 [ ! -e "./$part" ] || fail "$here/$part is not a directory"
                 [ "$2" = make ] || return 1
-                output=$(mkdir -- "./$part" 2>&1) || [ -d "./$part" ] || fail "$here/$part: ${output##*: }"
+                output=$(mkdir -- "./$part" 2>&1) || [ -d "./$part" ] || { printf '%s\n' "$here/$part: ${output##*: }" >&2; exit 1; }
             fi
             expected=$here/$part
             ;;
         esac
-        cd -P -- "./$part" 2>/dev/null || fail "this account may not enter ${expected:-/}: permission denied"
+        cd -P -- "./$part" 2>/dev/null || fail "this account may not enter ${expected:-/}: permission denied" denied
         find_directory
         [ "$at" = "$expected" ] || changed_meanwhile "${expected:-/}"
         here=$at missing=$rest
@@ -91,7 +92,7 @@ enter_parent() { # path, "make" or empty
 
 open_file() { # name of a regular file in the current directory: descriptor 3, never another file through a link
     tries=0
-    [ -r "./$1" ] || fail "this account may not read $here/$1: permission denied"
+    [ -r "./$1" ] || fail "this account may not read $here/$1: permission denied" denied
     # Another host that shares the directory may replace the file at the same time.
     until exec 3<"./$1" && [ "$(stat -L -c '%d %i' /proc/self/fd/3)" = "$(stat -c '%d %i' -- "./$1")" ]; do
         tries=$((tries + 1))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeSession
+from ipexctl.extras.play.modules.host_script import Completed
 from ipexctl.extras.play.modules.migrate import applied, scan, scan_text
 from ipexctl.extras.play.result import Result
 from ipexctl.remote.local import LocalSession
@@ -204,3 +205,18 @@ def test_complete_stat_output_is_parsed() -> None:
 def test_malformed_module_output_raises_a_host_error(module: str, output: bytes) -> None:
     with pytest.raises(HostError):
         run_answering(module, output)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason", "fix"),
+    [
+        (b"\x1edenied\x1eno entry to /d", "no entry to /d", "become: true"),
+        (b"\x1e\x1e/data/quota is not a directory", "/data/quota is not a directory", None),
+        (b"/d: Permission denied", "/d: Permission denied", "become: true"),
+        (b"ipexctl: line 3: cd: /d: No space left on device", "/d: No space left on device", "free some space"),
+    ],
+)
+def test_fix_for_a_failed_task_comes_from_the_code_of_its_script(stderr: bytes, reason: str, fix: str | None) -> None:
+    failed = Completed(1, b"", stderr + b"\n").failure()
+    assert failed.reason == reason
+    assert failed.fix == "" if fix is None else fix in failed.fix
