@@ -85,7 +85,6 @@ def file_row(path: str, content: bytes, mode: int = 0o644) -> list[Any]:
 
 
 ROOT = ["", "d", 0o755, 0, ""]
-SMALL = {"a.txt": b"a", "sub/b.txt": b"b"}
 ROWS: Rows = [
     ROOT,
     file_row("a.txt", b"a", 0o755),
@@ -124,6 +123,7 @@ def test_name_that_leads_out_of_the_path_is_refused(target: Target) -> None:
     assert list(target.account.iterdir()) == []
 
 
+@pytest.mark.core
 def test_what_did_not_arrive_is_an_error_and_the_rest_is_used_by_the_next_call(target: Target) -> None:
     found = target.inspect(ROWS)
     blobs = target.store(found.last["directory"], (LARGE, CONTENT))
