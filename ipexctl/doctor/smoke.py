@@ -40,6 +40,8 @@ _NAMES: Final = {
 }
 PEERS: Final = 3
 """With fewer peers it is unclear which host is slow."""
+LOADING: Final = 20.0
+"""Seconds more for hosts that are importing torch: it is 5 GB on a cold disk, or the host is busy."""
 SLOW: Final = 0.8
 SLOW_LINK: Final = 0.5
 """Lower than for processors, because a short stream varies more."""
@@ -94,9 +96,9 @@ def measure(
                 if len(hosts) > 1:
                     smoke.serve(dialog, budget)
                 measured = smoke.measure_hosts(ScriptDialog(cancel), started + budget * 0.65, lost)
-                links = smoke.measure_links(dialog, started + budget * 0.95)
+                links = smoke.measure_links(dialog, max(started + budget * 0.95, time.monotonic() + budget * 0.25))
             finally:
-                dialog.end(min(started + budget, time.monotonic() + 0.5))
+                dialog.end(min(max(started + budget, time.monotonic() + 0.2), time.monotonic() + 0.5))
     finally:
         cancel.throw()
     return SmokeReport(smoke_findings(measured, links, facts), measured, links)
@@ -243,11 +245,14 @@ class _Smoke:
         left = max(0.2, until - time.monotonic())
         for name in self._sessions:
             cores = self._facts.get(name, Facts()).cpu.allowed or 1
-            request: SpeedRequest = {"cores": cores, "seconds": left * 0.8, "lifetime": int(left) + 3}
-            self._start(dialog, name, "host", left, request)
-        while (received := dialog.receive(until)) is not None:
+            request: SpeedRequest = {"cores": cores, "seconds": left * 0.8, "lifetime": int(left + LOADING) + 3}
+            self._start(dialog, name, "host", left + LOADING, request)
+        loading = set[str]()
+        while (received := dialog.receive(until + LOADING * bool(dialog.running & loading))) is not None:
             name, event = received
-            if isinstance(event, HostError):
+            if isinstance(event, Reply) and event.get("event") == "loading":
+                loading.add(name)
+            elif isinstance(event, HostError):
                 missing[name].append(f"the measurement did not finish: {event.reason}")
             elif event is not None and (figure := parse_figure(event)):
                 figures[name][figure[0]] = figure[1]
@@ -265,8 +270,9 @@ class _Smoke:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"
                 address, token = self._internal[name], self._tokens[name]
-                request: LinkServerRequest = {"address": address, "token": token, "lifetime": round(budget) + 2}
-                self._start(dialog, name, action, budget, request)
+                seconds = budget + LOADING
+                request: LinkServerRequest = {"address": address, "token": token, "lifetime": round(seconds) + 2}
+                self._start(dialog, name, action, seconds, request)
 
     def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:
         node0, *others = self._names

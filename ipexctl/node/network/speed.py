@@ -1,7 +1,7 @@
 """Measures to a few percent how fast this host computes, and how fast its links to other hosts are.
 
 host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16" | "rounded", "value": per second, "how"}, or
-           {"event": "none", "reason"}, one per measurement
+           {"event": "none", "reason"}, one per measurement; {"event": "loading"} before it imports torch
 serve    → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
 connect  reads lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
          → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
@@ -115,6 +115,8 @@ def available_memory() -> int | None:
 
 
 def multiply_matrices(deadline: float) -> None:
+    left = deadline - time.monotonic()
+    emit("loading")
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]  # may be missing
     except Exception:  # noqa: BLE001  # a broken installation counts as none
@@ -123,6 +125,7 @@ def multiply_matrices(deadline: float) -> None:
         emit_product("fp32", "with numpy", lambda size: numpy.full((size, size), 0.5, dtype=numpy.float32), deadline)
         return
     torch.set_grad_enabled(False)
+    deadline = time.monotonic() + left
 
     def half(kind: Any) -> Callable[[int], Any]:
         return lambda size: torch.full((size, size), 0.5, dtype=kind)

@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_helpers import agent_argv
+from fakes import FakeSession
 from ipexctl.doctor.port_pairs import parse_listener
 from ipexctl.doctor.smoke import (
     PEERS,
     Figure,
     HostSmoke,
     LinkSmoke,
+    _Smoke,
     behind,
     measure_links,
     parse_figure,
@@ -31,6 +33,7 @@ from ipexctl.doctor.smoke import (
 )
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
+from ipexctl.hosts.host import Host
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.reply import Reply
 
@@ -103,6 +106,44 @@ def test_behind_lists_hosts_below_the_median_of_the_others(values: dict[str, flo
     for name, share in slow.items():
         assert share < 0.8
         assert values[name] < median(value for peer, value in values.items() if peer != name)
+
+
+class HostDialog:
+    """Events of hosts by the second at which they come; the clock is that of the dialog."""
+
+    def __init__(self, clock: Clock, *events: tuple[float, str, Reply | None]) -> None:
+        self.running: set[str] = set()
+        self._clock, self._events = clock, list(events)
+
+    def start(self, name: str, *_: object, **__: object) -> None:
+        self.running.add(name)
+
+    def receive(self, until: float) -> tuple[str, Reply | None] | None:
+        if not self.running or not self._events or self._events[0][0] > until:
+            self._clock.now = max(self._clock.now, until) if self.running else self._clock.now
+            return None
+        self._clock.now, name, event = self._events.pop(0)
+        self.running -= {name} if event is None else set()
+        return name, event
+
+
+class Clock:
+    now = 0.0
+
+
+def test_only_a_host_that_imports_torch_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("ipexctl.doctor.smoke.time.monotonic", lambda: clock.now)
+    loading, figure = Reply(event="loading"), Reply(event="figure", kind="fp32", value=1e9, how="with torch")
+    dialog: Any = HostDialog(clock, (1.0, "a", loading), (9.0, "a", figure), (9.5, "a", None))
+    hosts = [Host(name, name) for name in "ab"]
+    smoke = _Smoke(hosts, {}, {}, dict.fromkeys("ab", FakeSession(hosts[0])))
+    found = smoke.measure_hosts(dialog, 3.0, {})
+    assert [(list(host.figures), host.missing) for host in found] == [
+        (["fp32"], ()),
+        ([], ("the measurement took too long",)),
+    ]
+    assert clock.now == 9.5
 
 
 STUB_OF_NUMPY = """

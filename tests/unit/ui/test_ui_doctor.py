@@ -59,6 +59,15 @@ def test_infos_are_ids_on_one_line_and_no_word_is_cut(
     assert "ipexctl doctor -v" not in verbose
 
 
+def test_what_smoke_measured_is_shown_in_full(capfd: pytest.CaptureFixture[str]) -> None:
+    """The line of the other infos leads to a call without --smoke."""
+    measured = Finding("smoke.measured", "info", "Measured: memory copies 12 GB/s.", hosts=("node1",))
+    text = "\n".join(shown(capfd, measured, Finding("system.example", "info", LONG, hosts=("node1",))))
+    assert "Measured: memory copies 12 GB/s." in text
+    assert LONG not in text
+    assert "system.example" in text
+
+
 def test_findings_stand_by_level_and_a_fix_has_its_own_line(capfd: pytest.CaptureFixture[str]) -> None:
     lines = shown(
         capfd,
