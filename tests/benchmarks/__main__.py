@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.text import rough_duration
 
 from . import (
     part_allreduce,
@@ -134,10 +136,11 @@ def _measure(given: argparse.Namespace) -> None:
         env = clean_environment(str(home))
         print(f"{peers.machine()}; {peers.versions(found)}\n", flush=True)
         for name, part in parts.items():
-            begun = _stamp(name, given)
+            begun, clock = _stamp(name, given), time.monotonic()
             report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
             stamp = f"Medians of {report.medians_of}, {begun}; {peers.processor()}, ipexctl {version('ipexctl')}."
             print(plain(f"{name}: {stamp}", report), flush=True)
+            say(f"{name} took {rough_duration(time.monotonic() - clock)}")
             if given.markdown:
                 put_between_markers(given.markdown, name, f"{markdown(report)}\n\n{stamp}")
 
