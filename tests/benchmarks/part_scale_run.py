@@ -20,7 +20,7 @@ from ipexctl.extras.lab import lab_system
 from ipexctl.extras.lab.faults import break_host
 
 from .figures import fit_line, median
-from .harness import Contender, Failed, failure, good_end_of, in_turns, say, started
+from .harness import Contender, Failed, failure, good_end_of, in_turns, say, spend, started
 from .part_start import connections, spent_on_hosts
 from .part_train import TORCH
 from .processes import SupervisorWatch, Usage
@@ -76,7 +76,8 @@ def _prepared(rig: Rig, *, has_torchrun: bool) -> Iterator[tuple[Rig, Path]]:
         prepare(shared, "trust", *shared.where(most))
         if has_torchrun:
             say(f"installing torch {TORCH} into the shared home")
-            prepare(shared, "install", *shared.where(1), "--stack", "torch", "--torch", TORCH)
+            words = ("install", *shared.where(1), "--stack", "torch", "--torch", TORCH)
+            spend(ipexctl("preparation", *words), shared.env)
         else:
             install_mpi(shared, *shared.where(1))
         project = write_project(rig.scratch / f"project-{os.getpid()}-{time.monotonic_ns()}")
