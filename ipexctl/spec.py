@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.host import Host
-from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, PROJECT, SyncOptions, declare
+from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME, NO_OPTIONS, PROJECT, CallOptions, SyncOptions, declare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

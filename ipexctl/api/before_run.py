@@ -12,9 +12,9 @@ from ipexctl.errors import CallError, Refusal, UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.found_files import check_found
 from ipexctl.hosts.nodeset import fold
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.before_install import check_before_install
 from ipexctl.run.start.context import is_everywhere

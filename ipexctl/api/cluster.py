@@ -25,7 +25,6 @@ from ipexctl.api.known_runs import ps as list_runs
 from ipexctl.api.open_hosts import HostOutput, OpenHosts, open_sessions
 from ipexctl.api.run import run as start_run
 from ipexctl.api.run_handle import Run
-from ipexctl.call_options import CallOptions, option_text
 from ipexctl.doctor.finding import DoctorReport
 from ipexctl.errors import CallError, UserError
 from ipexctl.files.push import PushReport
@@ -35,13 +34,21 @@ from ipexctl.hosts.host import Host, home_on_nodes, private_keys
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
 from ipexctl.node.common.plan import Plan
-from ipexctl.option_declaration import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT, SyncOptions, check_seconds
+from ipexctl.option_declaration import (
+    CONNECT_SECONDS,
+    DEFAULT_ENV,
+    FORKS,
+    TRANSPORT,
+    CallOptions,
+    SyncOptions,
+    check_seconds,
+    option_text,
+)
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions
-from ipexctl.remote.control_machine import with_own_address
+from ipexctl.remote.connector import ConnectOptions, SessionPool
+from ipexctl.remote.local import with_own_address
 from ipexctl.remote.outcome import Cancelled, Notice, ProgressEvent, Report, Stepped, Watch, ignore_event
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.fetch import order_of_host
 from ipexctl.run.notify import check_notify
 from ipexctl.run.registry import RunRecord

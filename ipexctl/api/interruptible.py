@@ -11,7 +11,7 @@ from types import FunctionType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ipexctl.errors import IpexctlError, UserError
-from ipexctl.hosts.names import did_you_mean
+from ipexctl.hosts.host import did_you_mean
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, ignore_event

@@ -19,10 +19,9 @@ from ipexctl.limits import PS_ANSWER, STOP_ANSWER
 from ipexctl.node.common.records import FINAL
 from ipexctl.node.run.run_replies import PrunedRun
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import Connector, OnStep
+from ipexctl.remote.connector import Connector, OnStep, SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, Report, Unreachable, ignore_event
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import save_final_status
 from ipexctl.run.node0 import options_of
 from ipexctl.run.ps import KnownRun, expired_runs, query_runs, with_copies

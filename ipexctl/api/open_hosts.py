@@ -8,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.fanout import execute as execute_on_hosts
 from ipexctl.remote.outcome import Report, ignore_event
-from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)

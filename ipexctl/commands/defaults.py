@@ -31,7 +31,7 @@ from ipexctl.commands.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.file_reader import NotRegularError, check_regular
 from ipexctl.found_files import TRUSTED, check_found, is_entry, user_file
-from ipexctl.hosts.names import did_you_mean
+from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
 

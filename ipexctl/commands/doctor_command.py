@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import typer
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
 from ipexctl.commands.target_hosts import open_hosts
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, Recommendation, merge_findings
 from ipexctl.facts.facts import to_json
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.text import counted
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix, wrapped_names
 from ipexctl.ui.results import fold_names, group_by, summary_json

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import typer
 
-from ipexctl.call_options import CallOptions, option_text
 from ipexctl.commands.launch_options import LaunchLine, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, is_on_command_line
 from ipexctl.commands.target_hosts import check_home, current_directory, host_options, select
@@ -24,7 +23,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.hosts.host import private_keys
 from ipexctl.launch.accelerate_config import read_accelerate_file, with_config
-from ipexctl.option_declaration import values_of
+from ipexctl.option_declaration import CallOptions, option_text, values_of
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartFailure, check_ranks, check_request, read_exports, run_spec

@@ -10,7 +10,7 @@ from ipexctl.api.followed_runs import logs
 from ipexctl.commands.run_calls import begun, call_about_runs, chosen_ranks, find_run
 from ipexctl.commands.shared_options import RANKS, RECONNECT, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.run.follow import LineChoice, OnRunUpdate, RunEnded, RunUpdate, check_pattern

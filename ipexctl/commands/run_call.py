@@ -29,9 +29,9 @@ from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.node.common.plan import SCHEMA, OtherRun, Plan, to_json
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Watch
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.notify import check_notify
 from ipexctl.run.ranks import RankSet, parse_ranks
 from ipexctl.run.registry import FailedCall, RunRecord, RunRegistry, save_failed_call

@@ -1,12 +1,100 @@
-"""Declares `ipexctl run`."""
+"""Declares `ipexctl run`, and repeats a run's call for `--resume RUN`."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence, Set
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
 import typer
 
-from ipexctl.commands.launch_options import RunCall
-from ipexctl.commands.resumed_call import ResumingCommand
+from ipexctl.commands.app import CLUSTER
+from ipexctl.commands.defaults import ALTERNATIVES
+from ipexctl.commands.launch_options import RunCall, ScriptCommand, has_module
 from ipexctl.commands.shared_options import command
+from ipexctl.errors import UserError
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.spec import TypedCall
+from ipexctl.text import printable
+
+_HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
+Words: TypeAlias = "tuple[str, ...]"
+
+
+class ResumingCommand(ScriptCommand):
+    """`run`, which records its words for --resume and can repeat a run's."""
+
+    most_used = frozenset(
+        (
+            *("words", "module", "resume_run", "dry_run", "hostfile", "hosts", "limit"),
+            *("env", "python", "install", "packages", "requirements", "export", "n", "ppn", "omp", "backend", "iface"),
+            *("include", "data", "verbose", "detach", "report", "time_limit", "max_restarts", "checkpoint"),
+            *("help", "help_all"),
+        )
+    )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options, words = self.split(args)
+        names = {
+            name: param.name for param in self.params for name in (*param.opts, *param.secondary_opts) if param.name
+        }
+        named = [(_name_of(option, names), option) for option in options]
+        given = frozenset(name for name, _ in named)
+        record = None
+        if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
+            run = next(option[-1] for name, option in reversed(named) if name == "resume_run")
+            record = RunRegistry().find(run.removeprefix("--resume="))
+            refuse_typed(record, _directory(), "module" in given or bool(words), given)
+            recorded, words = self.split([*record.typed.options, *record.typed.words])
+            options = merged([(_name_of(option, names), option) for option in recorded], named)
+        args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
+        own = [option for option in options if _name_of(option, names) != "resume_run"]
+        call = TypedCall(tuple(chain.from_iterable(own)), tuple(words), _directory())
+        ctx.obj |= {"typed": call, "resumed": record, "given": given}
+        return args
+
+
+def _name_of(option: Words, names: Mapping[str, str]) -> str:
+    word = option[0].partition("=")[0]
+    return names.get(word) or names.get(word[:2], word)
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # the call is refused later
+        return ""
+
+
+def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set[str]) -> None:
+    """Raise a UserError for a run that can't be resumed, or options that don't fit it. Pure."""
+    from ipexctl.run.start.resume import refuse_job  # seldom needed
+
+    run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
+    if has_script:
+        raise UserError("--resume takes the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
+    refuse_job(record)
+    if not record.typed.directory:
+        raise UserError(
+            f"the record of run {run} lacks the words of its call: it is of a playbook, Python or `submit`",
+            fix=f"begin it again as it was begun, on the hosts that are left{away and f':{away}'}",
+        )
+    if directory != record.typed.directory:
+        raise UserError(
+            f"run {run} was started in {printable(record.typed.directory)}; --resume works only there",
+            fix=f"cd {shlex.quote(record.typed.directory)} && ipexctl run --resume {run}",
+        )
+
+
+def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Words]]) -> list[Words]:
+    """Recorded options that no typed option replaces, then the typed options, and a module last. Pure."""
+    given = {name for name, _ in typed}
+    replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
+    replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()
+    options = [*(option for name, option in recorded if name not in replaced), *(option for _, option in typed)]
+    return sorted(options, key=lambda option: has_module([option]))
 
 
 @command(cls=ResumingCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})

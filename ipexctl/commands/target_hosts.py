@@ -11,19 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.api.open_hosts import OpenHosts, open_sessions
-from ipexctl.call_options import CallOptions, option_text
 from ipexctl.commands.interrupt import Interrupt, cancelling
 from ipexctl.commands.shared_options import Home, Output, Targets
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
-from ipexctl.option_declaration import TRANSPORT, check_seconds
+from ipexctl.option_declaration import TRANSPORT, CallOptions, check_seconds, option_text
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, OnStep
-from ipexctl.remote.control_machine import with_own_address
-from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.connector import ConnectOptions, OnStep, SessionPool
+from ipexctl.remote.local import with_own_address
 from ipexctl.spec import AccelerateConfig
 from ipexctl.text import expanded, printable
 from ipexctl.transports import OVER_SSH, Transport, choose_transport

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from ipexctl.call_options import option_text
 from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets, command
 from ipexctl.errors import Refusal
+from ipexctl.option_declaration import option_text
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided

@@ -22,8 +22,7 @@ from ipexctl.run.why.why import WhyResult
 from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color, wrapped
 from ipexctl.ui.results import value_json
-from ipexctl.ui.run.amx import amx_text
-from ipexctl.ui.run.end_of_run import network_text, throughput_text
+from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
 from ipexctl.ui.stacks_output import show_json, show_over, show_stacks
 from ipexctl.ui.text_table import print_lines
 

@@ -42,8 +42,8 @@ from ipexctl.facts.facts import addresses_among, addresses_of
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import internal_addresses
-from ipexctl.remote.control_machine import is_this_machine
-from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.local import is_this_machine
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest

@@ -23,13 +23,13 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
 from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.control_machine import source_towards
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.local import source_towards
 from ipexctl.remote.node_call import script_command
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.remote.session import OutputCollector, Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import HostState, HostSteps, LoginAttempt, login_command, read_logins
 from ipexctl.trust.login_errors import explain
 from ipexctl.trust.trust_ssh_config import names_in, ssh_names_for

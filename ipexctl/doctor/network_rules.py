@@ -24,7 +24,7 @@ from ipexctl.doctor.finding import (
 )
 from ipexctl.facts.facts import joining
 from ipexctl.hosts.internal import Network, common_networks
-from ipexctl.remote.control_machine import is_loopback
+from ipexctl.remote.local import is_loopback
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ipexctl.found_files import state_directory
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.records import as_dict, as_number
-from ipexctl.user_directories import state_directory
 
 
 class ProductSpeeds(NamedTuple):

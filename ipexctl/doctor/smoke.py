@@ -21,12 +21,12 @@ from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import as_number
 from ipexctl.node.network.speed import LinkServerRequest, SmokeRequest, SpeedRequest
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, open_sessions
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import LOOK_AT_LINK, printable
 
 Measurement = Literal["memory", "fp32", "bf16", "rounded"]

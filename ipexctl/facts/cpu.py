@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import Answers, kilobytes, natural, number
+from ipexctl.facts.probe import Answers, kilobytes, natural, number
 from ipexctl.text import number_ranges
 
 _MAX_CPUS: Final = 1 << 16

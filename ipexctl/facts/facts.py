@@ -10,10 +10,9 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.answers import Answers, read_answers, seconds
 from ipexctl.facts.cpu import Cpu, CpuList, cpu_json, parse_cpu
 from ipexctl.facts.network_facts import Network, Nic, parse_network
-from ipexctl.facts.probe import PARTS
+from ipexctl.facts.probe import PARTS, Answers, read_answers, seconds
 from ipexctl.facts.software import Env, Software, parse_software
 from ipexctl.facts.system_facts import (
     Account,

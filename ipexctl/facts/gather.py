@@ -19,9 +19,9 @@ from ipexctl.limits import PROBE_REST
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, TimedOut, Unreachable
 from ipexctl.remote.session import OutputCollector, Session
-from ipexctl.remote.session_pool import SessionPool
 
 MOST_NAMES: Final = 100
 """Names that a host looks up; node0 looks up all. Else a thousand hosts would ask their name server a million times."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ipexctl.facts.answers import Answers, natural, read_answers
 from ipexctl.facts.cpu import CpuList, parse_cpulist
+from ipexctl.facts.probe import Answers, natural, read_answers
 
 TICKS: Final = 100
 """Kernel ticks per second in /proc, on every platform that torch supports."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import Answers, natural, settings
+from ipexctl.facts.probe import Answers, natural, settings
 
 NicKind = Literal[
     "ethernet", "infiniband", "bond", "vlan", "wifi",

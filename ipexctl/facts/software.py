@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import Answers
+from ipexctl.facts.probe import Answers
 
 if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from ipexctl.facts.answers import Answers, decimal, kilobytes, limit, natural
 from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
+from ipexctl.facts.probe import Answers, decimal, kilobytes, limit, natural
 from ipexctl.facts.store_token import is_network, store_token
 from ipexctl.hosts.allocation import job_name
-from ipexctl.node.common.json_parser import JsonError, parse_json
+from ipexctl.node.common.json_records import JsonError, parse_json
 from ipexctl.text import is_variable_name
 
 

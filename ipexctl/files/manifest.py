@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.files.manifest import ManifestEntry, to_json
 from ipexctl.text import readable
 

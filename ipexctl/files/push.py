@@ -22,11 +22,11 @@ from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.files.push import InspectRequest, PlaceRequest
 from ipexctl.node.files.replies import InspectReply, PlaceReply
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, HostError, HostResult, Report, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import counted
 
 STORE: Final = "store"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest, leads_out
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name, sha256_of_open
 from ipexctl.node.common.guarded_directory import open_file

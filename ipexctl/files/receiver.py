@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.files.destination import Destination, MissingPart, is_full
 from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_stream import FilePart, Wanted
 from ipexctl.node.files.manifest import ManifestEntry

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult

@@ -41,6 +41,7 @@ from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
 from ipexctl.node.files.place import CONTENT, PARCEL
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import HeldCall
 from ipexctl.remote.outcome import (
@@ -55,7 +56,6 @@ from ipexctl.remote.outcome import (
 )
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 
 Route = Literal["there", "server", "here"]
 """Source of the files: present already, a host's server, or through the control machine."""

@@ -12,8 +12,7 @@ from typing import Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import WordError, check_host, quoted
+from ipexctl.hosts.host import Host, WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
 from ipexctl.hosts.source import naming
 from ipexctl.text import printable

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import IPV4, MAX_PORT, WordError, check_user, did_you_mean, quoted, read_at
+from ipexctl.hosts.host import IPV4, MAX_PORT, Host, WordError, check_user, did_you_mean, quoted, read_at
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from ipexctl.errors import Refusal, UserError
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, quoted
 from ipexctl.hosts.nodeset import fold
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

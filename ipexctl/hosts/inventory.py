@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, WordError, check_user, quoted
 from ipexctl.hosts.hostfile import read_count, read_path, read_port, read_ssh_config
-from ipexctl.hosts.names import WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand_ranges
 from ipexctl.hosts.source import SourceFile, proxy_argument, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word

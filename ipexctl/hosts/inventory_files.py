@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, WordError, did_you_mean, quoted
 from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
-from ipexctl.hosts.names import WordError, did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, YamlTree, is_null, kind

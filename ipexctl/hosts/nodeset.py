@@ -13,7 +13,7 @@ from itertools import product
 from string import ascii_letters
 from typing import Final
 
-from ipexctl.hosts.names import WordError, quoted
+from ipexctl.hosts.host import WordError, quoted
 
 ReadBracket = Callable[[str, int], Sequence[str]]
 

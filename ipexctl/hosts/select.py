@@ -22,9 +22,8 @@ from ipexctl.file_reader import HOSTS, decoded, read_regular, read_typed
 from ipexctl.found_files import check_found
 from ipexctl.hosts.allocation import allocated_hosts, is_in_allocation
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import MAX_PORT, Host, WordError, check_user, quoted
 from ipexctl.hosts.hostfile import read_host_list
-from ipexctl.hosts.names import MAX_PORT, WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand, fold, split_specs
 from ipexctl.hosts.source import naming
 from ipexctl.text import expanded, printable, tilde_path

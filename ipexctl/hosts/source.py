@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.names import WordError
+from ipexctl.hosts.host import WordError
 from ipexctl.text import printable
 
 _WIDTH: Final = 160

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ipexctl.hosts.names import WordError, check_host, check_user, describe, quoted, read_at
+from ipexctl.hosts.host import WordError, check_host, check_user, describe, quoted, read_at
 from ipexctl.hosts.nodeset import expand
 
 _GAP = re.compile(r"[ \t]*")

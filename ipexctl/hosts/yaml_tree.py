@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ipexctl.errors import FileError
-from ipexctl.hosts.names import describe, quoted
+from ipexctl.hosts.host import describe, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
 

@@ -10,10 +10,10 @@ from ipexctl.hosts.host import Host
 from ipexctl.hugging_face import HubRepo
 from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
 from ipexctl.node.files.replies import CachedRepo, CacheReply
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostResult, Report
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub import FoundHub, HubRequest
 from ipexctl.option_declaration import HUB_MACHINE
-from ipexctl.remote.control_machine import is_loopback, is_this_machine
+from ipexctl.remote.connector import SessionPool
+from ipexctl.remote.local import is_loopback, is_this_machine
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Notice, Watch
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec
 from ipexctl.stack.env.env_installer import EnvInstaller
 from ipexctl.stack.env.environment import EnvSpec

@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import ACCELERATE, read_regular, read_typed
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
 from ipexctl.spec import AccelerateConfig, RunSpec
 from ipexctl.text import expanded

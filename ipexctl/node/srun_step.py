@@ -28,7 +28,7 @@ from ipexctl.node.common.authenticated_socket import REPLY_TIME, connect, send_l
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.encrypted_socket import client_context, encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
-from ipexctl.node.common.json_parser import JsonError, parse_json, parse_object
+from ipexctl.node.common.json_records import JsonError, parse_json, parse_object
 from ipexctl.node.common.link import STEP
 from ipexctl.node.common.processes import adopt_descendants, all_processes
 from ipexctl.node.common.slurm import OF_SLURM, MungeError, verify_signed

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from ipexctl.node.common.frames import StreamName
-from ipexctl.node.common.json_parser import JsonError, parse_object
-from ipexctl.node.common.json_records import decode, decoder_of
+from ipexctl.node.common.json_records import JsonError, decode, decoder_of, parse_object
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 

@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.reply import EventLimits, EventReader, Reply
 from ipexctl.remote.session import Session, StdinQueue
-from ipexctl.remote.session_pool import SessionPool
 
 T = TypeVar("T")
 _LIMITS: Final = EventLimits(line=1 << 16, total=1 << 20)

@@ -34,7 +34,7 @@ from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingS
 from ipexctl.node.common.encrypted_socket import encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, StreamName, decode_json, encode_json
 from ipexctl.node.common.job_words import describe_run_end
-from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.link import STEP
 from ipexctl.node.common.slurm import (
     MungeError,

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipexctl.file_reader import SSH_CONFIG, decoded, read_regular
+from ipexctl.found_files import account_name
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms, matches
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.text import home_directory
-from ipexctl.user_directories import account_name
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 PARAMIKO_LOCK = threading.Lock()

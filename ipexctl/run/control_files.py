@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.call_options import CallOptions
 from ipexctl.extensions import addition
-from ipexctl.found_files import config_directory
+from ipexctl.found_files import cache_directory, config_directory, data_directory, state_directory
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
-from ipexctl.option_declaration import DEFAULT_HOME
-from ipexctl.remote.control_machine import is_this_machine
+from ipexctl.option_declaration import DEFAULT_HOME, CallOptions
+from ipexctl.remote.local import is_this_machine
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import expanded, home_directory
-from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 COMPLETIONS: Final = (
     ".bash_completions/ipexctl.sh",

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.limits import DUMP_WAIT, STOP_ANSWER
 from ipexctl.node.common.frames import Frame, FrameError, decode_json
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.node.run.runs import DumpRequest
 from ipexctl.remote.cancel import Cancel

@@ -15,16 +15,15 @@ from ipexctl.errors import UserError
 from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, quoted
 from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
 from ipexctl.node.files.file_sender import RunFiles, SendRequest
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import BytesMoved, Cancelled, Notice, TimedOut, Unreachable, Watch
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
 from ipexctl.sync.path_notes import note_fetched
 

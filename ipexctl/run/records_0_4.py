@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipexctl.call_options import CallOptions
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.plan import Plan, with_ranks
+from ipexctl.option_declaration import CallOptions
 from ipexctl.spec import TypedCall
 
 if TYPE_CHECKING:

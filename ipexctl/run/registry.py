@@ -18,22 +18,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError, place_fix
+from ipexctl.found_files import state_directory
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import Json
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
-from ipexctl.node.common.json_parser import as_object, read_json_file
-from ipexctl.node.common.json_records import check_type, decode
+from ipexctl.node.common.json_records import as_object, check_type, decode, read_json_file
 from ipexctl.node.common.plan import PLAN_FILE, Plan, plan_text, read_outline
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
-from ipexctl.option_declaration import CONNECT_SECONDS
+from ipexctl.option_declaration import CONNECT_SECONDS, NO_OPTIONS, CallOptions
 from ipexctl.run.records_0_4 import for_0_4, from_0_4
 from ipexctl.spec import NOT_TYPED, TypedCall
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.transports import Transport, transport_named
-from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
     from ipexctl.launch.request import Gathered

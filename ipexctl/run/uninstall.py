@@ -14,10 +14,10 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.uninstall import HomeReply, UninstallRequest
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.run.registry import RunRegistry, abandoned_runs, starting_runs
 from ipexctl.trust.trust_setup import TrustOptions, revoke

@@ -18,10 +18,9 @@ from ipexctl.errors import UserError
 from ipexctl.facts.software import has_gloo_overflow
 from ipexctl.file_reader import STACK_ROWS, read_regular
 from ipexctl.found_files import check_own, config_directory
-from ipexctl.hosts.names import did_you_mean
+from ipexctl.hosts.host import did_you_mean
 from ipexctl.hosts.source import SourceFile
-from ipexctl.node.common.json_parser import JsonError, parse_json
-from ipexctl.node.common.json_records import FieldDecoder, check_type, decode, decoder_of
+from ipexctl.node.common.json_records import FieldDecoder, JsonError, check_type, decode, decoder_of, parse_json
 from ipexctl.node.env.check import normalize
 from ipexctl.text import expanded
 

@@ -16,8 +16,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import exit_code
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec, project_of, rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.wheel_indexes import CONTROL_MACHINE, CachedAnswer, IndexCache

@@ -19,14 +19,15 @@ from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreClient, StoreLocation
+from ipexctl.found_files import cache_directory
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.option_declaration import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.catalog import StackSpec, known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.record import check_new_env_name
@@ -35,7 +36,6 @@ from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve
-from ipexctl.user_directories import cache_directory
 
 _SHOWN = 6
 _BOUNDS = frozenset(("==", "===", "~=", "<", "<="))

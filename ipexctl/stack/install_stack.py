@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from packaging.specifiers import SpecifierSet
 
 from ipexctl.errors import Refusal
-from ipexctl.facts.answers import read_answers
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.gather import HostFacts
-from ipexctl.facts.probe import environment_command
+from ipexctl.facts.probe import environment_command, read_answers
 from ipexctl.facts.software import Env, running_pythons, ways_to_python
 from ipexctl.hosts.host import Host, check_same_home
 from ipexctl.limits import ENV_UNCHANGED_CHECK
-from ipexctl.node.common.json_parser import parse_json, parse_object
+from ipexctl.node.common.json_records import parse_json, parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.node.env.env_replies import CheckResult, EnvRecord, VerifyResult
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.env_installer import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
+from ipexctl.found_files import state_directory
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.sync.root import real_path
-from ipexctl.user_directories import state_directory
 
 
 class PathNotes:

@@ -19,6 +19,7 @@ from typing import Final
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
 from ipexctl.files.manifest import Manifest, unpacked
+from ipexctl.found_files import cache_directory
 from ipexctl.node.common.files import (
     encode_name,
     make_private_directory,
@@ -32,7 +33,6 @@ from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.path_notes import fetched_below, secret_files_below
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import Found, ScanResult, check_size, scan_project, unreadable
-from ipexctl.user_directories import cache_directory
 
 _MAX_REMEMBERED: Final = 6
 _MOST_IGNORED: Final = 10_000

@@ -22,11 +22,11 @@ from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
 from ipexctl.node.files.tree import STAGE, tree_directory
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import HostError, Notice, Timed, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync.node_calls import (
     Expected,
     SyncReport,

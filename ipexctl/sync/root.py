@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ipexctl.files.file_names import stored_path
-from ipexctl.found_files import check_found
+from ipexctl.found_files import account_name, cache_directory, check_found, data_directory, state_directory
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_declaration import DEFAULT_HOME
-from ipexctl.user_directories import account_name, cache_directory, data_directory, state_directory
 
 MARKS: Final = ("ipexctl.toml", ".ipexctlignore", "pyproject.toml")
 _LONGEST: Final = 40

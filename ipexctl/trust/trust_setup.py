@@ -15,9 +15,9 @@ from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.node.common.home import HomeRefused
 from ipexctl.option_declaration import DEFAULT_HOME
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import (
     HostState,
     HostSteps,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.control_machine import is_loopback
+from ipexctl.remote.local import is_loopback
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
 # Older ssh clients stop at an unknown keyword.

@@ -13,11 +13,11 @@ from typing import Any
 
 import ipexctl
 from ipexctl.errors import FileError, Interrupted, IpexctlError, OutputError, UserError
+from ipexctl.found_files import state_directory
 from ipexctl.node.common.files import make_private_directory
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_user_error, print_with_fix
 from ipexctl.ui.results import print_json
-from ipexctl.user_directories import state_directory
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:

@@ -14,16 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.text import counted, printable
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
-from ipexctl.ui.run.lines import PrefixedLines
-from ipexctl.ui.safe_output import OutputPipes, for_terminal
+from ipexctl.ui.safe_output import OutputPipes, PrefixedLines, for_terminal
 
 
 class LiveOutput(OutputPipes):

@@ -1,23 +1,27 @@
 """Output that is safe for a terminal, and writes that a slow or closed reader can't block. Output of hosts is
 neutralised for terminals; pipes and files get the raw bytes. If a writer thread's buffer is full, the hosts' output
-waits, but signals do not. If a write fails, the call is cancelled.
+waits, but signals do not. If a write fails, the call is cancelled. A progress bar rewrites its line with `\\r`; only
+its last state counts as the line.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
+from ipexctl.node.common.frames import last_state
 from ipexctl.text import AS_ASCII, is_ascii_locale, neutralise
 from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
+
 
 MOST: Final = 8 << 20
 """If it is full, `write` blocks, and so does the host's output."""
@@ -135,3 +139,138 @@ class OutputPipes:
         """Wait until everything is written, but at most one second after a cancellation."""
         for pipe in self._pipes.values():
             pipe.finish(1.0 if self._cancel.thrown else None)
+
+
+LONGEST_LINE: Final = 1 << 20
+"""Longer lines are passed on in pieces, to bound memory."""
+_VIEWED: Final = 128 << 10
+"""Bytes of one stream waiting for the live view; older ones would have scrolled off."""
+_LONGEST_VIEWED: Final = 16 << 10
+_LOSS: Final = re.compile(rb"(?i)loss")
+_SAMPLES: Final = 16
+
+
+class PrefixedLines:
+    """Prefixes complete lines. `keep_states` passes on every state of a rewritten line, not only the last."""
+
+    def __init__(self, prefix: bytes, longest: int = LONGEST_LINE, *, keep_states: bool = False) -> None:
+        self.prefix = prefix
+        """May change before `feed`, for the lines that end there."""
+        self._keep_states = keep_states
+        self._longest = longest
+        self._buffered: list[bytes] = []
+        self._size = 0
+        self._is_partly_shown = False  # pieces of the buffered line are already shown
+        self._is_bar = False  # the buffered line was rewritten with \r
+
+    def feed(self, data: bytes) -> bytes:
+        has_states = not self._keep_states and (self._is_bar or b"\r" in data)
+        if self._size + len(data) <= self._longest and not has_states:
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                self._buffered.append(data)
+                self._size += len(data)
+                return b""
+            complete = b"".join([*self._buffered, data[: cut - 1]])
+            self._buffer(data[cut:])
+            self._is_partly_shown = False
+            return self.prefix + complete.replace(b"\n", b"\n" + self.prefix) + b"\n"
+        return self._feed_slowly(data)
+
+    @property
+    def unfinished(self) -> bytes:
+        return last_state(b"".join(self._buffered)[-_LONGEST_VIEWED:])
+
+    def flush(self) -> bytes:
+        line = b"".join(self._buffered)
+        out: list[bytes] = []
+        state = self._without_returns(line)
+        if state and not (self._is_bar and state.isspace()):  # a progress bar that erased itself is not shown
+            self._show(self._rewritten(state, out), out)
+        self._buffer(b"")
+        self._is_partly_shown = self._is_bar = False
+        return b"".join(out)
+
+    def _feed_slowly(self, data: bytes) -> bytes:
+        out: list[bytes] = []
+        *lines, rest = b"".join([*self._buffered, data]).split(b"\n")
+        for line in lines:
+            state = self._rewritten(self._without_returns(line), out)
+            if state or not self._is_partly_shown:
+                self._show(state, out)
+            self._is_partly_shown = self._is_bar = False
+        bare = self._without_returns(rest)
+        state = self._rewritten(bare, out)
+        while len(state) > self._longest:
+            out.append(self.prefix + state[: self._longest] + b"\n")
+            state, self._is_partly_shown = state[self._longest :], True
+        self._is_bar = self._is_bar or len(bare) < len(rest)
+        self._buffer(state + b"\r" if len(bare) < len(rest) else state)
+        return b"".join(out)
+
+    def _without_returns(self, line: bytes) -> bytes:
+        return line if self._keep_states else line.rstrip(b"\r")
+
+    def _rewritten(self, line: bytes, out: list[bytes]) -> bytes:
+        """Last state of a line. A state too long to buffer is shown completely."""
+        if self._keep_states or b"\r" not in line:
+            return line
+        self._is_bar = True
+        *states, last = line.split(b"\r")
+        for state in states:
+            if self._is_partly_shown or len(state) > self._longest:
+                self._show(state, out)
+            self._is_partly_shown = False
+        return last
+
+    def _show(self, line: bytes, out: list[bytes]) -> None:
+        starts = range(0, len(line) or 1, self._longest)
+        out.extend(self.prefix + line[start : start + self._longest] + b"\n" for start in starts)
+
+    def _buffer(self, rest: bytes) -> None:
+        self._buffered, self._size = ([rest], len(rest)) if rest else ([], 0)
+
+
+class NewestLines:
+    def __init__(self) -> None:
+        self.lines = 0
+        self.samples: list[tuple[bytes, int]] = []
+        """Sample of dropped lines with a loss, and how many each stands for. Cleared by the reader."""
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._taken = 0
+        self.is_bar = False
+        """True if the unfinished line is a progress bar, rewritten in place."""
+
+    def feed(self, data: bytes) -> None:
+        self.lines += data.count(b"\n")
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > 2 * _VIEWED:
+            buffered = b"".join(self._pieces)
+            cut = buffered.rfind(b"\n", 0, len(buffered) - _VIEWED) + 1 or len(buffered) - _VIEWED
+            self._sample(buffered[:cut])
+            self._pieces, self._size = [buffered[cut:]], len(buffered) - cut
+
+    def take(self, limit: int) -> tuple[list[bytes], int, bytes]:
+        """Up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished line."""
+        parts = b"".join(self._pieces).rsplit(b"\n", limit + 1)
+        unfinished = parts.pop()
+        if len(parts) > limit:
+            self._sample(parts[0])
+        rest = last_state(unfinished)[-_LONGEST_VIEWED:]
+        self.is_bar = b"\r" in unfinished or (self.is_bar and not parts)
+        buffered = rest + b"\r" if unfinished.endswith(b"\r") else rest
+        self._pieces, self._size = ([buffered], len(buffered)) if buffered else ([], 0)
+        fresh, self._taken = self.lines - self._taken, self.lines
+        lines = parts[max(0, len(parts) - min(limit, fresh)) :]
+        return [last_state(line)[:_LONGEST_VIEWED] for line in lines], fresh - len(lines), rest
+
+    def _sample(self, dropped: bytes) -> None:
+        """A late reader, such as `attach`, drops most lines; a curve needs some of all of them."""
+        places = [match.start() for match in _LOSS.finditer(dropped)]
+        step = len(places) // _SAMPLES + 1
+        for place in places[::step]:
+            begin, end = dropped.rfind(b"\n", 0, place) + 1, dropped.find(b"\n", place)
+            line = dropped[begin : end if end >= 0 else None]
+            self.samples.append((last_state(line)[:_LONGEST_VIEWED], step))

@@ -24,10 +24,9 @@ from ipexctl.files.store_client import StoreClient, StoredFile, StoreLocation
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, ProgressEvent, Unreachable
-from ipexctl.remote.session_pool import SessionPool
 
 LAB = LabSpec(hosts=4)
 pytestmark = pytest.mark.lab

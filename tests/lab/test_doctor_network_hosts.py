@@ -21,8 +21,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector
-from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from lab_helpers import ask
 
 LAB = LabSpec(hosts=3, users=("netuser",))

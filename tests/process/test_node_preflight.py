@@ -19,9 +19,8 @@ from env_helpers import said, start
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, login_line
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.node_call import script_text
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.path_checks import CheckedPaths, check_paths
 from ipexctl.run.start.request import StartError
 from ipexctl.spec import ProjectLocation, RunSpec

@@ -24,9 +24,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.limits import LOCK_VALID, PROBE_REST
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import MAX_LINE, login_line
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.session_pool import SessionPool
 
 SHELLS = [
     pytest.param(shell.split(), marks=pytest.mark.needs(shell.split()[0]), id=shell)

@@ -30,8 +30,8 @@ from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.place import StagedFiles
 from ipexctl.node.files.replies import Generation, TreeChanges, TreesReply
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync import project_sync
 from ipexctl.sync.node_calls import SyncReport, TreeCallOptions, TreeCalls
 from ipexctl.sync.project import read_project

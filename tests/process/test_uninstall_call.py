@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from forked_calls import forked_call
-from ipexctl.call_options import CallOptions
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import own_identity
+from ipexctl.option_declaration import CallOptions
 from ipexctl.run.control_files import find_control_files
 from ipexctl.run.registry import RunRegistry, mark_pending
 from message_data import missing

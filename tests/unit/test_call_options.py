@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from launch_helpers import cpu, machine, plan
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions, option_text
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.plan import AgentOptions
-from ipexctl.option_declaration import declared
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions, declared, option_text
 from ipexctl.spec import RankOptions, RunOptions
 from measures import defaults_in, defaults_of_options
 

@@ -15,19 +15,21 @@ from ipexctl.commands import complete
 from ipexctl.errors import UserError
 from ipexctl.found_files import (
     Distrust,
+    cache_directory,
     check_found,
     check_own,
+    data_directory,
     describe,
     find_distrust,
     is_entry,
     is_listed,
     read_trusted_directories,
+    state_directory,
 )
 from ipexctl.node.common.walk import PathPart, callers
 from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
 from ipexctl.sync.root import own_directories
-from ipexctl.user_directories import cache_directory, data_directory, state_directory
 from message_data import missing
 
 ME, ROOT, OTHER = 1000, 0, 1001

@@ -24,7 +24,7 @@ _TOUCHING = (
     "ipexctl.facts.gather",
     "ipexctl.files.push",
     "ipexctl.remote.fanout",
-    "ipexctl.remote.session_pool",
+    "ipexctl.remote.connector",
     "ipexctl.run.dump",
     "ipexctl.run.stop",
     "ipexctl.run.uninstall",

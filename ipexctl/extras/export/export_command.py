@@ -24,7 +24,7 @@ from ipexctl.extras.export.common import Exported
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.sbatch_file import to_slurm
 from ipexctl.extras.export.shell import to_shell
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Plan
 from ipexctl.option_declaration import SLURM_LAUNCHER, declaration_of
 from ipexctl.run.start.watcher import PlannedRun

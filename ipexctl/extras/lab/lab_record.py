@@ -18,8 +18,7 @@ from typing import IO, Final, Literal
 from ipexctl.errors import UserError
 from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
-from ipexctl.node.common.json_parser import as_object, parse_json
-from ipexctl.node.common.json_records import check_type, decode
+from ipexctl.node.common.json_records import as_object, check_type, decode, parse_json
 from ipexctl.node.common.processes import ProcessIdentity
 
 Condition = Literal["up", "busy", "cut-short", "abandoned", "unreadable"]

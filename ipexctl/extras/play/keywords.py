@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ipexctl.extras.play.playbook_file import PlaybookFile, Templated, Value
 from ipexctl.extras.play.playbook_model import BadOption, InheritedKeywords, Option, converted
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name
 

@@ -16,7 +16,7 @@ from ipexctl.extras.play.modules import MODULES
 from ipexctl.extras.play.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
 from ipexctl.extras.play.playbook_model import TOO_LARGE_FIX, Arg, Spec, check_copied, source_path
 from ipexctl.file_reader import PLAYBOOK, TooLargeError, decoded, read_regular
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.text import is_variable_name

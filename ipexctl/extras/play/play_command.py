@@ -32,9 +32,8 @@ from ipexctl.extras.play.prepare import (
 from ipexctl.extras.play.read import read_variables
 from ipexctl.extras.play.result import PlayReport, write_retry_file
 from ipexctl.extras.play.templater import Templater
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.hosts.host import Host, quoted
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.text import expanded
 from ipexctl.ui.messages import print_with_fix
 

@@ -23,15 +23,14 @@ from ipexctl.extras.play.result import Call, PlayWatch
 from ipexctl.extras.play.templater import Templater
 from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
 from ipexctl.found_files import check_found
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import Host, did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 
 VarsDirs = Mapping[str, Sequence[Mapping[str, Value]]]
 """`group_vars/GROUP` or `host_vars/HOST` → variables of its files, stronger files last."""

@@ -28,7 +28,7 @@ from ipexctl.remote.outcome import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.run.lines import PrefixedLines
+from ipexctl.ui.safe_output import PrefixedLines
 
 _COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}
 _FIELDS: Final = ("ok", "changed", "failed", "unreachable", "skipped")

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import PLAYBOOK, decoded, read_regular, read_typed
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
 from ipexctl.text import expanded

@@ -23,8 +23,7 @@ from ipexctl.extras.play.playbook_file import (
 from ipexctl.extras.play.playbook_model import Playbook, Task, converted, local_path, script_argv
 from ipexctl.extras.play.read import read_playbook
 from ipexctl.extras.play.templater import Templater
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import Host, did_you_mean, quoted
 from ipexctl.hosts.select import limit_hosts, limit_parts
 from ipexctl.sync.root import find_root, root_problem
 

@@ -53,7 +53,7 @@ from ipexctl.extras.play.playbook_model import (
     Task,
     check_args,
 )
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 
 MAX_TASKS: Final = 50_000

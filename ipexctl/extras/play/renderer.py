@@ -21,9 +21,9 @@ from jinja2.exceptions import SecurityError, TemplateError
 
 from ipexctl.extras.play.keywords import HINTS
 from ipexctl.extras.play.renderer_env import BadTemplate, Renderer, Undefined
-from ipexctl.hosts.names import did_you_mean
+from ipexctl.hosts.host import did_you_mean
 from ipexctl.limits import TEMPLATE_RENDERED
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.macos import is_linux
 
 MEMORY: Final = 1 << 30

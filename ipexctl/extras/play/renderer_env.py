@@ -34,7 +34,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 
 _MAX_COMPILED: Final = 4096
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})

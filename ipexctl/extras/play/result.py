@@ -20,11 +20,11 @@ from urllib.parse import quote, quote_plus
 from ipexctl.doctor.finding import HostReport
 from ipexctl.errors import UserError
 from ipexctl.extras.play.playbook_model import Task
+from ipexctl.found_files import state_directory
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.remote.outcome import HostError, HostResult, Notice
-from ipexctl.user_directories import state_directory
 
 
 @dataclass

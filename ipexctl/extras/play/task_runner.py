@@ -30,8 +30,7 @@ from ipexctl.extras.play.result import (
     shown,
 )
 from ipexctl.extras.play.templater import Filled, Job
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError, Notice

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.extras.play.playbook_file import Templated, Value, templates_in
-from ipexctl.hosts.names import did_you_mean
+from ipexctl.hosts.host import did_you_mean
 from ipexctl.limits import TEMPLATE_REPLY
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 
 _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.extras.play.renderer import main; main()"
 

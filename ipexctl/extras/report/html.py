@@ -16,8 +16,7 @@ from ipexctl.extras.report.page import Change, Fact, Incomparable, ReportPage, R
 from ipexctl.extras.slow.slow_report import section_of
 from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
-from ipexctl.ui.run.amx import amx_text
-from ipexctl.ui.run.end_of_run import network_text, throughput_text
+from ipexctl.ui.run.end_of_run import amx_text, network_text, throughput_text
 
 MAX_SCRIPT: Final = 8000
 

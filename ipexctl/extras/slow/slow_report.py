@@ -21,8 +21,7 @@ from ipexctl.run.windows import RunWindows
 from ipexctl.text import LOOK_AT_LINK, counted, format_clock, printable, rough_duration
 from ipexctl.ui.messages import paint, wants_color, wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
-from ipexctl.ui.run.amx import amx_text
-from ipexctl.ui.run.end_of_run import network_text
+from ipexctl.ui.run.end_of_run import amx_text, network_text
 from ipexctl.ui.text_table import print_lines
 
 SCHEMA: Final = "ipexctl.slow/1"

@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.node.common.plan import with_ranks
 from ipexctl.node.common.records import GONE, QueueJob, RunStatus
+from ipexctl.option_declaration import CallOptions, for_submit
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.run.queue import Explained

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.option_declaration import declaration_of
 from ipexctl.spec import RankOptions, RunOptions, RunSpec

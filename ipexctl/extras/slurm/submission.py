@@ -30,11 +30,11 @@ from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.node.common.plan import Plan
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import explain_stderr
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Captured, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id, new_record
 from ipexctl.run.start.begin import File, clean_up, packed
 from ipexctl.run.start.context import gather

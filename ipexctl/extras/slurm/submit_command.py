@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import typer
 
-from ipexctl.call_options import CallOptions
 from ipexctl.commands.launch_call import PrintedStart, note_on_arguments, spec_of_line
 from ipexctl.commands.launch_options import ScriptCommand, ScriptLine
 from ipexctl.commands.shared_options import Home, Output, Targets, command, flag, option
@@ -25,11 +24,11 @@ from ipexctl.commands.target_hosts import (
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import explain
 from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
-from ipexctl.hosts.host import Host, private_keys
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, private_keys, quoted
 from ipexctl.hosts.select import ENVIRONMENT
+from ipexctl.option_declaration import CallOptions
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.project import locate_project

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.launch.launchers.launcher_options import CHOICES, FLAGS, NUMBERS, LauncherRow
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
 from ipexctl.spec import CommandKind, Export

@@ -14,8 +14,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
 
-from ipexctl.node.common.json_parser import JsonError, parse_object
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import JsonError, as_json, parse_object
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import CompressedFrameWriter

@@ -15,7 +15,7 @@ from ipexctl.node.common import listener
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.link import (
     MAX_FRAME,
     ClientHandshake,

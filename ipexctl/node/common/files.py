@@ -15,7 +15,7 @@ from typing import IO, Callable, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
 from ipexctl.node.common.clock import Countdown, seconds_since
-from ipexctl.node.common.json_parser import JsonError, read_json_file
+from ipexctl.node.common.json_records import JsonError, read_json_file
 from ipexctl.node.common.processes import is_running
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]

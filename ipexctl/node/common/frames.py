@@ -17,7 +17,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Callable, Iterator, Literal, Mapping, NamedTuple, Tuple, Union
 
-from ipexctl.node.common.json_parser import JsonError, parse_json
+from ipexctl.node.common.json_records import JsonError, parse_json
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

@@ -11,8 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid
+from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid, parse_json
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:

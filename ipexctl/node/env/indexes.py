@@ -24,7 +24,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.env_replies import AvailableWheel, QueryReply, SourceFailure
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version

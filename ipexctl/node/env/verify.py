@@ -22,8 +22,7 @@ from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import read_json, write_json_atomically
 from ipexctl.node.common.home_entries import is_environment, own_entries
-from ipexctl.node.common.json_parser import JsonError, parse_object
-from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.json_records import JsonError, decode, parse_object
 from ipexctl.node.common.listener import free_port
 from ipexctl.node.common.records import Detail
 from ipexctl.node.env.check import normalize, sites_of

@@ -12,7 +12,7 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 
 MARK = "@ipexctl-rank "
 """Prefix of a line with a rank's result or failure (`records.Detail`) as JSON."""

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import PurePosixPath
 from typing import Any, Callable
 
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.env.check import normalize
 
 IMPORT = "import "

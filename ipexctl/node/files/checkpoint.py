@@ -32,7 +32,7 @@ from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import AgentError, Json, answer, explain_os_error
 from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import explain_full_disk, free_space, make_private_directory
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.common.link import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files import store

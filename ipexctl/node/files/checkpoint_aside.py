@@ -19,7 +19,7 @@ from typing import Callable, Collection, Iterator
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.common.json_parser import parse_object
+from ipexctl.node.common.json_records import parse_object
 from ipexctl.node.files.checkpoint_report import check_name
 
 HIDDEN = ".ipexctl-aside-"

@@ -22,7 +22,7 @@ import re
 import zipfile
 from typing import IO, Collection, Iterable, Iterator, Mapping, NamedTuple
 
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 
 _OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _MAX_HEADER = 100 << 20

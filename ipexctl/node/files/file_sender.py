@@ -30,7 +30,7 @@ from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, 
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.common.json_parser import MAX_FILE, JsonError, parse_json, parse_object
+from ipexctl.node.common.json_records import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of

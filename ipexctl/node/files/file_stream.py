@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping, NamedTuple, 
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import format_size
-from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.json_records import JsonError, parse_object
 
 if TYPE_CHECKING:
     from ipexctl.node.files.store import StoreFile

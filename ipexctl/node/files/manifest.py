@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Iterable, Literal, NamedTuple
 
 from ipexctl.node.common.files import read_json, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -33,7 +33,7 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import parse_json
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, SHA256, check_hash, header_line, header_of, read_files

@@ -13,7 +13,7 @@ from typing import BinaryIO, Iterable, Iterator, NamedTuple, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import remove_file
-from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.network import ports
 
 

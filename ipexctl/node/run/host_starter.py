@@ -16,8 +16,7 @@ from typing import Any, Callable, Mapping
 from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import HostStarterRequest, job_file
-from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.json_records import decode, parse_json
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.run import host_starter_machine as machine
 from ipexctl.node.run.daemonize import daemonize

@@ -19,8 +19,7 @@ from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import RunReference, last_lines, open_private, read_json, write_json_atomically
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.json_records import decode, parse_json
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -21,7 +21,7 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import Master, StoreJob, read_job
-from ipexctl.node.common.json_parser import read_json_file
+from ipexctl.node.common.json_records import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.listener import is_of_this_machine
 from ipexctl.node.common.liveness import RESERVED_FILE

@@ -18,7 +18,7 @@ from ipexctl.node.common.batch_job import with_job
 from ipexctl.node.common.files import RunReference, last_lines, read_json
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader

@@ -11,7 +11,7 @@ from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.job_words import describe_job_end, describe_run_end
-from ipexctl.node.common.json_parser import JsonError, parse_object, read_json_file
+from ipexctl.node.common.json_records import JsonError, parse_object, read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus, read_status, with_job

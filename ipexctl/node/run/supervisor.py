@@ -22,8 +22,7 @@ from ipexctl.node.common import listener
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import Listen, Start, jobs_of
-from ipexctl.node.common.json_parser import as_object, parse_json
-from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.json_records import as_object, decode, parse_json
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.daemonize import daemonize
 from ipexctl.node.run.loop import SupervisorLoop

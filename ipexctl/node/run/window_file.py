@@ -19,8 +19,7 @@ from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, open_private, remove_file
 from ipexctl.node.common.frames import WindowsFile, encode_windows
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.json_records import as_json, decode
+from ipexctl.node.common.json_records import as_json, decode, parse_json
 from ipexctl.node.run.rates import HostRates, RankRates, merge
 
 WINDOW = 10.0

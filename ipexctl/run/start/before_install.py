@@ -13,7 +13,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
 from ipexctl.launch.request import first_hosts
 from ipexctl.option_declaration import DEFAULT_ENV
-from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.connector import SessionPool
 from ipexctl.run.start.connection_checks import check_connectivity
 from ipexctl.run.start.context import gather, has_environment
 from ipexctl.run.start.request import StartError, StartFailure

@@ -29,13 +29,13 @@ from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, fan_out, run_in_background
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import agent_zip, call_line, explain_stderr, script_text
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.retention import RetentionLimits, background_prune
 from ipexctl.run.start.request import StartError, StartFailure

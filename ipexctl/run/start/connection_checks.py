@@ -21,17 +21,17 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered, Node0Files
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, LOGINS_REMEMBERED
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
-from ipexctl.node.common.json_parser import parse_object
+from ipexctl.node.common.json_records import parse_object
 from ipexctl.node.network.connectivity import Connections, ConnectivityRequest, NodeResult, problem
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, login_line
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.home_script import walk_to
 from ipexctl.remote.node_call import call, script_text
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog
 from ipexctl.remote.session import Session, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import printable
 

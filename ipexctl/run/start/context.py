@@ -24,11 +24,11 @@ from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.node.network.hub import FoundHub, HubRequest
 from ipexctl.option_declaration import DEFAULT_ENV
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.connection_checks import read_node0
 from ipexctl.run.start.path_checks import check_paths
 from ipexctl.run.start.request import StartError, StartFailure

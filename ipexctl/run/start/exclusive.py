@@ -29,10 +29,10 @@ from ipexctl.node.common.frames import StreamName
 from ipexctl.node.common.plan import OtherRun
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import Outcome, run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended, OutputCollector, Session, StdinQueue, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import rough_duration
 

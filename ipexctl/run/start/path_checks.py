@@ -23,13 +23,13 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.launch.request import RankEnv
 from ipexctl.limits import PATHS_CHECK
-from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.json_records import JsonError, parse_object
 from ipexctl.remote.command import Command, shell_text
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RankOptions, RunSpec
 from ipexctl.text import printable

@@ -30,8 +30,8 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan, for_hosts
 from ipexctl.node.common.records import RunStatus
 from ipexctl.node.env.check import normalize
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id, new_record
 from ipexctl.run.retention import prune_local, read_limits

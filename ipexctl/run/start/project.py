@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.plan import Commit
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.script_imports import ScriptFile, project_module, project_script

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ipexctl.call_options import CallOptions
 from ipexctl.errors import FileError, Refusal, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, quoted
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import first_hosts
 from ipexctl.node.common.plan import OtherRun, Plan
-from ipexctl.option_declaration import declared
+from ipexctl.option_declaration import CallOptions, declared
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.spec import CommandKind, Export, RunSpec

@@ -18,8 +18,7 @@ from typing import Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.error_table import PACKAGES
 from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines
@@ -29,11 +28,11 @@ from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.unsent import named_files

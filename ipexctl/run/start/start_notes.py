@@ -31,8 +31,8 @@ from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.plan import Plan
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.session import Session, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
 from ipexctl.stack.catalog import known_rows

@@ -15,8 +15,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest
-from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import Host, quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import PATHS_CHECK
@@ -24,12 +23,12 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.common.plan import Plan
 from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
 from ipexctl.node.files.checkpoint_units import plan_exchange
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import walk_to
 from ipexctl.remote.node_call import call as call_node
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.local_copy import read_copy
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.run.start.begin import clean_up

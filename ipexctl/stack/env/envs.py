@@ -15,9 +15,9 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.software import Env
 from ipexctl.hosts.host import Host, find_leaders
 from ipexctl.node.env.env_replies import EnvListing
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.env.environment import EnvClient, explain, machine_token, verify
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable

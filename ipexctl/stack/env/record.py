@@ -19,9 +19,8 @@ from packaging.version import VERSION_PATTERN
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env
-from ipexctl.hosts.names import quoted
-from ipexctl.node.common.json_parser import parse_object
-from ipexctl.node.common.json_records import decode
+from ipexctl.hosts.host import quoted
+from ipexctl.node.common.json_records import decode, parse_object
 from ipexctl.node.env.env_replies import EnvRecord
 from ipexctl.text import is_variable_name
 

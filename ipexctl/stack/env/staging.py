@@ -29,11 +29,11 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
 from ipexctl.node.common.http import without_login
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import BytesMoved, Cancelled, HostError, HostFinished, Notice, Watch, ignore_event
 from ipexctl.remote.session import Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.stack.env.environment import EnvSpec
 from ipexctl.stack.install_context import (
     InstallContext,

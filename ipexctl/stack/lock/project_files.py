@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
 from ipexctl.found_files import TomlError, parse_toml
-from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.host import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.stack.lock.wheel_lock import uv_here

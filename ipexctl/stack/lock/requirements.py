@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular, read_typed
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.stack.lock.project_files import FileLine, read_project_file, split_extras
 from ipexctl.stack.lock.wheel_indexes import directory_of
 from ipexctl.stack.resolve.model import Sources, StackPlan

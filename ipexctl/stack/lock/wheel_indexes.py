@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from ipexctl.found_files import cache_directory
 from ipexctl.limits import INDEX_ANSWER, INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.http import origin_of, without_login
@@ -32,7 +33,6 @@ from ipexctl.remote.session import Session
 from ipexctl.stack.lock.wheels import Availability, Target
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.stack.resolve.reasons import no_intel_mpi
-from ipexctl.user_directories import cache_directory
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"

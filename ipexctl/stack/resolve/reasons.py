@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec
 
 from ipexctl.errors import Refusal
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.stack.catalog import Isa, KnownBad, StackSpec, project_of
 from ipexctl.stack.resolve.model import IPEX, ONECCL, TORCH
 

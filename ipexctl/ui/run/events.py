@@ -24,9 +24,8 @@ from ipexctl.text import AS_ASCII, printable, without_colors
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
 from ipexctl.ui.run.figures import Figures
-from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.plain import ShownNotes
-from ipexctl.ui.safe_output import Pipe
+from ipexctl.ui.safe_output import Pipe, PrefixedLines
 
 SCHEMA: Final = "ipexctl.run-event/1"
 _READ_FOR_FIGURES: Final = 50

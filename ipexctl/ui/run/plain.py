@@ -22,8 +22,7 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.text import AS_ASCII, printable
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.end_of_run import end_lines
-from ipexctl.ui.run.lines import PrefixedLines
-from ipexctl.ui.safe_output import OutputPipes
+from ipexctl.ui.safe_output import OutputPipes, PrefixedLines
 
 
 class RunView(Protocol):

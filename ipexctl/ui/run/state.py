@@ -19,8 +19,8 @@ from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks, parse_ranks
 from ipexctl.text import neutralise, without_colors
 from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
-from ipexctl.ui.run.lines import NewestLines
 from ipexctl.ui.run.plain import ShownNotes
+from ipexctl.ui.safe_output import NewestLines
 
 if TYPE_CHECKING:
     from rich.segment import Segment

@@ -17,7 +17,6 @@ from test_cli import call
 from test_complete import tab
 from typer.main import get_command
 
-from ipexctl.call_options import option_text
 from ipexctl.commands import config_file
 from ipexctl.commands.app import app, commands, defaults_of
 from ipexctl.commands.defaults import _VARIABLES, REFUSED, command_specs, shared_options
@@ -25,6 +24,7 @@ from ipexctl.commands.launch_call import options_of_run, read_launch_call
 from ipexctl.commands.shared_options import ConfiguredCommand, Home, Targets
 from ipexctl.commands.target_hosts import host_options, select
 from ipexctl.errors import FileError, UserError
+from ipexctl.option_declaration import option_text
 from ipexctl.spec import RankOptions, RunOptions
 
 if sys.version_info >= (3, 11):

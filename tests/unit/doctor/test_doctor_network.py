@@ -49,14 +49,13 @@ from ipexctl.facts.system_facts import Security
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.script_dialog import ScriptDialog, results_until
 from ipexctl.remote.session import Ended
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import LoginAttempt, read_logins
 from message_data import missing
 

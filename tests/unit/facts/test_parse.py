@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fakes import FakeSession
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
 from ipexctl.facts import cpu as cpu_facts
-from ipexctl.facts.answers import read_answers
 from ipexctl.facts.cpu import Cpu, CpuList, parse_cpulist, tier_of
 from ipexctl.facts.facts import Facts, addresses_among, parse, to_json
 from ipexctl.facts.gather import gather_facts
@@ -26,12 +25,12 @@ from ipexctl.facts.live_runs import (
     read_host_snapshot,
 )
 from ipexctl.facts.network_facts import Address, Network, Nic
+from ipexctl.facts.probe import read_answers
 from ipexctl.facts.store_token import store_token
 from ipexctl.facts.system_facts import parse_mount
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector
-from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from recorded_probes import MACHINES, NAMES, RECORDED, TIERS, recorded
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ipexctl.files.destination import Destination
 from ipexctl.files.file_names import NameRules, composed_name, find_equal, rules_of, stored_path
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import Requested
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry

@@ -27,10 +27,9 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.store import StoreFile, receive
 from ipexctl.node.files.tree_upload import PutRequest, put
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.connector import ConnectOptions, Connector, SessionPool
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import Ended
-from ipexctl.remote.session_pool import SessionPool
 
 ONE, TWO = b"the first file", b"the second"
 HOST = Host("node1", "node1")

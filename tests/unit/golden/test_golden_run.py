@@ -19,7 +19,7 @@ from golden_file import Case, golden_diff, refusal, rows_of
 from golden_file import refused as refused_case
 from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
-from ipexctl.commands.resumed_call import refuse_typed
+from ipexctl.commands.run_command import refuse_typed
 from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system_facts import HomeDirectory

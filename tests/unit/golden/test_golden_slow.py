@@ -9,13 +9,13 @@ import pytest
 from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, changed, hog, only, verdict_of
 
-from ipexctl.call_options import CallOptions
 from ipexctl.extras.slow import slow_report as texts
 from ipexctl.extras.slow import slow_verdict
 from ipexctl.extras.slow.slow import SlowResult
 from ipexctl.extras.slow.slow_verdict import SlowCause, SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
+from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.spec import TypedCall
 from record_helpers import run_record

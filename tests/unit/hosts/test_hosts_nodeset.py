@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts_helpers import any_text
-from ipexctl.hosts.names import WordError
+from ipexctl.hosts.host import WordError
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand, expand_ranges, fold, split_specs
 
 

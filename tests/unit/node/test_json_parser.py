@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from ipexctl.node.common.files import read_json
-from ipexctl.node.common.json_parser import MAX_DEPTH, JsonError, parse_json, parse_object, read_json_file
-from ipexctl.node.common.json_records import as_json, decode, decode_valid
+from ipexctl.node.common.json_records import (
+    MAX_DEPTH,
+    JsonError,
+    as_json,
+    decode,
+    decode_valid,
+    parse_json,
+    parse_object,
+    read_json_file,
+)
 
 DEEP = 200_000
 

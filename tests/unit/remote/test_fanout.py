@@ -13,10 +13,10 @@ from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError, Unreachable, exit_code
 from ipexctl.remote.session import capture
-from ipexctl.remote.session_pool import SessionPool
 
 HOSTS = [Host(f"n{i}", f"n{i}") for i in range(20)]
 

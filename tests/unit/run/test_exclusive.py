@@ -16,9 +16,9 @@ from fakes import FakeSession, Sink
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Readable
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start import exclusive
 from ipexctl.run.start.exclusive import STILL_HERE, HostLocks, lock_hosts
 from ipexctl.run.start.request import StartError

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from ipexctl.call_options import CallOptions
 from ipexctl.commands.app import app
-from ipexctl.commands.resumed_call import merged, refuse_typed
+from ipexctl.commands.run_command import merged, refuse_typed
 from ipexctl.facts.live_runs import HostSnapshot, RunOnHost, RunsOnHost
 from ipexctl.hosts.host import Host
+from ipexctl.option_declaration import CallOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network_facts import Address, Network, Nic
@@ -23,6 +22,7 @@ from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections, NodeResult
+from ipexctl.option_declaration import NO_OPTIONS, CallOptions
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.start import connection_checks as ways

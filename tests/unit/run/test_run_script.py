@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from doctor_rules_helpers import healthy
 
-from ipexctl.call_options import CallOptions
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
+from ipexctl.option_declaration import CallOptions
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError, StartFailure

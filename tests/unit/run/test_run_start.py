@@ -23,11 +23,10 @@ from ipexctl.node.common.plan import Choice, OtherRun, Plan, read_plan
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import rank_hooks
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Session
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.retention import RetentionLimits
 from ipexctl.run.start import pipeline

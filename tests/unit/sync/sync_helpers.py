@@ -10,8 +10,8 @@ from typing import Any
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync.node_calls import SyncReport, SyncResult, TreeCalls
 from ipexctl.sync.project import read_project
 from ipexctl.sync.project_sync import query_project

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.call_options import CallOptions
 from ipexctl.hosts.host import Host
+from ipexctl.option_declaration import CallOptions
 from ipexctl.run.queue import queue_of
 from ipexctl.transports import DIRECT, OVER_SRUN, OVER_SSH, STEP, choose_transport, launcher_of, transport_named
 from message_data import missing

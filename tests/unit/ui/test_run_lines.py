@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipexctl.node.common.frames import last_state
-from ipexctl.ui.run.lines import NewestLines, PrefixedLines
+from ipexctl.ui.safe_output import NewestLines, PrefixedLines
 
 PIECES = st.lists(
     st.one_of(

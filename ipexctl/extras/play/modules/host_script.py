@@ -13,7 +13,7 @@ from typing import Final
 
 from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.result import Call, Result, failed
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.host import quoted
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.command import Command, encode_for_printf, script_error, shell_text
 from ipexctl.remote.outcome import HostError

@@ -22,8 +22,8 @@ from ipexctl.extras.play.result import Call, Result, RunOutput, TaskStatus, mask
 from ipexctl.hosts.host import Host, private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import Cancelled, Notice
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.follow import Follower, RunUpdate
 from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.registry import RunRecord, RunRegistry

@@ -19,7 +19,7 @@ from ipexctl.extras.play.templater import Filled, Job, Templater
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.connector import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

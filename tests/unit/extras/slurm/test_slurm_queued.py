@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.extras.slurm import submission
 from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import Failure, QueueJob, RunStatus
+from ipexctl.option_declaration import CallOptions, for_submit
 from ipexctl.remote.reply import Reply
 from ipexctl.run.why.diagnosis import Diagnosis
 from message_data import missing
