@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from ipexctl.node.run.machine_state import LauncherState, RankState, SupervisorState, Transition
 
 
-def on_starter_connected(t: Transition, event: m.StarterConnected) -> None:
-    set_starter(t, event.host, m.StarterState(is_connected=True))
-    t.log("starter", host=event.host)
-    next_hosts.on_host_answered(t, m.HostAnswered(event.host))
+def on_starter_connected(turn: Transition, event: m.StarterConnected) -> None:
+    set_starter(turn, event.host, m.StarterState(is_connected=True))
+    turn.log("starter", host=event.host)
+    next_hosts.on_host_answered(turn, m.HostAnswered(event.host))
 
 
-def on_starter_lost(t: Transition, event: m.StarterLost) -> None:
-    set_starter(t, event.host, m.StarterState(away_since=t.now.clock))
-    t.log("starter-lost", host=event.host)
+def on_starter_lost(turn: Transition, event: m.StarterLost) -> None:
+    set_starter(turn, event.host, m.StarterState(away_since=turn.now.clock))
+    turn.log("starter-lost", host=event.host)
 
 
-def set_starter(t: Transition, host: str, starter: m.StarterState) -> None:
-    t.set(starters={**t.state.starters, host: starter})
+def set_starter(turn: Transition, host: str, starter: m.StarterState) -> None:
+    turn.set(starters={**turn.state.starters, host: starter})
 
 
-def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
-    peer = t.state.ranks[event.rank]
-    if event.attempt == t.state.status.attempt and peer.wrapper_code is None:
-        t.set_rank(event.rank, wrapper_code=event.code, wrapper_ended_at=t.now.clock)
+def on_wrapper_ended(turn: Transition, event: m.WrapperExited) -> None:
+    peer = turn.state.ranks[event.rank]
+    if event.attempt == turn.state.status.attempt and peer.wrapper_code is None:
+        turn.set_rank(event.rank, wrapper_code=event.code, wrapper_ended_at=turn.now.clock)
 
 
-def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
-    now = t.now.clock
-    for host, starter in t.state.starters.items():
-        last = max(received.get(host, now), t.state.resumed_at)
+def drop_silent_starters(turn: Transition, received: Mapping[str, float]) -> None:
+    now = turn.now.clock
+    for host, starter in turn.state.starters.items():
+        last = max(received.get(host, now), turn.state.resumed_at)
         if starter.is_connected and now - last > RANK_SILENCE:
-            t.do(m.DropStarter(host))
-            on_starter_lost(t, m.StarterLost(host))
+            turn.do(m.DropStarter(host))
+            on_starter_lost(turn, m.StarterLost(host))
 
 
 def ended_code(state: SupervisorState, launcher: LauncherState, now: float) -> int | None:
@@ -69,44 +69,46 @@ def has_wrapper_ended_early(state: SupervisorState) -> bool:
     return any(peer.wrapper_code is not None and not peer.has_begun for peer in state.ranks.values())
 
 
-def call_starters(t: Transition) -> None:
+def call_starters(turn: Transition) -> None:
     """Restart lost starters that the attempt waits for, if node0 can log in to their hosts."""
-    is_first = t.state.status.attempt == t.state.first_attempt
-    if t.state.ending is not None or is_first or not t.state.plan.shell:
+    is_first = turn.state.status.attempt == turn.state.first_attempt
+    if turn.state.ending is not None or is_first or not turn.state.plan.shell:
         return
-    now, waiting = t.now.clock, {peer.host for peer in t.ranks if not peer.has_begun}
-    gone = {host: starter for host, starter in t.state.starters.items() if host in waiting and not starter.is_connected}
+    now, waiting = turn.now.clock, {peer.host for peer in turn.ranks if not peer.has_begun}
+    gone = {
+        host: starter for host, starter in turn.state.starters.items() if host in waiting and not starter.is_connected
+    }
     due = tuple(host for host, starter in gone.items() if now - starter.called_at > STARTER_CALL)
     if due:
         for host in due:
-            set_starter(t, host, gone[host]._replace(called_at=now))
-        t.do(m.CallStarters(due))
+            set_starter(turn, host, gone[host]._replace(called_at=now))
+        turn.do(m.CallStarters(due))
 
 
-def check_beginning(t: Transition, launcher: LauncherState, launcher_log: tuple[str, ...]) -> None:
+def check_beginning(turn: Transition, launcher: LauncherState, launcher_log: tuple[str, ...]) -> None:
     """Fail the attempt if a wrapper exited before its rank began, or its starter is gone."""
-    if t.state.ending is not None:
+    if turn.state.ending is not None:
         return
-    now = t.now.clock
-    waiting = [peer for peer in t.ranks if not peer.has_begun]
+    now = turn.now.clock
+    waiting = [peer for peer in turn.ranks if not peer.has_begun]
     ended = [peer for peer in waiting if peer.wrapper_ended_at is not None]
     if ended and now - min(peer.wrapper_ended_at or now for peer in ended) > LAST_MESSAGES:
         code, by = m.LauncherState(0.0, code=ended[0].wrapper_code).ended_by
         tail = tuple(split_details(list(launcher_log))[0])
-        t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
-        verdict.fail_with_program(t, ended, code, by)
+        turn.set_status(mpirun=turn.state.status.mpirun._replace(tail=tail))
+        verdict.fail_with_program(turn, ended, code, by)
         return
     # After a restart, a starter has been silent for a while before it counts as gone, so it gets less time.
-    is_again = t.state.has_pool and t.state.status.attempt > t.state.first_attempt
+    is_again = turn.state.has_pool and turn.state.status.attempt > turn.state.first_attempt
     limit = RANK_RECONNECT if is_again else RANK_SILENCE
     away = [
         peer
         for peer in waiting
-        if (starter := t.state.starters.get(peer.host)) is not None
+        if (starter := turn.state.starters.get(peer.host)) is not None
         and not starter.is_connected
         and now - max(launcher.started_at, starter.away_since) > limit
     ]
     if away:
         hosts = ", ".join(dict.fromkeys(peer.host for peer in away))
         reason = f"{verdict.ranks_on_hosts(away)} could not be started: the starter on {hosts} is gone"
-        verdict.fail(t, "not-begun", reason, peers=away, detail=Detail("no-starter", {"place": hosts}))
+        verdict.fail(turn, "not-begun", reason, peers=away, detail=Detail("no-starter", {"place": hosts}))

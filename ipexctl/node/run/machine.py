@@ -55,9 +55,9 @@ LAUNCHER_KILLED = 2.0
 
 
 def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
-    t = m.Transition(state, now)
-    EVENTS[type(event)](t, event)
-    return t.state, t.commands
+    turn = m.Transition(state, now)
+    EVENTS[type(event)](turn, event)
+    return turn.state, turn.commands
 
 
 def check_interval(state: SupervisorState) -> float:
@@ -101,51 +101,51 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 # The attempt begins
 
 
-def on_begin(t: Transition, _: m.Begin) -> None:
+def on_begin(turn: Transition, _: m.Begin) -> None:
     """Start the first attempt, or continue after an earlier start of the same job."""
-    status, after = t.state.status, ""
+    status, after = turn.state.status, ""
     if status.attempts:
         after = status.attempts[-1].reason
-        t.log("restart", attempt=status.attempt, after=after)
-    t.do(m.StartAttempt(after))
+        turn.log("restart", attempt=status.attempt, after=after)
+    turn.do(m.StartAttempt(after))
 
 
-def on_attempt_started(t: Transition, event: m.AttemptStarted) -> None:
-    t.set(launcher=m.LauncherState(t.now.clock), is_exchanging=event.is_exchanging)
-    t.set_status(mpirun=LauncherStatus(event.pid), master=event.master)
-    t.log("mpirun", pid=event.pid, attempt=t.state.status.attempt, master_port=event.master.port)
+def on_attempt_started(turn: Transition, event: m.AttemptStarted) -> None:
+    turn.set(launcher=m.LauncherState(turn.now.clock), is_exchanging=event.is_exchanging)
+    turn.set_status(mpirun=LauncherStatus(event.pid), master=event.master)
+    turn.log("mpirun", pid=event.pid, attempt=turn.state.status.attempt, master_port=event.master.port)
 
 
-def on_start_failed(t: Transition, event: m.StartFailed) -> None:
-    verdict.fail(t, "mpirun", event.reason, detail=event.detail)
+def on_start_failed(turn: Transition, event: m.StartFailed) -> None:
+    verdict.fail(turn, "mpirun", event.reason, detail=event.detail)
 
 
-def on_exchange_over(t: Transition, event: m.ExchangeOver) -> None:
-    if not t.state.is_exchanging:
+def on_exchange_over(turn: Transition, event: m.ExchangeOver) -> None:
+    if not turn.state.is_exchanging:
         return
     if event.failure:
-        fail_checkpoint(t, event.failure, [peer for peer in t.ranks if peer.host == event.host][:1])
+        fail_checkpoint(turn, event.failure, [peer for peer in turn.ranks if peer.host == event.host][:1])
         return
-    verdict.end_exchange(t)
-    for peer in t.ranks:
-        t.send(peer.rank, "begin")
+    verdict.end_exchange(turn)
+    for peer in turn.ranks:
+        turn.send(peer.rank, "begin")
 
 
-def fail_checkpoint(t: Transition, reason: str, peers: list[RankState]) -> None:
-    verdict.fail(t, "checkpoint", f"the checkpoint could not be copied to all hosts: {reason}", peers=peers)
+def fail_checkpoint(turn: Transition, reason: str, peers: list[RankState]) -> None:
+    verdict.fail(turn, "checkpoint", f"the checkpoint could not be copied to all hosts: {reason}", peers=peers)
 
 
 # Messages of ranks
 
 
-def on_rank_sent(t: Transition, event: m.RankSent) -> None:
+def on_rank_sent(turn: Transition, event: m.RankSent) -> None:
     if handle := MESSAGES.get(type(event.message)):
-        handle(t, t.state.ranks[event.rank], event.message)
+        handle(turn, turn.state.ranks[event.rank], event.message)
 
 
-def on_connected(t: Transition, peer: RankState, message: messages.Connected) -> None:
+def on_connected(turn: Transition, peer: RankState, message: messages.Connected) -> None:
     is_new = peer.instance != message.instance
-    peer = t.set_rank(
+    peer = turn.set_rank(
         peer.rank,
         instance=message.instance,
         is_connected=True,
@@ -156,134 +156,134 @@ def on_connected(t: Transition, peer: RankState, message: messages.Connected) ->
         status=peer.status._replace(wrapper=message.wrapper),
     )
     event = "connected" if is_new else "reconnected"
-    t.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
-    if not t.state.keeps_jobs and verdict.is_job_file_read(t.state, peer.host):
-        t.send(peer.rank, "remove-job")
-    if t.state.ending is not None:
-        verdict.stop_rank(t, peer)
+    turn.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
+    if not turn.state.keeps_jobs and verdict.is_job_file_read(turn.state, peer.host):
+        turn.send(peer.rank, "remove-job")
+    if turn.state.ending is not None:
+        verdict.stop_rank(turn, peer)
 
 
-def on_disconnected(t: Transition, event: m.Disconnected) -> None:
-    peer = t.state.ranks[event.rank]
-    t.set_rank(
+def on_disconnected(turn: Transition, event: m.Disconnected) -> None:
+    peer = turn.state.ranks[event.rank]
+    turn.set_rank(
         peer.rank,
         is_connected=False,
-        disconnected_at=t.now.clock,
+        disconnected_at=turn.now.clock,
         received_at=event.received_at,
         closed_by_peer=event.closed_by_peer and not peer.is_leaving,
     )
 
 
-def on_reconnecting(t: Transition, peer: RankState, _: messages.Reconnecting) -> None:
-    t.set_rank(peer.rank, is_leaving=True)
+def on_reconnecting(turn: Transition, peer: RankState, _: messages.Reconnecting) -> None:
+    turn.set_rank(peer.rank, is_leaving=True)
 
 
-def on_checkpoint_failed(t: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
+def on_checkpoint_failed(turn: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
     """Fail the run: a host could not take part in the checkpoint exchange, nor report that over the exchange."""
-    t.log("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
-    if t.state.is_exchanging:
-        fail_checkpoint(t, f"{peer.host}: {message.reason}", [peer])
+    turn.log("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
+    if turn.state.is_exchanging:
+        fail_checkpoint(turn, f"{peer.host}: {message.reason}", [peer])
 
 
-def on_started(t: Transition, peer: RankState, message: messages.Started) -> None:
+def on_started(turn: Transition, peer: RankState, message: messages.Started) -> None:
     if peer.status.state != "starting":
         return
-    t.set_rank_status(peer.rank, pid=message.pid, state="running")
-    t.log("start", rank=peer.rank, host=peer.host, pid=message.pid)
-    if all(rank.status.state != "starting" for rank in t.ranks):
-        t.set_status(state="running")
+    turn.set_rank_status(peer.rank, pid=message.pid, state="running")
+    turn.log("start", rank=peer.rank, host=peer.host, pid=message.pid)
+    if all(rank.status.state != "starting" for rank in turn.ranks):
+        turn.set_status(state="running")
 
 
-def on_not_started(t: Transition, peer: RankState, message: messages.NotStarted) -> None:
+def on_not_started(turn: Transition, peer: RankState, message: messages.NotStarted) -> None:
     if not peer.is_start_failure_noted:  # the message is repeated after a reconnect
-        t.set_rank(peer.rank, is_start_failure_noted=True)
-        t.do(m.AddNote(peer.rank, "not-started", {"host": peer.host, "reason": message.reason}))
+        turn.set_rank(peer.rank, is_start_failure_noted=True)
+        turn.do(m.AddNote(peer.rank, "not-started", {"host": peer.host, "reason": message.reason}))
 
 
-def on_exit(t: Transition, peer: RankState, message: messages.Exit) -> None:
+def on_exit(turn: Transition, peer: RankState, message: messages.Exit) -> None:
     if peer.exit is None:
-        verdict.on_exit(t, peer, message)
+        verdict.on_exit(turn, peer, message)
 
 
-def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
+def on_stuck(turn: Transition, peer: RankState, message: messages.Stuck) -> None:
     duration = f"its interpreter did not exit within {message.seconds:g} s"
     reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
     reason += " (with oneCCL, MPI_Finalize waits for the other ranks)"
-    verdict.fail(t, "stuck", reason, peers=[peer], exit_code=message.code)
+    verdict.fail(turn, "stuck", reason, peers=[peer], exit_code=message.code)
 
 
-def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) -> None:
+def on_malformed(turn: Transition, peer: RankState, message: messages.Malformed) -> None:
     """Count the messages: the rank reconnects, but is lost after several of them."""
-    peer = t.set_rank(peer.rank, malformed=peer.malformed + 1)
-    t.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
+    peer = turn.set_rank(peer.rank, malformed=peer.malformed + 1)
+    turn.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
     if peer.malformed >= MAX_MALFORMED:
         reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
-        verdict.fail(t, "lost", reason, peers=[peer], detail=Detail("unreadable"))
+        verdict.fail(turn, "lost", reason, peers=[peer], detail=Detail("unreadable"))
 
 
-def on_noticed(t: Transition, peer: RankState, message: messages.Noticed) -> None:
+def on_noticed(turn: Transition, peer: RankState, message: messages.Noticed) -> None:
     """Note that the script handles the notice: it saves its state, and may then exit with any code, even 0."""
-    t.set(has_noticed=True)
-    t.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
+    turn.set(has_noticed=True)
+    turn.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
 
 
-def on_outside_signal(t: Transition, peer: RankState, message: messages.OutsideSignal) -> None:
-    t.set_rank(peer.rank, outside_signal=message.signal)
-    if t.state.ending is None and t.state.signalled_at is None:
-        t.set(signalled_at=t.now.clock)
+def on_outside_signal(turn: Transition, peer: RankState, message: messages.OutsideSignal) -> None:
+    turn.set_rank(peer.rank, outside_signal=message.signal)
+    if turn.state.ending is None and turn.state.signalled_at is None:
+        turn.set(signalled_at=turn.now.clock)
 
 
-def on_end(t: Transition, peer: RankState, _: messages.End) -> None:
-    verdict.on_output_ended(t, peer.rank)
+def on_end(turn: Transition, peer: RankState, _: messages.End) -> None:
+    verdict.on_output_ended(turn, peer.rank)
 
 
 # Time
 
 
-def on_tick(t: Transition, tick: m.Tick) -> None:
-    launcher = t.state.launcher
-    if t.state.is_closing:
+def on_tick(turn: Transition, tick: m.Tick) -> None:
+    launcher = turn.state.launcher
+    if turn.state.is_closing:
         return
     if launcher is None:
-        if t.state.ending is not None:  # the launcher could not be started
-            close(t)
+        if turn.state.ending is not None:  # the launcher could not be started
+            close(turn)
         return
-    if t.state.launcher_kind.is_direct and launcher.ended_at is None:
-        launcher = check_wrappers(t, launcher)
-    if is_over(t.state, launcher, t.now.clock):
-        end_attempt(t)
+    if turn.state.launcher_kind.is_direct and launcher.ended_at is None:
+        launcher = check_wrappers(turn, launcher)
+    if is_over(turn.state, launcher, turn.now.clock):
+        end_attempt(turn)
         return
-    check_suspension(t)
-    silence = seconds_silent(t, tick)
-    verdict.on_lost(t, drop_silent(t, silence), silence, tick.launcher_log)
-    if t.state.ending is not None:
-        verdict.release_ended(t)
-    check_limits(t, launcher)
-    verdict.check_outside_signals(t)
-    check_disk(t, tick)
-    check_dumps(t)
-    check_silence(t, tick, launcher)
-    check_launcher(t, tick, silence)
-    if t.state.launcher_kind.is_direct:
-        direct_start.drop_silent_starters(t, tick.starters)
-        direct_start.call_starters(t)
-        direct_start.check_beginning(t, launcher, tick.launcher_log)
-    next_hosts.check_missing(t)
-    next_hosts.begin_search(t)
+    check_suspension(turn)
+    silence = seconds_silent(turn, tick)
+    verdict.on_lost(turn, drop_silent(turn, silence), silence, tick.launcher_log)
+    if turn.state.ending is not None:
+        verdict.release_ended(turn)
+    check_limits(turn, launcher)
+    verdict.check_outside_signals(turn)
+    check_disk(turn, tick)
+    check_dumps(turn)
+    check_silence(turn, tick, launcher)
+    check_launcher(turn, tick, silence)
+    if turn.state.launcher_kind.is_direct:
+        direct_start.drop_silent_starters(turn, tick.starters)
+        direct_start.call_starters(turn)
+        direct_start.check_beginning(turn, launcher, tick.launcher_log)
+    next_hosts.check_missing(turn)
+    next_hosts.begin_search(turn)
 
 
-def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
-    direct_start.on_wrapper_ended(t, event)
-    if t.state.launcher is not None and t.state.launcher.ended_at is None:
-        check_wrappers(t, t.state.launcher)
+def on_wrapper_ended(turn: Transition, event: m.WrapperExited) -> None:
+    direct_start.on_wrapper_ended(turn, event)
+    if turn.state.launcher is not None and turn.state.launcher.ended_at is None:
+        check_wrappers(turn, turn.state.launcher)
 
 
-def check_wrappers(t: Transition, launcher: LauncherState) -> LauncherState:
+def check_wrappers(turn: Transition, launcher: LauncherState) -> LauncherState:
     """Without mpirun, report a `LauncherExited` when the wrappers have ended."""
-    code = direct_start.ended_code(t.state, launcher, t.now.clock)
+    code = direct_start.ended_code(turn.state, launcher, turn.now.clock)
     if code is not None:
-        on_launcher_exited(t, m.LauncherExited(code))
-    return t.state.launcher or launcher
+        on_launcher_exited(turn, m.LauncherExited(code))
+    return turn.state.launcher or launcher
 
 
 def is_over(state: SupervisorState, launcher: LauncherState, now: float) -> bool:
@@ -306,145 +306,147 @@ def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
     return FULL_DISK_FLUSH if is_behind else TERM_GRACE + spare
 
 
-def check_suspension(t: Transition) -> None:
-    now = t.now.clock
-    if now - t.state.checked_at > SUSPENDED:
-        t.set(resumed_at=now)
-        for peer in t.ranks:
+def check_suspension(turn: Transition) -> None:
+    now = turn.now.clock
+    if now - turn.state.checked_at > SUSPENDED:
+        turn.set(resumed_at=now)
+        for peer in turn.ranks:
             if peer.disconnected_at is not None:
-                t.set_rank(peer.rank, disconnected_at=now)
-    t.set(checked_at=now)
+                turn.set_rank(peer.rank, disconnected_at=now)
+    turn.set(checked_at=now)
 
 
-def seconds_silent(t: Transition, tick: m.Tick) -> dict[int, float]:
-    now, resumed_at = t.now.clock, t.state.resumed_at
+def seconds_silent(turn: Transition, tick: m.Tick) -> dict[int, float]:
+    now, resumed_at = turn.now.clock, turn.state.resumed_at
     return {
         peer.rank: now - (max(tick.received.get(peer.rank, now), resumed_at) if peer.is_connected else peer.received_at)
-        for peer in t.ranks
+        for peer in turn.ranks
     }
 
 
-def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
+def drop_silent(turn: Transition, silence: Mapping[int, float]) -> list[int]:
     """Drop silent connections; returns the ranks that are lost."""
-    now, lost = t.now.clock, []
-    for peer in t.ranks:
+    now, lost = turn.now.clock, []
+    for peer in turn.ranks:
         if peer.is_done:
             continue
-        limit = RANK_SILENCE if peer.status.pid is not None else t.state.setup_time
+        limit = RANK_SILENCE if peer.status.pid is not None else turn.state.setup_time
         is_silent = peer.is_connected and silence[peer.rank] > limit
         limit = RANK_SILENCE if peer.is_leaving else RANK_RECONNECT
         if not is_silent and (peer.disconnected_at is None or now - peer.disconnected_at <= limit):
             continue
         if is_silent:
-            t.do(m.Drop(peer.rank))
+            turn.do(m.Drop(peer.rank))
             at = now - silence[peer.rank]
-            peer = t.set_rank(peer.rank, is_connected=False, disconnected_at=now, received_at=at, closed_by_peer=False)
-        t.set_rank(peer.rank, lost_at=(peer.disconnected_at or now) if peer.closed_by_peer else peer.received_at)
+            peer = turn.set_rank(
+                peer.rank, is_connected=False, disconnected_at=now, received_at=at, closed_by_peer=False
+            )
+        turn.set_rank(peer.rank, lost_at=(peer.disconnected_at or now) if peer.closed_by_peer else peer.received_at)
         lost.append(peer.rank)
     return lost
 
 
-def check_limits(t: Transition, launcher: LauncherState) -> None:
-    now, options = t.now.clock, t.state.options
-    missing = [peer for peer in t.ranks if not peer.has_begun]
+def check_limits(turn: Transition, launcher: LauncherState) -> None:
+    now, options = turn.now.clock, turn.state.options
+    missing = [peer for peer in turn.ranks if not peer.has_begun]
     if missing and now - launcher.started_at > RANKS_BEGIN:
-        verdict.on_not_begun(t, missing)
-    if options.time_limit and now > t.state.created_at + options.time_limit:
-        verdict.fail(t, "time-limit", f"the run reached its time limit of {options.time_limit:g} s")
-    limit = t.state.limit
-    if limit is not None and t.state.ending is None and limit.is_due(now):
-        t.set(limit=limit._replace(is_asked=True))
-        t.do(m.AskTimeLeft())
+        verdict.on_not_begun(turn, missing)
+    if options.time_limit and now > turn.state.created_at + options.time_limit:
+        verdict.fail(turn, "time-limit", f"the run reached its time limit of {options.time_limit:g} s")
+    limit = turn.state.limit
+    if limit is not None and turn.state.ending is None and limit.is_due(now):
+        turn.set(limit=limit._replace(is_asked=True))
+        turn.do(m.AskTimeLeft())
 
 
-def on_time_left(t: Transition, event: m.TimeLeft) -> None:
-    limit, job = t.state.limit, t.state.job
+def on_time_left(turn: Transition, event: m.TimeLeft) -> None:
+    limit, job = turn.state.limit, turn.state.job
     if limit is None or job is None:
         return
     limit = limit._replace(is_asked=False)
     if event.is_answer:
         limit = limit.with_answer(event.asked_at, event.seconds)
-    if t.state.ending is not None:
-        t.set(limit=limit)
+    if turn.state.ending is not None:
+        turn.set(limit=limit)
         return
-    steps, limit = limit.steps(t.now.clock)
-    t.set(limit=limit)
+    steps, limit = limit.steps(turn.now.clock)
+    turn.set(limit=limit)
     for step in steps:
-        seconds = round(limit.left(t.now.clock))
-        t.log("job-limit", step=step, job=job.number, seconds=seconds)
+        seconds = round(limit.left(turn.now.clock))
+        turn.log("job-limit", step=step, job=job.number, seconds=seconds)
         if step == "stop":
-            verdict.stop(t, 128 + signal.SIGTERM)
+            verdict.stop(turn, 128 + signal.SIGTERM)
             return
-        t.set(is_limit_near=True)
-        t.do(m.AddNote(t.ranks[0].rank, "job-limit", {"job": job.number, "seconds": seconds}))
-        for peer in t.ranks:
-            t.send(peer.rank, "notice")
+        turn.set(is_limit_near=True)
+        turn.do(m.AddNote(turn.ranks[0].rank, "job-limit", {"job": job.number, "seconds": seconds}))
+        for peer in turn.ranks:
+            turn.send(peer.rank, "notice")
 
 
 # A full disk
 
 
-def on_output_refused(t: Transition, _: m.OutputRefused) -> None:
-    t.set(disk=t.state.disk._replace(is_full=True))
+def on_output_refused(turn: Transition, _: m.OutputRefused) -> None:
+    turn.set(disk=turn.state.disk._replace(is_full=True))
 
 
-def check_disk(t: Transition, tick: m.Tick) -> None:
+def check_disk(turn: Transition, tick: m.Tick) -> None:
     """Once all ranks have exited, wait a while for a full disk, then count their remaining output as lost."""
-    now, disk = t.now.clock, t.state.disk
-    left = [peer for peer in t.ranks if not peer.is_done]
+    now, disk = turn.now.clock, turn.state.disk
+    left = [peer for peer in turn.ranks if not peer.is_done]
     is_hindered = bool(left) and all(peer.exit is not None for peer in left)
     disk = disk._replace(since=max(disk.since, tick.written_at) if is_hindered else now)
     if disk.is_full and now - disk.looked_at > DISK_CHECK_INTERVAL:
-        t.set(disk=disk._replace(looked_at=now))
-        t.do(m.CheckDisk())
+        turn.set(disk=disk._replace(looked_at=now))
+        turn.do(m.CheckDisk())
         return
-    t.set(disk=disk)
+    turn.set(disk=disk)
     if disk.is_full and now - disk.since > FULL_DISK_ROOM:
         for peer in left:
-            t.do(m.EndOutput(peer.rank))
-            t.log("output-lost", rank=peer.rank, host=peer.host)
-            verdict.on_output_ended(t, peer.rank)
+            turn.do(m.EndOutput(peer.rank))
+            turn.log("output-lost", rank=peer.rank, host=peer.host)
+            verdict.on_output_ended(turn, peer.rank)
 
 
-def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
-    t.set(disk=t.state.disk._replace(is_full=False, room_at=t.now.clock))
-    for peer in t.ranks:
-        t.do(m.Rewind(peer.rank))
+def on_disk_has_room(turn: Transition, _: m.DiskHasRoom) -> None:
+    turn.set(disk=turn.state.disk._replace(is_full=False, room_at=turn.now.clock))
+    for peer in turn.ranks:
+        turn.do(m.Rewind(peer.rank))
 
 
 # Silence and stacks
 
 
-def check_silence(t: Transition, tick: m.Tick, launcher: LauncherState) -> None:
+def check_silence(turn: Transition, tick: m.Tick, launcher: LauncherState) -> None:
     """Report a long silence. Ranks that never start are found earlier, by `check_limits`."""
-    if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
+    if turn.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in turn.ranks):
         return  # a silence that lasted until the end stays in the status
-    length, after = t.now.clock - max(launcher.started_at, tick.printed_at), t.state.options.hang_after
-    if t.state.status.silent is not None:
+    length, after = turn.now.clock - max(launcher.started_at, tick.printed_at), turn.state.options.hang_after
+    if turn.state.status.silent is not None:
         if length < after:
-            t.set_status(silent=None)
-            t.log("output-resumed")
+            turn.set_status(silent=None)
+            turn.log("output-resumed")
     elif length >= after > 0:
-        ranks = tuple(peer.rank for peer in t.ranks if peer.exit is None)
-        t.do(m.CheckSilence(round(t.now.epoch - length, 3), ranks))
+        ranks = tuple(peer.rank for peer in turn.ranks if peer.exit is None)
+        turn.do(m.CheckSilence(round(turn.now.epoch - length, 3), ranks))
 
 
-def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
+def on_silence_seen(turn: Transition, event: m.SilenceSeen) -> None:
     """Report a silence. The stack dump is kept in any case, to explain the hang later."""
-    options = t.state.options
+    options = turn.state.options
     silent = Silence(event.since, options.hang_after, event.ranks, on_hang=options.on_hang)
-    t.set_status(silent=silent)
-    t.log("silent", **as_json(silent))
-    t.do(m.TakeDump())
+    turn.set_status(silent=silent)
+    turn.log("silent", **as_json(silent))
+    turn.do(m.TakeDump())
 
 
-def on_dump_asked(t: Transition, event: m.DumpAsked) -> None:
+def on_dump_asked(turn: Transition, event: m.DumpAsked) -> None:
     if not event.id:
-        on_stall_dumped(t, "")
+        on_stall_dumped(turn, "")
         return
     rows: dict[int, Json] = {}
     waiting = set()
-    for peer in t.ranks:
+    for peer in turn.ranks:
         if event.ranks is not None and peer.rank not in event.ranks:
             continue
         state, reason = peer.status.state, ""
@@ -454,138 +456,138 @@ def on_dump_asked(t: Transition, event: m.DumpAsked) -> None:
             code = peer.status.exit_code
             reason = "it has ended" + ("" if code is None else f" with exit code {code}")
         elif peer.is_connected:
-            t.send(peer.rank, "dump", id=event.id)
+            turn.send(peer.rank, "dump", id=event.id)
             waiting.add(peer.rank)
         else:
             reason = "it is reconnecting to the supervisor"
         rows[peer.rank] = {"rank": peer.rank, "host": peer.host, "state": state, "processes": None, "why": reason}
-    dump = m.PendingDump(event.id, event.is_own, t.now.clock + DUMP_REPLIES, rows, frozenset(waiting))
-    t.set(dumps=(*t.state.dumps, dump))
-    check_dumps(t)
+    dump = m.PendingDump(event.id, event.is_own, turn.now.clock + DUMP_REPLIES, rows, frozenset(waiting))
+    turn.set(dumps=(*turn.state.dumps, dump))
+    check_dumps(turn)
 
 
-def on_stacks(t: Transition, peer: RankState, message: messages.Stacks) -> None:
+def on_stacks(turn: Transition, peer: RankState, message: messages.Stacks) -> None:
     def with_answer(dump: m.PendingDump) -> m.PendingDump:
         if dump.id != message.id or peer.rank not in dump.waiting:
             return dump
         row = {**dump.rows[peer.rank], "processes": message.processes, "state": peer.status.state}
         return dump._replace(rows={**dump.rows, peer.rank: row}, waiting=dump.waiting - {peer.rank})
 
-    t.set(dumps=tuple(map(with_answer, t.state.dumps)))
-    check_dumps(t)
+    turn.set(dumps=tuple(map(with_answer, turn.state.dumps)))
+    check_dumps(turn)
 
 
-def check_dumps(t: Transition) -> None:
-    over = [dump for dump in t.state.dumps if t.now.clock > dump.until or not dump.waiting]
-    t.set(dumps=tuple(dump for dump in t.state.dumps if dump not in over))
+def check_dumps(turn: Transition) -> None:
+    over = [dump for dump in turn.state.dumps if turn.now.clock > dump.until or not dump.waiting]
+    turn.set(dumps=tuple(dump for dump in turn.state.dumps if dump not in over))
     late = {"why": f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"}
     for dump in over:
         rows = ({**row, **late} if rank in dump.waiting else row for rank, row in sorted(dump.rows.items()))
-        t.do(m.WriteDump(dump.id, tuple(rows), dump.waiting))
+        turn.do(m.WriteDump(dump.id, tuple(rows), dump.waiting))
         if dump.is_own:
-            on_stall_dumped(t, dump.id)
+            on_stall_dumped(turn, dump.id)
 
 
-def on_stall_dumped(t: Transition, dump_id: str) -> None:
-    options, silent = t.state.options, t.state.status.silent
+def on_stall_dumped(turn: Transition, dump_id: str) -> None:
+    options, silent = turn.state.options, turn.state.status.silent
     if options.on_hang == "report":  # keep only the newest dump, because a script may often be silent
-        if t.state.stall_dump:
-            t.do(m.RemoveDump(t.state.stall_dump))
-        t.set(stall_dump=dump_id)
-    if silent is None or t.state.ending is not None:  # a rank printed something, or the run ended
+        if turn.state.stall_dump:
+            turn.do(m.RemoveDump(turn.state.stall_dump))
+        turn.set(stall_dump=dump_id)
+    if silent is None or turn.state.ending is not None:  # a rank printed something, or the run ended
         return
-    t.set_status(silent=silent._replace(dump=dump_id))
-    t.log("dumped", dump=dump_id)
+    turn.set_status(silent=silent._replace(dump=dump_id))
+    turn.log("dumped", dump=dump_id)
     if options.on_hang == "stop":
-        ranks = [peer.rank for peer in t.ranks if peer.exit is None]
-        verdict.fail(t, "hang", f"no rank printed anything for {options.hang_after:g} s", ranks=ranks)
+        ranks = [peer.rank for peer in turn.ranks if peer.exit is None]
+        verdict.fail(turn, "hang", f"no rank printed anything for {options.hang_after:g} s", ranks=ranks)
 
 
 # The launcher
 
 
-def on_launcher_exited(t: Transition, event: m.LauncherExited) -> None:
-    if t.state.launcher is None:
+def on_launcher_exited(turn: Transition, event: m.LauncherExited) -> None:
+    if turn.state.launcher is None:
         return
-    t.set_launcher(ended_at=t.now.clock, code=event.code)
+    turn.set_launcher(ended_at=turn.now.clock, code=event.code)
     code, _ = m.LauncherState(0.0, code=event.code).ended_by
-    t.set_status(mpirun=t.state.status.mpirun._replace(exit_code=code))
-    t.log("mpirun-ended", exit_code=code)
+    turn.set_status(mpirun=turn.state.status.mpirun._replace(exit_code=code))
+    turn.log("mpirun-ended", exit_code=code)
 
 
-def check_launcher(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
+def check_launcher(turn: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
     """End the launcher after its ranks. If it exited before them, decide what that means for the run."""
-    launcher = t.state.launcher
+    launcher = turn.state.launcher
     assert launcher is not None
     if launcher.ended_at is None:
-        end_launcher(t, launcher)
-    elif t.state.ending is None and t.now.clock - launcher.ended_at > LAST_MESSAGES:
-        if any(not peer.is_done and peer.exit is None for peer in t.ranks):
+        end_launcher(turn, launcher)
+    elif turn.state.ending is None and turn.now.clock - launcher.ended_at > LAST_MESSAGES:
+        if any(not peer.is_done and peer.exit is None for peer in turn.ranks):
             tail = tuple(split_details(list(tick.launcher_log))[0])
-            t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
-        verdict.check_left_behind(t, launcher, silence, tick.launcher_log)
+            turn.set_status(mpirun=turn.state.status.mpirun._replace(tail=tail))
+        verdict.check_left_behind(turn, launcher, silence, tick.launcher_log)
 
 
-def end_launcher(t: Transition, launcher: LauncherState) -> None:
+def end_launcher(turn: Transition, launcher: LauncherState) -> None:
     """Wait for the launcher to exit, then signal it: it may be waiting for a rank that can't be reached.
 
     Until every rank has connected, hydra gets SIGKILL: at SIGTERM, its daemon on a node signals the process group of
     each child; a child without its own group yet is in the daemon's, so the daemon signals itself for ever.
     """
-    now, ending, ranks_ended_at = t.now.clock, t.state.ending, launcher.ranks_ended_at
-    waiting = [peer for peer in t.ranks if not peer.is_done and peer.has_begun]
-    if ranks_ended_at is None and (all(peer.is_done for peer in t.ranks) or (ending is not None and not waiting)):
+    now, ending, ranks_ended_at = turn.now.clock, turn.state.ending, launcher.ranks_ended_at
+    waiting = [peer for peer in turn.ranks if not peer.is_done and peer.has_begun]
+    if ranks_ended_at is None and (all(peer.is_done for peer in turn.ranks) or (ending is not None and not waiting)):
         ranks_ended_at = now
-        t.set_launcher(ranks_ended_at=now)
+        turn.set_launcher(ranks_ended_at=now)
     late_at = never = float("inf")
     limit = LAUNCHER_EXIT
     if ending is not None:
-        late_at = ending.at + exit_time(t.state, now) + LAUNCHER_LATE
+        late_at = ending.at + exit_time(turn.state, now) + LAUNCHER_LATE
         limit = LAUNCHER_AFTER_RANKS
     after_ranks = never if ranks_ended_at is None else ranks_ended_at + limit
     due_at = late_at if now > late_at else after_ranks
     if now <= due_at:
         return
-    have_begun = all(peer.has_begun for peer in t.ranks)
-    is_killed = now - due_at > LAUNCHER_KILLED or (t.state.launcher_kind.is_hydra and not have_begun)
-    t.set_launcher(was_told_to_end=True)
+    have_begun = all(peer.has_begun for peer in turn.ranks)
+    is_killed = now - due_at > LAUNCHER_KILLED or (turn.state.launcher_kind.is_hydra and not have_begun)
+    turn.set_launcher(was_told_to_end=True)
     if is_killed and launcher.killed_at is None:
-        t.set_launcher(killed_at=now)
-    t.do(m.SignalLauncher(signal.SIGKILL if is_killed else signal.SIGTERM))
+        turn.set_launcher(killed_at=now)
+    turn.do(m.SignalLauncher(signal.SIGKILL if is_killed else signal.SIGTERM))
 
 
 # The end
 
 
-def on_stop_asked(t: Transition, event: m.StopAsked) -> None:
-    if t.state.is_closing:
+def on_stop_asked(turn: Transition, event: m.StopAsked) -> None:
+    if turn.state.is_closing:
         return
-    t.set(is_asked_to_stop=True)
-    if t.state.job is not None:
-        t.do(m.AskJob())
-    verdict.stop(t, 128 + event.signal)
+    turn.set(is_asked_to_stop=True)
+    if turn.state.job is not None:
+        turn.do(m.AskJob())
+    verdict.stop(turn, 128 + event.signal)
 
 
-def end_attempt(t: Transition) -> None:
-    verdict.on_all_ended(t)
-    job = t.state.job
+def end_attempt(turn: Transition) -> None:
+    verdict.on_all_ended(turn)
+    job = turn.state.job
     hosts: tuple[str, ...] = ()
-    if t.state.has_pool and verdict.may_restart(t.state):
-        next_hosts.begin_search(t)
-        if not next_hosts.is_known(t.state, t.now.clock):
+    if turn.state.has_pool and verdict.may_restart(turn.state):
+        next_hosts.begin_search(turn)
+        if not next_hosts.is_known(turn.state, turn.now.clock):
             return
-        hosts = next_hosts.choose(t)
+        hosts = next_hosts.choose(turn)
     if hosts:
-        next_hosts.restart(t, hosts)
-    elif not verdict.may_restart(t.state):
-        close(t)
-    elif job is not None and job.may_requeue and asks_for_other_nodes(run_end(t.state)):
-        t.set(is_closing=True)
-        t.do(m.Requeue())
-    elif t.state.has_pool:
-        close(t)
+        next_hosts.restart(turn, hosts)
+    elif not verdict.may_restart(turn.state):
+        close(turn)
+    elif job is not None and job.may_requeue and asks_for_other_nodes(run_end(turn.state)):
+        turn.set(is_closing=True)
+        turn.do(m.Requeue())
+    elif turn.state.has_pool:
+        close(turn)
     else:
-        restart(t)
+        restart(turn)
 
 
 def asks_for_other_nodes(end: RunEnd) -> bool:
@@ -593,29 +595,29 @@ def asks_for_other_nodes(end: RunEnd) -> bool:
     return end.has_lost_node and job_end.should_requeue(end, "")
 
 
-def restart(t: Transition) -> None:
-    after = t.state.status.reason
-    verdict.begin_next_attempt(t)
-    t.do(m.StartAttempt(after))
+def restart(turn: Transition) -> None:
+    after = turn.state.status.reason
+    verdict.begin_next_attempt(turn)
+    turn.do(m.StartAttempt(after))
 
 
 def ending_of(state: SupervisorState) -> m.Ending:
     return state.ending or m.Ending("ok", 0)
 
 
-def close(t: Transition) -> None:
+def close(turn: Transition) -> None:
     """End the run. Ranks that have not reported an exit by now are lost or stopped."""
-    ending = ending_of(t.state)
-    t.set(is_closing=True)
-    for peer in t.ranks:
+    ending = ending_of(turn.state)
+    turn.set(is_closing=True)
+    for peer in turn.ranks:
         if peer.status.state not in FINAL:
             is_lost = peer.has_begun and ending.state != "stopped"
-            t.set_rank_status(peer.rank, state="lost" if is_lost else "stopped")
-    t.do(
+            turn.set_rank_status(peer.rank, state="lost" if is_lost else "stopped")
+    turn.do(
         m.Close(
             FULL_DISK_ROOM if ending.state != "stopped" else TERM_GRACE,
             keeps_connectivity=ending.state == "ok",
-            asks_job=t.state.job is not None and run_end(t.state).is_by_signal,
+            asks_job=turn.state.job is not None and run_end(turn.state).is_by_signal,
         )
     )
 
@@ -635,17 +637,17 @@ def run_end(state: SupervisorState) -> RunEnd:
     )
 
 
-def on_closed(t: Transition, event: m.Closed) -> None:
-    job = t.state.job
+def on_closed(turn: Transition, event: m.Closed) -> None:
+    job = turn.state.job
     if job is None:
-        finish(t)
+        finish(turn)
         return
-    word, end = job_word(t.state, job, event), run_end(t.state)
+    word, end = job_word(turn.state, job, event), run_end(turn.state)
     if job.may_requeue and not begins_again(job, word) and job_end.should_requeue(end, word):
-        t.set(closed=event)
-        t.do(m.Requeue())
+        turn.set(closed=event)
+        turn.do(m.Requeue())
     else:
-        apply_job_end(t, job, word)
+        apply_job_end(turn, job, word)
 
 
 def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
@@ -657,37 +659,37 @@ def begins_again(job: m.JobState, word: str) -> bool:
     return job.may_requeue and (job.is_requeued or word in (job_words.REQUEUED, job_words.PREEMPTED))
 
 
-def on_requeued(t: Transition, event: m.Requeued) -> None:
-    job, closed = t.state.job, t.state.closed
+def on_requeued(turn: Transition, event: m.Requeued) -> None:
+    job, closed = turn.state.job, turn.state.closed
     if job is None:
         return
     job = job._replace(is_requeued=event.is_done)
-    t.set(job=job)
+    turn.set(job=job)
     if closed is not None:
-        apply_job_end(t, job, job_word(t.state, job, closed))
-    elif event.is_done or t.state.has_pool:
-        close(t)
+        apply_job_end(turn, job, job_word(turn.state, job, closed))
+    elif event.is_done or turn.state.has_pool:
+        close(turn)
     else:
-        t.set(is_closing=False)
-        restart(t)
+        turn.set(is_closing=False)
+        restart(turn)
 
 
-def apply_job_end(t: Transition, job: m.JobState, word: str) -> None:
-    decided = job_end.decide_job_end(run_end(t.state), word, begins_again=begins_again(job, word))
-    t.set(ending=ending_of(t.state)._replace(state=decided.state, code=decided.code))
-    t.set_status(reason=decided.reason, first_failure=decided.first, job_end=decided.word)
-    t.do(m.EndJob(decided.state))
-    finish(t)
+def apply_job_end(turn: Transition, job: m.JobState, word: str) -> None:
+    decided = job_end.decide_job_end(run_end(turn.state), word, begins_again=begins_again(job, word))
+    turn.set(ending=ending_of(turn.state)._replace(state=decided.state, code=decided.code))
+    turn.set_status(reason=decided.reason, first_failure=decided.first, job_end=decided.word)
+    turn.do(m.EndJob(decided.state))
+    finish(turn)
 
 
-def finish(t: Transition) -> None:
-    ending, has_run = ending_of(t.state), t.state.status.mpirun.pid is not None
+def finish(turn: Transition) -> None:
+    ending, has_run = ending_of(turn.state), turn.state.status.mpirun.pid is not None
     is_final = ending.state != "queued"
     if is_final:
-        t.set_status(exit_code=ending.code, ended=t.now.epoch)
-    t.set_status(state=ending.state)
-    t.log("ended", state=ending.state, exit_code=ending.code)
-    t.do(m.Finish(notifies=bool(t.state.start.notify) and has_run and is_final))
+        turn.set_status(exit_code=ending.code, ended=turn.now.epoch)
+    turn.set_status(state=ending.state)
+    turn.log("ended", state=ending.state, exit_code=ending.code)
+    turn.do(m.Finish(notifies=bool(turn.state.start.notify) and has_run and is_final))
 
 
 EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {

@@ -34,29 +34,29 @@ def hosts_of(state: SupervisorState) -> tuple[str, ...]:
 # Which hosts answer
 
 
-def begin_search(t: Transition) -> None:
-    if not t.state.has_pool or t.state.search is not None or not verdict.may_restart(t.state):
+def begin_search(turn: Transition) -> None:
+    if not turn.state.has_pool or turn.state.search is not None or not verdict.may_restart(turn.state):
         return
-    hosts = tuple(host.name for host in t.state.start.plan.all_hosts[1:])
-    t.set(search=m.HostSearch(t.now.clock, frozenset(hosts)))
-    t.do(m.FindHosts(hosts))
+    hosts = tuple(host.name for host in turn.state.start.plan.all_hosts[1:])
+    turn.set(search=m.HostSearch(turn.now.clock, frozenset(hosts)))
+    turn.do(m.FindHosts(hosts))
 
 
-def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
-    search = t.state.search
+def on_host_answered(turn: Transition, event: m.HostAnswered) -> None:
+    search = turn.state.search
     if search is None:
         if event.problem:
-            lose_missing(t, event)
+            lose_missing(turn, event)
         return
     if event.host in search.present:
         return
     waiting, absent = search.waiting - {event.host}, dict(search.absent)
     if event.problem:
         absent[event.host] = event.problem
-        t.set(search=search._replace(waiting=waiting, absent=absent))
+        turn.set(search=search._replace(waiting=waiting, absent=absent))
     else:  # the host may have failed to answer a moment before
         absent.pop(event.host, None)
-        t.set(search=search._replace(waiting=waiting, absent=absent, present=search.present | {event.host}))
+        turn.set(search=search._replace(waiting=waiting, absent=absent, present=search.present | {event.host}))
 
 
 def is_known(state: SupervisorState, now: float) -> bool:
@@ -84,23 +84,23 @@ def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
     return tuple(host for host in hosts_of(state) if host not in begun and host != state.status.node0)
 
 
-def check_missing(t: Transition) -> None:
+def check_missing(turn: Transition) -> None:
     """Ask hosts whose ranks do not begin. Otherwise their ranks count as lost only after two minutes."""
-    launcher = t.state.launcher
-    if not t.state.has_pool or not t.state.shell or launcher is None:
+    launcher = turn.state.launcher
+    if not turn.state.has_pool or not turn.state.shell or launcher is None:
         return
-    hosts, now, asked_at = missing_hosts(t.state), t.now.clock, t.state.asked_at
+    hosts, now, asked_at = missing_hosts(turn.state), turn.now.clock, turn.state.asked_at
     is_answered = asked_at <= launcher.started_at or now - asked_at > ASK_INTERVAL
     if hosts and is_answered and now - launcher.started_at > MISSING_AFTER:
-        t.set(asked_at=t.now.clock)
-        t.do(m.FindHosts(hosts))
+        turn.set(asked_at=turn.now.clock)
+        turn.do(m.FindHosts(hosts))
 
 
-def lose_missing(t: Transition, event: m.HostAnswered) -> None:
-    if event.host in missing_hosts(t.state):
-        gone = [t.set_rank_status(peer.rank, state="lost") for peer in t.ranks if peer.host == event.host]
+def lose_missing(turn: Transition, event: m.HostAnswered) -> None:
+    if event.host in missing_hosts(turn.state):
+        gone = [turn.set_rank_status(peer.rank, state="lost") for peer in turn.ranks if peer.host == event.host]
         reason, detail = describe_unreachable(event.host, gone, event.problem)
-        verdict.fail(t, "lost", reason, peers=gone, detail=detail)
+        verdict.fail(turn, "lost", reason, peers=gone, detail=detail)
 
 
 def describe_unreachable(host: str, gone: Sequence[m.RankState], problem: str) -> tuple[str, Detail]:
@@ -111,36 +111,36 @@ def describe_unreachable(host: str, gone: Sequence[m.RankState], problem: str) -
 # The next attempt
 
 
-def choose(t: Transition) -> tuple[str, ...]:
+def choose(turn: Transition) -> tuple[str, ...]:
     """Hosts of the next attempt. If there can be none, returns an empty tuple and sets the run's reason."""
-    search = t.state.search
+    search = turn.state.search
     assert search is not None
-    blame_absent(t, search)
-    last = hosts_of(t.state)
-    hosts = choose_hosts(t.state.start.plan, search.present - refusing_hosts(t.state), last)
-    if len(hosts) < least_hosts(t.state):
-        end_for_lack(t, hosts)
+    blame_absent(turn, search)
+    last = hosts_of(turn.state)
+    hosts = choose_hosts(turn.state.start.plan, search.present - refusing_hosts(turn.state), last)
+    if len(hosts) < least_hosts(turn.state):
+        end_for_lack(turn, hosts)
         return ()
-    first = t.state.status.first_failure
+    first = turn.state.status.first_failure
     needs_others = first is not None and first.kind in _SAME_ON_SAME_HOSTS
     return () if needs_others and hosts == last else hosts
 
 
-def blame_absent(t: Transition, search: HostSearch) -> None:
+def blame_absent(turn: Transition, search: HostSearch) -> None:
     """If a host of the attempt does not answer, make its loss the cause of the failure."""
-    first, ending = t.state.status.first_failure, t.state.ending
+    first, ending = turn.state.status.first_failure, turn.state.ending
     if first is None or ending is None or first.kind not in _FOLLOWS_FROM_LOSS:
         return
     absent = {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
-    gone = [peer for peer in t.ranks if peer.host in absent and peer.exit is None]
+    gone = [peer for peer in turn.ranks if peer.host in absent and peer.exit is None]
     if not gone:
         return
     host = gone[0].host
-    gone = [t.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
+    gone = [turn.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
     reason, detail = describe_unreachable(host, gone, absent[host])
     ranks = tuple(peer.rank for peer in gone)
     loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=detail)
-    verdict.replace_verdict(t, ending._replace(code=1), reason, loss)
+    verdict.replace_verdict(turn, ending._replace(code=1), reason, loss)
 
 
 def refusing_hosts(state: SupervisorState) -> frozenset[str]:
@@ -156,47 +156,49 @@ def least_hosts(state: SupervisorState) -> int:
     return state.options.min_hosts or len(state.start.plan.hosts)
 
 
-def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
-    minimum = least_hosts(t.state)
+def end_for_lack(turn: Transition, hosts: Sequence[str]) -> None:
+    minimum = least_hosts(turn.state)
     answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
-    reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {minimum}"
-    t.set_status(reason=reason)
-    t.log("hosts-lacking", hosts=list(hosts), least=minimum)
+    reason = f"{turn.state.status.reason}; {answer}, fewer than --min-hosts {minimum}"
+    turn.set_status(reason=reason)
+    turn.log("hosts-lacking", hosts=list(hosts), least=minimum)
 
 
-def restart(t: Transition, hosts: Collection[str]) -> None:
-    verdict.begin_next_attempt(t)
-    plan_attempt(t, hosts)
+def restart(turn: Transition, hosts: Collection[str]) -> None:
+    verdict.begin_next_attempt(turn)
+    plan_attempt(turn, hosts)
 
 
-def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
-    plan = for_hosts(t.state.start.plan, hosts)
-    t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, asked_at=t.now.clock)
-    t.set_status(hosts=hosts_of(t.state), nodes=len(plan.hosts), world_size=plan.world_size)
-    search = t.state.search
+def plan_attempt(turn: Transition, hosts: Collection[str]) -> None:
+    plan = for_hosts(turn.state.start.plan, hosts)
+    turn.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, asked_at=turn.now.clock)
+    turn.set_status(hosts=hosts_of(turn.state), nodes=len(plan.hosts), world_size=plan.world_size)
+    search = turn.state.search
     absent = {} if search is None else {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
-    t.log("hosts", attempt=t.state.status.attempt, hosts=list(hosts_of(t.state)), absent=absent)
-    t.do(m.PrepareHosts())
+    turn.log("hosts", attempt=turn.state.status.attempt, hosts=list(hosts_of(turn.state)), absent=absent)
+    turn.do(m.PrepareHosts())
 
 
-def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
-    if not t.state.is_preparing or t.state.ending is not None:
+def on_hosts_prepared(turn: Transition, event: m.HostsPrepared) -> None:
+    if not turn.state.is_preparing or turn.state.ending is not None:
         return
-    search = t.state.search
-    t.set(is_preparing=False)
+    search = turn.state.search
+    turn.set(is_preparing=False)
     if not event.failed:
-        t.set(search=None)
-        t.do(m.StartAttempt(t.state.status.attempts[-1].reason))
+        turn.set(search=None)
+        turn.do(m.StartAttempt(turn.state.status.attempts[-1].reason))
         return
     assert search is not None
-    t.set(search=search._replace(present=search.present - set(event.failed), absent={**search.absent, **event.failed}))
-    hosts = choose_hosts(t.state.start.plan, search.present - set(event.failed), hosts_of(t.state))
-    if len(hosts) >= least_hosts(t.state) and t.state.status.node0 not in event.failed:
-        plan_attempt(t, hosts)
+    turn.set(
+        search=search._replace(present=search.present - set(event.failed), absent={**search.absent, **event.failed})
+    )
+    hosts = choose_hosts(turn.state.start.plan, search.present - set(event.failed), hosts_of(turn.state))
+    if len(hosts) >= least_hosts(turn.state) and turn.state.status.node0 not in event.failed:
+        plan_attempt(turn, hosts)
         return
-    gone = [peer for peer in t.ranks if peer.host in event.failed]
+    gone = [peer for peer in turn.ranks if peer.host in event.failed]
     host, problem = next(iter(event.failed.items()))
     reason = f"{verdict.ranks_on_hosts(gone)} can't be started: {problem}"
-    verdict.fail(t, "not-begun", reason, peers=gone, detail=Detail("unreachable", {"place": host, "why": problem}))
-    if t.state.status.node0 not in event.failed:
-        end_for_lack(t, hosts)
+    verdict.fail(turn, "not-begun", reason, peers=gone, detail=Detail("unreachable", {"place": host, "why": problem}))
+    if turn.state.status.node0 not in event.failed:
+        end_for_lack(turn, hosts)

@@ -61,30 +61,30 @@ _SIGNALS = {
 }
 
 
-def end(t: Transition, state: State, code: int, reason: str) -> None:
-    if t.state.ending is not None:
+def end(turn: Transition, state: State, code: int, reason: str) -> None:
+    if turn.state.ending is not None:
         return
-    t.set(ending=Ending(state, code, t.now.clock))
-    t.set_status(reason=reason)
-    t.log("ending", state=state, exit_code=code, reason=reason)
-    end_exchange(t)  # the ranks end their own exchange processes
-    for peer in t.ranks:
-        stop_rank(t, peer)
-    release_ended(t)
+    turn.set(ending=Ending(state, code, turn.now.clock))
+    turn.set_status(reason=reason)
+    turn.log("ending", state=state, exit_code=code, reason=reason)
+    end_exchange(turn)  # the ranks end their own exchange processes
+    for peer in turn.ranks:
+        stop_rank(turn, peer)
+    release_ended(turn)
 
 
-def stop(t: Transition, code: int) -> None:
+def stop(turn: Transition, code: int) -> None:
     """Stop the run on request. Between two attempts, the next attempt does not start."""
-    ending = t.state.ending
+    ending = turn.state.ending
     if ending is None:
-        end(t, "stopped", code, "it was stopped")
-    elif may_restart(t.state):
-        reason = f"it was stopped before its next restart, after: {t.state.status.reason}"
-        replace_verdict(t, ending._replace(state="stopped", code=code), reason, None)
+        end(turn, "stopped", code, "it was stopped")
+    elif may_restart(turn.state):
+        reason = f"it was stopped before its next restart, after: {turn.state.status.reason}"
+        replace_verdict(turn, ending._replace(state="stopped", code=code), reason, None)
 
 
 def fail(
-    t: Transition,
+    turn: Transition,
     kind: str,
     reason: str,
     *,
@@ -102,37 +102,37 @@ def fail(
         host=peers[0].host if peers else None,
         exit_code=exit_code,
         signal=signal,
-        at=t.now.epoch,
+        at=turn.now.epoch,
         kind=kind,
         ranks=tuple(ranks) or tuple(peer.rank for peer in peers),
         oom=oom,
         detail=detail,
     )
-    ending, before = t.state.ending, t.state.status.first_failure
+    ending, before = turn.state.ending, turn.state.status.first_failure
     if ending is None:
-        t.set_status(first_failure=first)
-        end(t, "failed", code, reason)
+        turn.set_status(first_failure=first)
+        end(turn, "failed", code, reason)
         return
-    is_soon = t.now.clock - ending.at < SETTLE_TIME
+    is_soon = turn.now.clock - ending.at < SETTLE_TIME
     if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
         # A rank that loses a peer raises an exception. The peer's own exit may be reported a moment later.
-        replace_verdict(t, ending._replace(code=code), reason, first)
+        replace_verdict(turn, ending._replace(code=code), reason, first)
 
 
-def replace_verdict(t: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
-    t.set(ending=ending)
-    t.set_status(reason=reason, first_failure=first)
-    t.log("verdict", exit_code=ending.code, reason=reason)
+def replace_verdict(turn: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
+    turn.set(ending=ending)
+    turn.set_status(reason=reason, first_failure=first)
+    turn.log("verdict", exit_code=ending.code, reason=reason)
 
 
-def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
+def on_exit(turn: Transition, peer: RankState, message: Exit) -> None:
     code, by, oom = message.code, message.signal, message.oom
     is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     was_stopped = not message.is_own and is_end
-    is_running, is_limit_near = t.state.ending is None, t.state.is_limit_near
+    is_running, is_limit_near = turn.state.ending is None, turn.state.is_limit_near
     on_notice = is_limit_near and (by or code - 128) in NOTICE_SIGNALS
-    on_notice |= t.state.has_left_at_notice and code != 0 and by is None and is_running
-    t.set(has_left_at_notice=t.state.has_left_at_notice or (is_limit_near and (on_notice or code == 0)))
+    on_notice |= turn.state.has_left_at_notice and code != 0 and by is None and is_running
+    turn.set(has_left_at_notice=turn.state.has_left_at_notice or (is_limit_near and (on_notice or code == 0)))
     gave_up = not message.is_own and is_running and not peer.outside_signal
     state: State = "failed"
     if gave_up or on_notice or (code and (was_stopped or peer.outside_signal)):
@@ -140,114 +140,116 @@ def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
     elif code == 0:
         state = "ok"
     ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
-    peer = t.set_rank(peer.rank, exit=message, status=ended._replace(problem=message.problem, disk=message.disk))
+    peer = turn.set_rank(peer.rank, exit=message, status=ended._replace(problem=message.problem, disk=message.disk))
     more = {"oom": oom._asdict()} if oom else {}
-    t.log("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
+    turn.log("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
     if gave_up:
         reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
-        fail(t, "lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
+        fail(turn, "lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
     elif state == "failed" and (is_running or message.is_own):
         kind = "oom" if oom else "signal" if by else "exit"
         reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
-        fail(t, kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
+        fail(turn, kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
 
 
-def check_outside_signals(t: Transition) -> None:
+def check_outside_signals(turn: Transition) -> None:
     """Find the cause of signals that the supervisor did not send. If all ranks got one, the launcher was signalled."""
-    since, launcher = t.state.signalled_at, t.state.launcher
-    if since is None or t.state.ending is not None:
+    since, launcher = turn.state.signalled_at, turn.state.launcher
+    if since is None or turn.state.ending is not None:
         return
-    connected = [peer for peer in t.ranks if peer.has_begun]
+    connected = [peer for peer in turn.ranks if peer.has_begun]
     signalled = [peer for peer in connected if peer.outside_signal]
-    is_all = bool(t.state.launcher_kind.name) and len(signalled) == len(connected)
-    is_late = t.now.clock - since > SIGNAL_TIME
+    is_all = bool(turn.state.launcher_kind.name) and len(signalled) == len(connected)
+    is_late = turn.now.clock - since > SIGNAL_TIME
     if is_all and (is_late or (launcher is not None and launcher.ended_at is not None)):
-        reason = f"{t.state.launcher_kind.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
-        fail(t, "mpirun", reason, detail=Detail("mpirun-signalled"))
+        reason = f"{turn.state.launcher_kind.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
+        fail(turn, "mpirun", reason, detail=Detail("mpirun-signalled"))
     elif is_late:
         number = signalled[0].outside_signal or int(signal.SIGTERM)
         reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
-        fail(t, "signal", reason, peers=signalled, signal=number)
+        fail(turn, "signal", reason, peers=signalled, signal=number)
 
 
-def on_not_begun(t: Transition, missing: Sequence[RankState]) -> None:
+def on_not_begun(turn: Transition, missing: Sequence[RankState]) -> None:
     reason = f"{ranks_on_hosts(missing)} did not begin within {RANKS_BEGIN:g} s"
-    fail(t, "not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"}))
+    fail(turn, "not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"}))
 
 
-def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], launcher_log: Sequence[str]) -> None:
+def on_lost(turn: Transition, lost: Sequence[int], silence: Mapping[int, float], launcher_log: Sequence[str]) -> None:
     """Handle lost ranks. If a rank had reported no exit, its loss ends the run. `silence`: seconds of each rank."""
-    without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
-    was_ending = t.state.ending is not None
+    without_exit = [rank for rank in lost if turn.state.ranks[rank].exit is None]
+    was_ending = turn.state.ending is not None
     if without_exit and not was_ending:
-        killed = killed_ranks(launcher_log, t.state.plan)
-        loss = describe_loss(without_exit, t.state, silence, killed)
-        peers = [t.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
+        killed = killed_ranks(launcher_log, turn.state.plan)
+        loss = describe_loss(without_exit, turn.state, silence, killed)
+        peers = [turn.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
         cause = () if loss.kind == "cut-off" else peers
-        fail(t, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
-    also_lost = [peer.rank for peer in t.ranks if peer.status.state == "lost" and not peer.is_over]
+        fail(turn, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
+    also_lost = [peer.rank for peer in turn.ranks if peer.status.state == "lost" and not peer.is_over]
     for rank in dict.fromkeys((*lost, *also_lost)):
-        peer = t.set_rank(rank, is_over=True)
+        peer = turn.set_rank(rank, is_over=True)
         if peer.exit is None:
             is_lost = peer.status.state == "lost" or not was_ending
-            t.set_rank_status(rank, state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
-            t.log("lost", rank=rank, host=peer.host)
+            turn.set_rank_status(rank, state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
+            turn.log("lost", rank=rank, host=peer.host)
 
 
-def on_all_ended(t: Transition) -> None:
+def on_all_ended(turn: Transition) -> None:
     """Replace a rank's exit as the first failure if another rank was lost before, which made it raise an exception. The
     loss is known late, because a rank may reconnect for some seconds."""
-    if t.state.ending is None and any(peer.status.state == "stopped" for peer in t.ranks):
-        end(t, "stopped", 128 + signal.SIGTERM, "it was stopped")
-    ending, first = t.state.ending, t.state.status.first_failure
+    if turn.state.ending is None and any(peer.status.state == "stopped" for peer in turn.ranks):
+        end(turn, "stopped", 128 + signal.SIGTERM, "it was stopped")
+    ending, first = turn.state.ending, turn.state.status.first_failure
     if ending is None or ending.state != "failed" or first is None or first.kind != "exit":
         return
     gone = [
         peer
-        for peer in t.ranks
+        for peer in turn.ranks
         if peer.exit is None and peer.closed_by_peer and (peer.disconnected_at or ending.at) < ending.at
     ]
     if not gone:
         return
     host = min(gone, key=lambda peer: (peer.disconnected_at or 0.0, peer.rank)).host
-    gone = [t.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
+    gone = [turn.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
     ranks = tuple(peer.rank for peer in gone)
     loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=Detail("wrapper-killed"))
-    replace_verdict(t, ending._replace(code=1), _wrappers_killed(gone), loss)
+    replace_verdict(turn, ending._replace(code=1), _wrappers_killed(gone), loss)
 
 
-def check_left_behind(t: Transition, launcher: LauncherState, silence: Mapping[int, float], log: Sequence[str]) -> None:
+def check_left_behind(
+    turn: Transition, launcher: LauncherState, silence: Mapping[int, float], log: Sequence[str]
+) -> None:
     """Decide what ended the launcher without a known failure: a lost rank, or itself. Intel's hydra may die of SIGPIPE
     when it loses a host, before the connections of that host's ranks are closed."""
-    left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
+    left = [peer for peer in turn.ranks if not peer.is_done and peer.exit is None]
     if not left:
         return
-    is_direct, lost = t.state.launcher_kind.is_direct, []
-    named = killed_ranks(log, t.state.plan)
+    is_direct, lost = turn.state.launcher_kind.is_direct, []
+    named = killed_ranks(log, turn.state.plan)
     for peer in left:
         at, is_cause = peer.disconnected_at, peer.rank in named and peer.closed_by_peer
         is_before = is_direct or (not launcher.was_killed and (at or 0.0) < (launcher.ended_at or 0.0))
         if at is not None and (is_before or is_cause):
-            t.set_rank(peer.rank, lost_at=at)
+            turn.set_rank(peer.rank, lost_at=at)
             lost.append(peer.rank)
-    on_lost(t, lost, silence, log)
+    on_lost(turn, lost, silence, log)
     if lost:
         return
-    fail_with_program(t, left, *launcher.ended_by)
+    fail_with_program(turn, left, *launcher.ended_by)
 
 
-def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
-    kind = t.state.launcher_kind
+def fail_with_program(turn: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
+    kind = turn.state.launcher_kind
     program = "the rank wrapper" if kind.is_direct else kind.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
     started = [peer for peer in left if peer.has_begun]
     how = signal_name(by) if by else f"exit code {code}"
     detail = Detail(f"{'wrapper' if kind.is_direct else 'mpirun'}-{'signalled' if by else 'ended'}", {"how": how})
     if started:
-        fail(t, "mpirun", f"{text} while {ranks_on_hosts(started)} ran", detail=detail)
+        fail(turn, "mpirun", f"{text} while {ranks_on_hosts(started)} ran", detail=detail)
     else:
         ranks = [peer.rank for peer in left]
-        fail(t, "not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)
+        fail(turn, "not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)
 
 
 def may_restart(state: SupervisorState) -> bool:
@@ -260,10 +262,12 @@ def may_restart(state: SupervisorState) -> bool:
     return first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in state.ranks.values())
 
 
-def begin_next_attempt(t: Transition) -> None:
-    before = t.state.status
-    ended = Attempt(before.attempt, before.reason, before.first_failure, t.now.epoch, before.hosts, before.world_size)
-    t.set_status(
+def begin_next_attempt(turn: Transition) -> None:
+    before = turn.state.status
+    ended = Attempt(
+        before.attempt, before.reason, before.first_failure, turn.now.epoch, before.hosts, before.world_size
+    )
+    turn.set_status(
         attempt=before.attempt + 1,
         attempts=(*before.attempts, ended),
         state="starting",
@@ -271,50 +275,50 @@ def begin_next_attempt(t: Transition) -> None:
         first_failure=None,
         silent=None,
     )
-    t.log("restart", attempt=before.attempt + 1, after=before.reason)
-    t.set(ranks=first_ranks(t.state.plan), launcher=None, ending=None, signalled_at=None)
+    turn.log("restart", attempt=before.attempt + 1, after=before.reason)
+    turn.set(ranks=first_ranks(turn.state.plan), launcher=None, ending=None, signalled_at=None)
 
 
 # The ranks are stopped, and exit
 
 
-def end_exchange(t: Transition) -> None:
-    if t.state.is_exchanging:
-        t.set(is_exchanging=False)
-        t.do(EndExchange())
+def end_exchange(turn: Transition) -> None:
+    if turn.state.is_exchanging:
+        turn.set(is_exchanging=False)
+        turn.do(EndExchange())
 
 
-def stop_rank(t: Transition, peer: RankState) -> None:
+def stop_rank(turn: Transition, peer: RankState) -> None:
     if peer.exit is None:
-        t.send(peer.rank, "stop")
+        turn.send(peer.rank, "stop")
 
 
-def on_output_ended(t: Transition, rank: int) -> None:
+def on_output_ended(turn: Transition, rank: int) -> None:
     """Let a rank exit that has sent its output: now, or with all other ranks (`release_ended`)."""
-    peer = t.set_rank(rank, is_over=True)
-    is_going_on = t.state.ending is None and not t.state.is_signal_open and not t.state.has_left_at_notice
-    if is_going_on and not t.state.keeps_jobs:
-        release(t, peer)
+    peer = turn.set_rank(rank, is_over=True)
+    is_going_on = turn.state.ending is None and not turn.state.is_signal_open and not turn.state.has_left_at_notice
+    if is_going_on and not turn.state.keeps_jobs:
+        release(turn, peer)
     else:
-        release_ended(t)
+        release_ended(turn)
 
 
-def release_ended(t: Transition) -> None:
+def release_ended(turn: Transition) -> None:
     """Let all ended ranks exit together: when one exits while a run ends, the launcher may kill the others, and their
     output would be lost. If the run may restart, the job file must be kept until all ranks have ended."""
-    if not any(peer.is_connected and not peer.is_done for peer in t.ranks):
-        for peer in t.ranks:
+    if not any(peer.is_connected and not peer.is_done for peer in turn.ranks):
+        for peer in turn.ranks:
             if peer.is_over and not peer.is_released:
-                release(t, peer)
+                release(turn, peer)
 
 
-def release(t: Transition, peer: RankState) -> None:
-    t.set_rank(peer.rank, is_released=True)
-    is_ending = t.state.ending is not None
-    is_left = is_ending and t.state.keeps_jobs and may_restart(t.state)
-    if not is_left if is_ending else is_job_file_read(t.state, peer.host):
-        t.send(peer.rank, "remove-job")
-    t.send(peer.rank, "release")
+def release(turn: Transition, peer: RankState) -> None:
+    turn.set_rank(peer.rank, is_released=True)
+    is_ending = turn.state.ending is not None
+    is_left = is_ending and turn.state.keeps_jobs and may_restart(turn.state)
+    if not is_left if is_ending else is_job_file_read(turn.state, peer.host):
+        turn.send(peer.rank, "remove-job")
+    turn.send(peer.rank, "release")
 
 
 def is_job_file_read(state: SupervisorState, host: str) -> bool:

@@ -73,7 +73,7 @@ def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "backend", "direct", "step"),
+    ("ranks_per_host", "backend", "direct", "step"),
     [
         ({"node1": 1}, "gloo", True, False),
         ({"node1": 1}, "mpi", False, False),
