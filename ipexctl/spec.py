@@ -263,7 +263,7 @@ class RunOptions(SyncOptions):
 if TYPE_CHECKING:
 
     class RunKeywords(TypedDict, total=False):
-        """The options above as keywords of `Cluster.run`, for type checkers; a test compares them."""
+        """The options above as keywords of `Cluster.run`, for type checkers: `IPEXCTL_GOLDEN=write` writes them."""
 
         n: int | None
         ppn: int | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 from collections.abc import Iterator
 
 from golden_file import Case, golden_diff
@@ -13,6 +14,11 @@ from ipexctl.remote.outcome import ignore_event
 from measures import ROOT
 
 HANDLES = ("Cluster", "Run")
+_KEYWORDS = """\
+    class RunKeywords(TypedDict, total=False):
+        \"""The options above as keywords of `Cluster.run`, for type checkers: `IPEXCTL_GOLDEN=write` writes them.\"""
+
+"""
 
 
 def _cases() -> Iterator[Case]:
@@ -52,8 +58,17 @@ def test_signatures_are_those_that_were_promised() -> None:
     assert golden_diff("python", [*_cases(), *keywords]) == ""
 
 
-def test_keywords_of_a_run_are_the_options_of_the_spec() -> None:
+def test_keywords_of_a_run_are_written_from_the_options_of_the_spec() -> None:
+    """Type checkers derive no TypedDict from dataclasses; with IPEXCTL_GOLDEN=write, this test writes it."""
     declared = _fields("ipexctl/spec.py", "RankOptions", "StartOptions", "RunOptions")
     declared |= _fields("ipexctl/option_declaration.py", "SyncOptions")
-    expected = {name: kind.replace("tuple[str, ...]", "Sequence[str]") for name, kind in declared.items()}
-    assert _fields("ipexctl/spec.py", "RunKeywords") == expected | {"cwd": "str | Path | None"}
+    declared |= {"cwd": "str | Path | None"}
+    lines = [f"        {name}: {kind}\n" for name, kind in declared.items()]
+    derived = "".join(lines).replace("tuple[str, ...]", "Sequence[str]").replace("'", '"')
+    path = ROOT / "ipexctl/spec.py"
+    before, head, block = path.read_text().partition(_KEYWORDS)
+    _, end, after = block.partition("\n\n\n")
+    if os.environ.get("IPEXCTL_GOLDEN") == "write":
+        path.write_text(f"{before}{head}{derived.rstrip()}{end}{after}")
+    else:
+        assert block.startswith(f"{derived}\n\n"), "IPEXCTL_GOLDEN=write pytest tests/unit/golden"
