@@ -67,7 +67,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "start": Part(part_start.measure, hosts=part_start.HOSTS),
     "sync": Part(part_files.measure_sync, counts=(1, 8)),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
-    "scale": Part(part_scale.measure, counts=(8, 32, 64), runs=3),
+    "scale": Part(part_scale.measure, counts=(8, 32, 64), runs=2),
     "scale-start": Part(part_scale_run.measure_start, counts=(8, 32, 64), runs=2, has_own_lab=True),
     "scale-life": Part(part_scale_run.measure_life, counts=(8, 32, 64), runs=1, has_own_lab=True),
     "wire": Part(part_wire.measure_steps, runs=9),
