@@ -8,9 +8,9 @@ from functools import partial
 from ipexctl.api.known_runs import CallWatcher, node0_of
 from ipexctl.limits import STOP_ANSWER, WHY_ANSWER
 from ipexctl.node.common.records import RunStatus
-from ipexctl.run.dump import Dump
-from ipexctl.run.dump import dump as dump_stacks
 from ipexctl.run.registry import RunRecord, RunRegistry, read_failed_call
+from ipexctl.run.stack_dump import Dump
+from ipexctl.run.stack_dump import dump as dump_stacks
 from ipexctl.run.why.why import WhyResult, mention_failed_call, mention_page
 from ipexctl.run.why.why import why as explain
 

@@ -27,13 +27,13 @@ from ipexctl.option_declaration import RECONNECT_SECONDS, check_seconds
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, Notice, ignore_event
-from ipexctl.run.dump import Dump
 from ipexctl.run.fetch import order_of_run, orders_of_all_hosts
 from ipexctl.run.follow import LineChoice, RunUpdate, check_pattern
 from ipexctl.run.node0 import options_of
 from ipexctl.run.ps import KnownRun as WaitResult
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.stack_dump import Dump
 from ipexctl.run.stop import StopResult
 from ipexctl.run.why.why import WhyResult
 

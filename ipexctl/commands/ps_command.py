@@ -24,8 +24,8 @@ from ipexctl.ui.run.end_of_run import duration, end_lines, moved_text, short_thr
 from ipexctl.ui.text_table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
+    from ipexctl.run.prune_runs import PruneResult
     from ipexctl.run.ps import KnownRun
-    from ipexctl.run.retention import PruneResult
     from ipexctl.run.stop import StopResult
 
 

@@ -36,12 +36,12 @@ from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import AgentEnded, HostError, Notice, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session
-from ipexctl.run.dump import DumpReceiver
+from ipexctl.run.hang import dump_lines, silence_lines
 from ipexctl.run.local_copy import LocalCopy
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.reconnect import Absence, silence_limit
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.stall_report import dump_lines, silence_lines
+from ipexctl.run.stack_dump import DumpReceiver
 from ipexctl.run.windows import check_windows
 
 MOST_EARLY_ENDS: Final = 5

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ipexctl.node.common.records import RunStatus
-from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
 from ipexctl.run.hang import explain_hang
 from ipexctl.run.ranks import describe_ranks, fold_ranks
+from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
 from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color, wrapped
 from ipexctl.ui.results import group_by, print_json, value_json

@@ -127,7 +127,7 @@ class Hub(BaseHTTPRequestHandler):
 def look(tmp_path: Path, *, env: dict[str, str] | None = None, **changes: Any) -> dict[str, Any]:
     request = {"home": "~/.ipexctl", "setup": "", "variables": {}, "repos": [REPO, DATA], "work": "."}
     account = {**os.environ, "HF_HOME": "", "HF_HUB_OFFLINE": "", **(env or {})}
-    return said(start("network.hub", "query", {**request, "tries": False, **changes}, env=account))
+    return said(start("network.hub_check", "query", {**request, "tries": False, **changes}, env=account))
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.status_file import read_pruned
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
+from ipexctl.run.prune_runs import RetentionLimits, background_prune, prune_local, prune_nodes
 from ipexctl.run.ps import expired_runs, query_runs
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.retention import RetentionLimits, background_prune, prune_local, prune_nodes
 from message_data import missing
 from record_helpers import run_record
 

@@ -18,7 +18,7 @@ import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
 from ipexctl.remote.node_call import script_text
-from ipexctl.run.dump import read_faulthandler
+from ipexctl.run.stack_dump import read_faulthandler
 from ipexctl.run.start.begin import HOOKS
 
 PYTHONS = all_pythons()

@@ -19,7 +19,7 @@ from ipexctl.node.common.processes import read_stat
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.run.dump import Dump, dump
+from ipexctl.run.stack_dump import Dump, dump
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]

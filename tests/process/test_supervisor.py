@@ -24,7 +24,7 @@ from ipexctl.node.run.launcher import LauncherProcess
 from ipexctl.node.run.machine_state import LauncherExited
 from ipexctl.node.run.master_port import bind_problem, listening_process
 from ipexctl.remote.local import LocalSession
-from ipexctl.run.dump import Dump, dump
+from ipexctl.run.stack_dump import Dump, dump
 from ipexctl.run.start.begin import in_rank_files
 from message_data import missing
 from plan_helpers import small_plan

@@ -18,7 +18,7 @@ from hub_server import Hub
 from ipexctl.hugging_face import HubRepo, load_call
 from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
-from ipexctl.node.network.hub import RepoRequest, is_prepared
+from ipexctl.node.network.hub_check import RepoRequest, is_prepared
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 

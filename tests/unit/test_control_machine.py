@@ -30,7 +30,7 @@ ALLOWED = {
     "ipexctl/facts/probe/__init__.py": TEXT,
     "ipexctl/run/start/pipeline.py": TEXT,
     "ipexctl/run/start/connection_checks.py": TEXT,
-    "ipexctl/trust/login_errors.py": TEXT,
+    "ipexctl/trust/host_steps.py": TEXT,
     "ipexctl/files/destination.py": PRESENT,
     "ipexctl/node/common/environ.py": OF_HOSTS,
     "ipexctl/node/common/guarded_directory.py": "`anchor` is for programs of hosts, or where there is an O_PATH",

@@ -25,7 +25,7 @@ _TOUCHING = (
     "ipexctl.files.push",
     "ipexctl.remote.fanout",
     "ipexctl.remote.connector",
-    "ipexctl.run.dump",
+    "ipexctl.run.stack_dump",
     "ipexctl.run.stop",
     "ipexctl.run.uninstall",
     "ipexctl.run.why.why",

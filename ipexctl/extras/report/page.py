@@ -29,9 +29,9 @@ from ipexctl.extras.slow.slow_verdict import SlowVerdict
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import title_of
 from ipexctl.node.common.records import Throughput, as_dict, as_list
-from ipexctl.run.dump import Dump
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import RunRecord
+from ipexctl.run.stack_dump import Dump
 from ipexctl.run.why.diagnosis import Diagnosis, Line
 from ipexctl.run.why.run_snapshot import RunSnapshot
 from ipexctl.text import counted, format_clock, printable

@@ -36,8 +36,8 @@ from ipexctl.remote.node_call import agent_zip, call_line, explain_stderr, scrip
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, StdinQueue, capture
+from ipexctl.run.prune_runs import RetentionLimits, background_prune
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.retention import RetentionLimits, background_prune
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.stop import stop
 

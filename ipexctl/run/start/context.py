@@ -22,7 +22,7 @@ from ipexctl.launch.hub_settings import CACHES, NO_USE, OFFLINE_NAMES, HostHub, 
 from ipexctl.launch.request import Gathered, Node0Files, RankEnv, common_python
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.env.env_replies import EnvRecord
-from ipexctl.node.network.hub import FoundHub, HubRequest
+from ipexctl.node.network.hub_check import FoundHub, HubRequest
 from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.fanout import run_in_background
@@ -285,7 +285,7 @@ def ask_hosts(spec: RunSpec, use: HubUse, pool: SessionPool) -> Hub:
         del host
         label = "look for models and data of the hub"
         return call(
-            session, "network.hub", "query", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
+            session, "network.hub_check", "query", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
         ).decode(FoundHub)
 
     found = {done.host.name: done.result for done in pool.each(spec.hosts, query_hub) if done.result is not None}

@@ -25,7 +25,7 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
-from ipexctl.run.dump import Dump
+from ipexctl.run.stack_dump import Dump
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,12 @@ from ipexctl.node.run.run_snapshot import SnapshotRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session
-from ipexctl.run.dump import Dump, DumpReceiver, dump
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.queue import queue_of
 from ipexctl.run.queue_wait import poll_status
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.registry import FailedCall, RunRecord
+from ipexctl.run.stack_dump import Dump, DumpReceiver, dump
 from ipexctl.run.unsent import line_that_sends
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output

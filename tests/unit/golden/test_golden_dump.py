@@ -6,7 +6,7 @@ import pytest
 from golden_file import Case, golden_diff
 from test_run_dump import LOAD, MAIN, REDUCE, document, rank, said
 
-from ipexctl.run.dump import Dump, read_dump
+from ipexctl.run.stack_dump import Dump, read_dump
 from ipexctl.ui.stacks_output import as_json, show_stacks
 
 

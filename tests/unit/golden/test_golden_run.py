@@ -29,8 +29,8 @@ from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.connectivity import NodeResult
 from ipexctl.remote.reply import Reply
+from ipexctl.run.hang import describe_activity, silence_lines
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.run.stall_report import describe_activity, silence_lines
 from ipexctl.run.start import connection_checks, start_notes
 from ipexctl.run.start import path_checks as places
 from ipexctl.run.start.context import complete_facts

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK
 from ipexctl.remote.reply import Reply
-from ipexctl.run.dump import Dump, place_lines, read_dump
+from ipexctl.run.stack_dump import Dump, place_lines, read_dump
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from known_texts import recorded_dump
 
-from ipexctl.run.dump import Dump, RankStacks, StackFrame
-from ipexctl.run.hang import Hang, explain_hang
-from ipexctl.run.stall_report import dump_lines
+from ipexctl.run.hang import Hang, dump_lines, explain_hang
+from ipexctl.run.stack_dump import Dump, RankStacks, StackFrame
 from ipexctl.ui.stacks_output import as_json, show_stacks
 from message_data import missing
 

@@ -6,8 +6,8 @@ import pytest
 from known_texts import account
 
 from ipexctl.known_errors.match import RankOutput
+from ipexctl.run.why.cause import ResumedFrom, find_resumed
 from ipexctl.run.why.diagnosis import diagnose
-from ipexctl.run.why.resumed import ResumedFrom, find_resumed
 from ipexctl.run.why.run_snapshot import read_snapshot
 from message_data import missing
 

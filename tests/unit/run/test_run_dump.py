@@ -15,7 +15,8 @@ from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.run.dump import (
+from ipexctl.run.hang import dump_lines
+from ipexctl.run.stack_dump import (
     Dump,
     DumpReceiver,
     Process,
@@ -27,7 +28,6 @@ from ipexctl.run.dump import (
     read_faulthandler,
     read_pyspy,
 )
-from ipexctl.run.stall_report import dump_lines
 from ipexctl.ui.stacks_output import as_json, show_stacks
 from message_data import missing
 from record_helpers import run_record

@@ -27,8 +27,8 @@ from ipexctl.remote.connector import ConnectOptions, SessionPool
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Session
+from ipexctl.run.prune_runs import RetentionLimits
 from ipexctl.run.registry import RunRecord
-from ipexctl.run.retention import RetentionLimits
 from ipexctl.run.start import pipeline
 from ipexctl.run.start.begin import Launch, in_rank_files
 from ipexctl.run.start.context import gather

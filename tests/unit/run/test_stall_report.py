@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.node.common.records import Silence, SilentRank, read_status
-from ipexctl.run.stall_report import describe_activity, silence_lines
+from ipexctl.run.hang import describe_activity, silence_lines
 from message_data import missing
 
 

@@ -32,7 +32,7 @@ from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.env_replies import EnvEntry, EnvListing
-from ipexctl.run.dump import Dump
+from ipexctl.run.stack_dump import Dump
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
