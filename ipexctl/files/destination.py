@@ -1,6 +1,6 @@
 """Writes fetched files: each next to its place, checked, then renamed (`node/files/place.py`).
 
-`compare.py` decides which files are written, `choose_transfer` from which byte on; received parts stay for the next
+`policies.py` says which files are written, `choose_transfer` from which byte on; received parts stay for the next
 call. Names are taken from directories held open and no link is followed, so nothing is written outside. Another
 account's file is not taken for a part, written into or replaced. Modes are the host's, masked by the umask, as with cp
 and rsync. For a running run, a file that grew on the host grows here in place, because a program may hold it open.

@@ -14,7 +14,7 @@ from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.host import find_leaders
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import allreduce, comm_env, hub_settings, mpi, python_env, rank_distribution, threads
+from ipexctl.launch import allreduce, comm_env, cpu_variables, hub_settings, mpi, python_env, rank_distribution
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import LauncherProgram, find_launcher, lone_ranks_note, started_by
 from ipexctl.launch.other_runs import find_other_runs
@@ -76,7 +76,7 @@ def plan_launch(gathered: Gathered, run: str) -> Plan | Refusal:
         by_mpi,
         adding,
         wire,
-        threads.choose_fp32_math(gathered, nodes),
+        cpu_variables.choose_fp32_math(gathered, nodes),
     )
     if (
         refusal := _check_names(context) or rank_distribution.memory_refusal(context) or hub_settings.refusal(context)
@@ -197,10 +197,10 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
     rules = (
         python_env.settings,
-        threads.settings,
+        cpu_variables.settings,
         comm_env.settings,
         allreduce.settings,
-        threads.fp32_settings,
+        cpu_variables.fp32_settings,
         hub_settings.settings,
     )
     planned = [setting for settings in rules for setting in settings(context)]
@@ -212,7 +212,7 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
 
 def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
     omp = context.omp or node.binding.threads
-    batch = threads.by_turns(context, node)
+    batch = cpu_variables.by_turns(context, node)
     ranks = tuple(
         RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory, batch)
         for local_rank, slot in enumerate(node.binding.slots)
@@ -244,7 +244,7 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, program
             f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until torch "
             f"{'{}.{}'.format(*GLOO_MENDED)}; ipexctl doctor shows whether the ports are open to other networks"
         )
-    taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
+    taking_turns = [node.name for node in context.nodes if cpu_variables.by_turns(context, node)]
     if taking_turns:
         choices.append(
             f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), because "
@@ -265,11 +265,11 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, program: 
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
-    notes += threads.missing_libraries(context)
+    notes += cpu_variables.missing_libraries(context)
     if distribution.by_default:
         notes += _more_than_sockets(context)
     notes += allreduce.notes(context)
-    notes += threads.fp32_notes(context)
+    notes += cpu_variables.fp32_notes(context)
     notes += rank_distribution.memory_notes(context)
     notes += hub_settings.notes(context)
     return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
