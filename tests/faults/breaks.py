@@ -82,7 +82,7 @@ BREAKS: Final = (
     ),
     Break(
         "stop is ignored by the supervisor",
-        "run/machine.py",
+        "run/supervisor_machine.py",
         "verdict.stop(t, 128 + event.signal)",
         "pass",
         r"'stop', .* ended with 1: .* has not ended yet",
@@ -146,7 +146,7 @@ BREAKS: Final = (
     ),
     Break(
         "the status is never final",
-        "run/machine.py",
+        "run/supervisor_machine.py",
         "t.set_status(state=ending.state)",
         "t.set_status(exit_code=None)",
         r"\('lost', '', None, None\)",
@@ -178,7 +178,7 @@ BREAKS: Final = (
     ),
     Break(
         "a lost node is not noticed",
-        "run/machine.py",
+        "run/supervisor_machine.py",
         "        lost.append(peer.rank)\n",
         "        pass\n",
         r"there are still",

@@ -40,7 +40,7 @@ from ipexctl.node.run.follow import (
 )
 from ipexctl.node.run.output_filter import OutputFilter
 from ipexctl.node.run.output_times import TimesReader
-from ipexctl.node.run.status_file import read_status_file
+from ipexctl.node.run.stored_status import read_status_file
 from ipexctl.node.run.unstored_output import UnstoredReader
 from message_data import missing
 

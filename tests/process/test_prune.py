@@ -22,7 +22,7 @@ from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import read_stat
-from ipexctl.node.run.status_file import read_pruned
+from ipexctl.node.run.stored_status import read_pruned
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.prune_runs import RetentionLimits, background_prune, prune_local, prune_nodes

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Mapping
 
 from ipexctl.node.common.limits import LAST_MESSAGES, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
 from ipexctl.node.common.records import Detail, split_details
-from ipexctl.node.run import machine_state as m
 from ipexctl.node.run import next_hosts, verdict
+from ipexctl.node.run import supervisor_state as m
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.machine_state import LauncherState, RankState, SupervisorState, Transition
+    from ipexctl.node.run.supervisor_state import LauncherState, RankState, SupervisorState, Transition
 
 
 def on_starter_connected(turn: Transition, event: m.StarterConnected) -> None:

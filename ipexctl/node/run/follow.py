@@ -36,7 +36,7 @@ from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
-from ipexctl.node.run.status_file import StoredStatus, read_status_file
+from ipexctl.node.run.stored_status import StoredStatus, read_status_file
 from ipexctl.node.run.unstored_output import UnstoredReader
 from ipexctl.node.run.window_file import windows_of
 

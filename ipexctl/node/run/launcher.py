@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol, Sequence
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.processes import end_with_parent, kill_sessions
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
-from ipexctl.node.run.machine_state import LauncherExited, WrapperExited
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
+from ipexctl.node.run.supervisor_state import LauncherExited, WrapperExited
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.plan import Plan
-    from ipexctl.node.run.machine_state import Event
     from ipexctl.node.run.starter_connections import StarterConnections
+    from ipexctl.node.run.supervisor_state import Event
 
 
 class LauncherKind(NamedTuple):
@@ -37,7 +37,7 @@ class LauncherKind(NamedTuple):
     in_job: bool
     """True in a Slurm job: the launcher then needs the job's variables, and the run ends with the job."""
     is_hydra: bool = False
-    """True for Intel MPI and MPICH, whose SIGTERM may be endless (`machine.py: end_launcher`)."""
+    """True for Intel MPI and MPICH, whose SIGTERM may be endless (`supervisor_machine.py: end_launcher`)."""
 
     @property
     def is_direct(self) -> bool:

@@ -1,7 +1,7 @@
-"""The supervisor of a run on node0: sockets, files, signals, processes and the clock. `machine.py` decides.
+"""The supervisor of a run on node0: sockets, files, signals, processes and the clock. `supervisor_machine.py` decides.
 
-Whatever happens becomes an event; `machine.py` turns events into commands, for which `self.actions` has the actions.
-Only output goes from connection to file without an event. SIGTERM stops the run.
+Whatever happens becomes an event; `supervisor_machine.py` turns events into commands, for which `self.actions` has the
+actions. Only output goes from connection to file without an event. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ipexctl.node.common.limits import FULL_DISK_FLUSH, NOTIFY, NOTIFY_CLAIM, ST
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.plan import program_line
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank
-from ipexctl.node.run import machine, messages, recorder, stack_dumps
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import messages, recorder, stack_dumps, supervisor_machine
+from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.figures import RunFigures
 from ipexctl.node.run.host_calls import HostCalls
 from ipexctl.node.run.job_end import is_step_cancelled
@@ -39,7 +39,7 @@ from ipexctl.node.run.launcher import LaunchLog, launcher_kind_of, shell_environ
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.run_job import RunJob
-from ipexctl.node.run.status_file import StoredStatus, read_document
+from ipexctl.node.run.stored_status import StoredStatus, read_document
 
 if TYPE_CHECKING:
     import socket
@@ -146,8 +146,8 @@ class SupervisorLoop:
 
     def turn(self) -> None:
         began = time.monotonic()
-        interval = machine.check_interval(self.state)
-        if machine.is_ending(self.state) or began - self.state.checked_at >= interval:
+        interval = supervisor_machine.check_interval(self.state)
+        if supervisor_machine.is_ending(self.state) or began - self.state.checked_at >= interval:
             self.check(began)
             if self.is_finished:
                 return
@@ -172,7 +172,7 @@ class SupervisorLoop:
 
     def handle_events(self) -> None:
         while self.events:
-            self.take(*machine.advance(self.state, self.events[0], now()))
+            self.take(*supervisor_machine.advance(self.state, self.events[0], now()))
             self.events.popleft()
 
     def take(self, state: m.SupervisorState, commands: Iterable[m.Action]) -> None:
@@ -221,7 +221,7 @@ class SupervisorLoop:
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()
         tail: Iterable[str] = ()
-        if self.process is not None and machine.needs_launcher_log(self.state):
+        if self.process is not None and supervisor_machine.needs_launcher_log(self.state):
             tail = self.record.tail("mpirun.log", begin=self.process.log_begin)
         self.on_event(
             m.Tick(
@@ -248,7 +248,7 @@ class SupervisorLoop:
     # What the connections need to know
 
     def may_connect(self, hello: messages.Hello) -> bool:
-        return machine.may_connect(self.state, hello)
+        return supervisor_machine.may_connect(self.state, hello)
 
     def welcome(self) -> Json:
         return {
@@ -262,7 +262,7 @@ class SupervisorLoop:
         order = self.starter_orders().get(host)
         return (
             {"start": None}
-            if order is None or machine.attempt_to_start(self.state) is None
+            if order is None or supervisor_machine.attempt_to_start(self.state) is None
             else {**order, "start": order["attempt"]}
         )
 

@@ -1,7 +1,7 @@
 """The supervisor's connections to the ranks: messages, output, and connections that break.
 
-Output is acknowledged once it is written. An unreadable message closes only its own connection. `machine.py` decides
-which wrapper may connect as a rank, and when a rank is lost.
+Output is acknowledged once it is written. An unreadable message closes only its own connection. `supervisor_machine.py`
+decides which wrapper may connect as a rank, and when a rank is lost.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, d
 from ipexctl.node.common.link import RANKS, ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.run import messages
-from ipexctl.node.run.machine_state import Disconnected, OutputRefused
 from ipexctl.node.run.starter_connections import StarterConnections, StarterOwner
+from ipexctl.node.run.supervisor_state import Disconnected, OutputRefused
 
 if TYPE_CHECKING:
     import socket

@@ -1,4 +1,4 @@
-"""Asks Slurm about the job that a run is in, in the background, and requeues it. `machine.py` decides when."""
+"""Asks Slurm in the background about a run's job, and requeues it. `supervisor_machine.py` decides when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipexctl.node.common.files import remove_file, write_atomically, write_json_
 from ipexctl.node.common.limits import ORPHANED_JOB
 from ipexctl.node.common.queue_files import NO_KILL_FILE, OUTCOME_FILE, REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
 from ipexctl.node.run.job_end import orphan_state
-from ipexctl.node.run.machine_state import JobState, TimeLeft
+from ipexctl.node.run.supervisor_state import JobState, TimeLeft
 
 if TYPE_CHECKING:
     import subprocess

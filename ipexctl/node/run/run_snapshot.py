@@ -23,7 +23,7 @@ from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
-from ipexctl.node.run.status_file import read_status_file
+from ipexctl.node.run.stored_status import read_status_file
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus

@@ -22,7 +22,7 @@ from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
-from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
+from ipexctl.node.run.stored_status import NoRecord, read_pruned, read_status_file
 
 
 class ListRequest(TypedDict):

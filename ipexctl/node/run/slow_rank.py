@@ -16,7 +16,7 @@ from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.processes import ProcessStat, all_processes, read_text
 from ipexctl.node.run.run_replies import ProcessShare, SuspectSnapshot
-from ipexctl.node.run.status_file import read_status_file
+from ipexctl.node.run.stored_status import read_status_file
 
 LOOK = 1.0
 MOST_OTHERS = 5

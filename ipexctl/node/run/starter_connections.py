@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Mapping, Protocol
 
 from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
 from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
-from ipexctl.node.run import machine_state as m
 from ipexctl.node.run import messages
+from ipexctl.node.run import supervisor_state as m
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

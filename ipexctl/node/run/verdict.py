@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequ
 
 from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
-from ipexctl.node.run.machine_state import (
+from ipexctl.node.run.supervisor_state import (
     EndExchange,
     Ending,
     LauncherState,

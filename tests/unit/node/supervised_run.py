@@ -9,8 +9,8 @@ from ipexctl.node.common.job import Master, Start, StoreJob
 from ipexctl.node.common.plan import AgentOptions
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
-from ipexctl.node.run import machine, messages
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import messages, supervisor_machine
+from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.launcher import launcher_kind_of
 from plan_helpers import small_plan
 
@@ -67,7 +67,7 @@ class Supervised:
         return self
 
     def _handle(self, event: m.Event) -> None:
-        self.state, commands = machine.advance(self.state, event, self.now)
+        self.state, commands = supervisor_machine.advance(self.state, event, self.now)
         self.commands += commands
         for command in commands:
             if isinstance(command, m.StartAttempt):
@@ -85,7 +85,7 @@ class Supervised:
         """Look at everything as often as the supervisor does, until that time."""
         self.commands = []
         while self.clock < clock:
-            self.clock = min(clock, self.clock + machine.check_interval(self.state))
+            self.clock = min(clock, self.clock + supervisor_machine.check_interval(self.state))
             self._handle(self.tick())
         return self
 

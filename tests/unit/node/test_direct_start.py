@@ -10,8 +10,8 @@ from supervised_run import Supervised, exit_of
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.limits import LAST_MESSAGES, LAUNCHER_EXIT, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
 from ipexctl.node.common.plan import LaunchFile
-from ipexctl.node.run import machine, messages
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import messages, supervisor_machine
+from ipexctl.node.run import supervisor_state as m
 from message_data import missing
 
 
@@ -59,11 +59,11 @@ def test_end_of_a_wrapper_of_another_attempt_counts_for_nothing(attempt: int) ->
 
 def test_starter_learns_at_its_connection_which_attempt_to_start() -> None:
     run = direct(connected=False, max_restarts=1)
-    assert machine.attempt_to_start(run.state) is None
+    assert supervisor_machine.attempt_to_start(run.state) is None
     run.begin(0, 1)
-    assert machine.attempt_to_start(run.state) == 0
+    assert supervisor_machine.attempt_to_start(run.state) == 0
     run.at(5, exit_of(0, 3))
-    assert machine.attempt_to_start(run.state) is None
+    assert supervisor_machine.attempt_to_start(run.state) is None
 
 
 def test_lost_starter_costs_no_rank_and_the_run_ends_well_without_it() -> None:
@@ -117,7 +117,7 @@ def test_silent_starter_is_dropped_as_a_silent_rank_is() -> None:
 def test_wrapper_that_ends_before_its_rank_has_begun_fails_the_run_soon() -> None:
     run = direct().begin(0, 1, 2).at(2, m.WrapperExited(3, 111, 0))
     run.looks = {"launcher_log": ("ipexctl: node2: no way back",)}
-    assert machine.needs_launcher_log(run.state)
+    assert supervisor_machine.needs_launcher_log(run.state)
     run.run_until(2 + LAST_MESSAGES + 1)
     assert run.ending == ("failed", 1)
     failure = run.state.status.first_failure

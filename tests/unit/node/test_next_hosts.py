@@ -10,8 +10,8 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
 from ipexctl.node.common.plan import LaunchFile
-from ipexctl.node.run import machine, messages
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import messages, supervisor_machine
+from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.next_hosts import ASK_INTERVAL, MISSING_AFTER
 from message_data import missing
 
@@ -87,7 +87,7 @@ def test_a_host_that_was_lost_is_waited_for_shortly(answered: tuple[int, ...], s
     run = lose(pooled().begin(), 3)
     began = run.state.search.began_at if run.state.search is not None else 0.0
     answer(run, *answered)
-    run.run_until(max(run.clock + machine.CHECK_INTERVAL, began + seconds))
+    run.run_until(max(run.clock + supervisor_machine.CHECK_INTERVAL, began + seconds))
     assert bool(run.state.is_preparing) == is_known
 
 
@@ -219,12 +219,12 @@ def test_a_run_that_is_stopped_while_hosts_are_asked_or_prepared_ends() -> None:
 def test_a_rank_wrapper_that_was_started_for_other_hosts_gets_no_rank() -> None:
     run = pooled().begin()
     late = messages.Hello(2, "late", "node3")
-    assert not machine.may_connect(run.state, late), "another wrapper has the rank"
+    assert not supervisor_machine.may_connect(run.state, late), "another wrapper has the rank"
     answer(lose(run, 3), 2, 4).run_until(run.clock + LOST_HOST_ANSWER + 1).at(run.clock, m.HostsPrepared())
-    assert not machine.may_connect(run.state, late)
-    assert not machine.may_connect(run.state, late._replace(rank=7)), "there is no such rank now"
-    assert not machine.may_connect(run.state, late._replace(attempt=0))
-    assert machine.may_connect(run.state, late._replace(attempt=1))
+    assert not supervisor_machine.may_connect(run.state, late)
+    assert not supervisor_machine.may_connect(run.state, late._replace(rank=7)), "there is no such rank now"
+    assert not supervisor_machine.may_connect(run.state, late._replace(attempt=0))
+    assert supervisor_machine.may_connect(run.state, late._replace(attempt=1))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import RANK_RECONNECT, RANK_SILENCE
 from ipexctl.node.common.records import Detail, OutOfMemory
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run import verdict
 from ipexctl.node.run.messages import OutsideSignal
 from message_data import missing

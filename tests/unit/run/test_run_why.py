@@ -19,7 +19,7 @@ from ipexctl.known_errors.error_table import known_errors
 from ipexctl.known_errors.match import RankOutput
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
-from ipexctl.node.run.machine_state import LauncherExited, StartFailed
+from ipexctl.node.run.supervisor_state import LauncherExited, StartFailed
 from ipexctl.run.stack_dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output

@@ -25,12 +25,12 @@ from ipexctl.node.common.limits import (
 )
 from ipexctl.node.common.records import FINAL, Detail, LauncherStatus, Silence, split_details
 from ipexctl.node.run import direct_start, job_end, messages, next_hosts, verdict
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.job_end import RunEnd
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.run.machine_state import (
+    from ipexctl.node.run.supervisor_state import (
         Action,
         Event,
         LauncherState,

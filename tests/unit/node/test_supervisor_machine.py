@@ -22,8 +22,8 @@ from ipexctl.node.common.limits import (
     TERM_GRACE,
 )
 from ipexctl.node.common.records import Detail, SilentRank
-from ipexctl.node.run import machine, messages
-from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import messages, supervisor_machine
+from ipexctl.node.run import supervisor_state as m
 from ipexctl.node.run.verdict import SIGNAL_TIME
 from message_data import missing
 
@@ -62,7 +62,7 @@ def play(run: Supervised, *happenings: tuple[float, Happening]) -> float | None:
     return run.state.ending and run.state.ending.at
 
 
-CHECK = machine.RUNNING_INTERVAL
+CHECK = supervisor_machine.RUNNING_INTERVAL
 """A moment that is found by looking is found so much later at most."""
 
 
@@ -124,7 +124,7 @@ def test_a_run_ends(
     found = play(run, *happenings)
     assert run.ending == ending
     assert found is not None
-    assert at <= found <= at + CHECK + machine.CHECK_INTERVAL
+    assert at <= found <= at + CHECK + supervisor_machine.CHECK_INTERVAL
     first = run.state.status.first_failure
     assert (first and (first.kind, first.rank)) == blamed
     assert missing(run.reason, words) == []
@@ -218,7 +218,7 @@ def test_mpirun_that_ends_before_any_rank_begins_is_shown_with_its_last_lines() 
 
 def test_mpirun_that_cannot_start_ends_the_run_and_starts_no_command_of_notify() -> None:
     run = Supervised(2, notify="mail")
-    state, _ = machine.advance(
+    state, _ = supervisor_machine.advance(
         run.state, m.StartFailed("mpirun can't be started", Detail("mpirun-not-started")), run.now
     )
     run.state = state
@@ -246,7 +246,7 @@ def test_a_rank_is_silent_for_longer_while_it_sources_a_file(
 
 def test_commands_begin_when_all_hosts_have_the_checkpoint() -> None:
     run = Supervised(3, checkpoint="c.pt").begin(pids=False)
-    assert machine.check_interval(run.state) == machine.CHECK_INTERVAL
+    assert supervisor_machine.check_interval(run.state) == supervisor_machine.CHECK_INTERVAL
     run.at(5, m.ExchangeOver())
     assert (run.sent("begin"), run.done(m.EndExchange)) == ([0, 1, 2], [m.EndExchange()])
     assert not run.at(6, m.ExchangeOver()).commands
@@ -288,7 +288,7 @@ def test_a_wrapper_may_replace_its_own_connection_and_a_broken_one(
     if before == "over":
         run.run_until(9)
     hello = messages.Hello(1, instance, "node1", 7, attempt)
-    assert machine.may_connect(run.state, hello) == expected
+    assert supervisor_machine.may_connect(run.state, hello) == expected
 
 
 def test_a_rank_that_connects_while_the_run_ends_is_stopped() -> None:
@@ -376,11 +376,11 @@ def test_mpirun_has_time_to_exit_by_itself() -> None:
 
 
 def test_mpirun_is_ended_with_ranks_that_do_not_exit() -> None:
-    run = Supervised(2).begin().at(5, m.StopAsked(15)).run_until(5 + TERM_GRACE + machine.LAUNCHER_LATE)
+    run = Supervised(2).begin().at(5, m.StopAsked(15)).run_until(5 + TERM_GRACE + supervisor_machine.LAUNCHER_LATE)
     assert not run.done(m.SignalLauncher)
     run.run_until(run.clock + 0.5)
     assert {sent.signal for sent in run.done(m.SignalLauncher)} == {signal.SIGTERM}
-    run.run_until(run.clock + machine.LAUNCHER_KILLED)
+    run.run_until(run.clock + supervisor_machine.LAUNCHER_KILLED)
     assert run.done(m.SignalLauncher)[-1].signal == signal.SIGKILL
 
 
@@ -430,9 +430,9 @@ def test_an_attempt_that_hangs_is_followed_by_another() -> None:
 def test_an_attempt_that_cannot_start_is_the_end() -> None:
     run = Supervised(2, max_restarts=3).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6)
     run.clock = 6.25
-    run.state, commands = machine.advance(run.state, run.tick(), run.now)
+    run.state, commands = supervisor_machine.advance(run.state, run.tick(), run.now)
     assert m.StartAttempt("rank 1 on node1 ended with exit code 4") in commands
-    run.state, _ = machine.advance(run.state, m.StartFailed("mpirun can't be started again: no"), run.now)
+    run.state, _ = supervisor_machine.advance(run.state, m.StartFailed("mpirun can't be started again: no"), run.now)
     run.run_until(7)
     assert run.done(m.Close)
     assert (run.ending, run.reason) == (("failed", 1), "mpirun can't be started again: no")
@@ -541,7 +541,10 @@ def test_a_dump_has_a_row_for_each_rank_with_the_reason_why_it_has_no_stacks() -
 
 def test_several_requests_for_stacks_are_open_at_once() -> None:
     run = Supervised(2).begin().at(5, m.DumpAsked("a", (0,)), m.DumpAsked("b", (0, 1)))
-    assert (run.sent("dump"), machine.check_interval(run.state)) == ([0, 0, 1], machine.CHECK_INTERVAL)
+    assert (run.sent("dump"), supervisor_machine.check_interval(run.state)) == (
+        [0, 0, 1],
+        supervisor_machine.CHECK_INTERVAL,
+    )
     run.at(6, SENT(0, messages.Stacks("b", ())), SENT(0, messages.Stacks("a", ())))
     assert [dump.id for dump in run.done(m.WriteDump)] == ["a"]
     run.at(7, SENT(1, messages.Stacks("b", ())))
