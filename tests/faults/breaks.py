@@ -67,7 +67,7 @@ BREAKS: Final = (
     Break(
         "stop is never sent",
         "run/verdict.py",
-        't.send(peer.rank, "stop")',
+        'turn.send(peer.rank, "stop")',
         "pass",
         r"had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
         ("a rank exits 3",),
@@ -83,7 +83,7 @@ BREAKS: Final = (
     Break(
         "stop is ignored by the supervisor",
         "run/supervisor_machine.py",
-        "verdict.stop(t, 128 + event.signal)",
+        "verdict.stop(turn, 128 + event.signal)",
         "pass",
         r"'stop', .* ended with 1: .* has not ended yet",
         ("it is stopped from elsewhere",),
@@ -107,7 +107,7 @@ BREAKS: Final = (
     Break(
         "the other ranks are not ended",
         "run/verdict.py",
-        "    for peer in t.ranks:\n        stop_rank(t, peer)\n",
+        "    for peer in turn.ranks:\n        stop_rank(turn, peer)\n",
         "",
         r"there are still|had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
         ("a rank raises",),
@@ -147,8 +147,8 @@ BREAKS: Final = (
     Break(
         "the status is never final",
         "run/supervisor_machine.py",
-        "t.set_status(state=ending.state)",
-        "t.set_status(exit_code=None)",
+        "turn.set_status(state=ending.state)",
+        "turn.set_status(exit_code=None)",
         r"\('lost', '', None, None\)",
         ("nothing",),
     ),

@@ -59,7 +59,9 @@ OUTPUT_DRAIN = 2.0
 RANK_EXIT = 8.0
 """Seconds for ranks to exit after the grace period, on busy machines."""
 LAUNCHER_EXIT = 10.0
+"""Seconds for the launcher to exit once every rank has exited."""
 LAST_MESSAGES = 2.0
+"""Seconds for the ranks' last messages to arrive once the launcher has exited."""
 FULL_DISK_ROOM = 5.0
 """Seconds for a full disk to get free space once every rank has exited. A call that follows already has the output."""
 FULL_DISK_FLUSH = 30.0
@@ -77,20 +79,26 @@ ORPHANED_JOB = 1200.0
 NOTIFY_CLAIM = 20.0
 """Seconds for a call that follows an ended run to claim the `--notify` command, before node0 runs it."""
 NOTIFY = 60.0
+"""Seconds for the `--notify` command to exit before it is killed."""
 
 DUMP_REPLIES = 8.0
+"""Seconds for all ranks to send their stacks."""
 GREP_SEARCH = 10.0
 """Seconds for `logs --grep` to search a batch of lines. An expression such as (a+)+$ can take years for one line."""
 ENV_SIZES = 20.0
+"""Seconds to measure all environments of a home."""
 
 LOCK_HOLDER_SILENCE = 75.0
 """Seconds without a heartbeat until a lock's holder on another machine counts as dead. NFS caches times for 60."""
 TREE_LOCK = 90.0
 """Longer than LOCK_HOLDER_SILENCE, so a dead machine's lock is noticed."""
 PRUNE_LOCK = 90.0
+"""Seconds to wait for another call that removes records of runs."""
 UPLOAD_SILENCE = 300
 """Seconds for each chunk of an upload while the tree is locked. After a lost connection the stream may never end."""
 HUB_ANSWER = 5.0
+"""Seconds for the hub to answer a host, before a run that uses the hub."""
 DOWNLOAD_SILENCE = 30.0
+"""Seconds without a byte of an index or file server until a retry."""
 PEER_SILENCE = 60.0
 """Seconds without a byte from another host's file server before another route is tried."""

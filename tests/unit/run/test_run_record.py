@@ -64,7 +64,7 @@ def test_a_damaged_plan_does_not_hide_its_run(register: RunRegistry, tmp_path: P
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
-def test_room_is_a_fix_only_where_it_is_used_up(
+def test_space_is_a_fix_only_where_it_is_used_up(
     number: int, register: RunRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -74,7 +74,7 @@ def test_room_is_a_fix_only_where_it_is_used_up(
     with pytest.raises(UserError) as caught:
         register.save(RUN)
     assert "XDG_STATE_HOME" in caught.value.fix
-    assert ("room" in caught.value.fix) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert ("free some space" in caught.value.fix) == (number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def test_node0_is_found_by_the_full_id_only(register: RunRegistry, tmp_path: Path) -> None:
