@@ -58,8 +58,8 @@ from ipexctl.run.start.resume import refuse_job
 from ipexctl.run.start.watcher import PlannedRun, RunWatcher, StartedRun
 from ipexctl.run.uninstall import UninstallReport
 from ipexctl.spec import CommandKind, RankOptions, RunOptions, RunSpec, StartOptions
-from ipexctl.stack.choice import VersionsReport
 from ipexctl.stack.env.envs import EnvsReport
+from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from ipexctl.sync.node_calls import SyncReport

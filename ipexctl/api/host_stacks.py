@@ -15,10 +15,10 @@ from ipexctl.remote.outcome import Watch, ignore_event
 from ipexctl.run.uninstall import UninstallOptions, UninstallReport, survey
 from ipexctl.run.uninstall import uninstall as remove_from_hosts
 from ipexctl.stack.catalog import known_rows
-from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
 from ipexctl.stack.env.envs import EnvsReport, list_envs, prune_envs, remove_envs, verify_envs
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.stack.env.staging import download
+from ipexctl.stack.expected_stack import VersionsReport, choose_stack, versions_for
 from ipexctl.stack.install_context import InstallReport, install_request
 from ipexctl.stack.install_stack import install as install_stack
 from ipexctl.stack.resolve.model import Sources, StackRequest

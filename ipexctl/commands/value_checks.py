@@ -30,7 +30,7 @@ def check_value(param: Any, value: Any) -> None:
         check_request(RunSpec("script", ("",), **given))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog import known_rows
-        from ipexctl.stack.choice import check_stack_request
+        from ipexctl.stack.expected_stack import check_stack_request
         from ipexctl.stack.resolve.model import StackRequest
 
         check_stack_request(StackRequest(**given), known_rows(os.environ))

@@ -12,7 +12,7 @@ from ipexctl.commands.shared_options import Home, Output, StackOptions, Targets,
 from ipexctl.errors import Refusal
 from ipexctl.option_declaration import option_text
 from ipexctl.stack.catalog import StackSpec
-from ipexctl.stack.choice import VersionsReport
+from ipexctl.stack.expected_stack import VersionsReport
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.reasons import span
 from ipexctl.text import printable

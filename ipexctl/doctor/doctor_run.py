@@ -45,7 +45,7 @@ from ipexctl.hosts.internal import internal_addresses
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.local import is_this_machine
 from ipexctl.stack.catalog import StackSpec
-from ipexctl.stack.choice import choose_stack
+from ipexctl.stack.expected_stack import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 
 _HOST_RULES: Final = (

@@ -29,8 +29,8 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report, Timed, Watch, exit_code
 from ipexctl.remote.session import Session
 from ipexctl.stack.catalog import StackSpec, known_rows, rows_digest
-from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.record import check_new_env_name
+from ipexctl.stack.expected_stack import check_stack_request
 from ipexctl.stack.lock.wheel_lock import Lock, takes_wheels
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest

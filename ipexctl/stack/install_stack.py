@@ -31,10 +31,10 @@ from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import Cancelled, HostError, Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
-from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.env_installer import EnvInstaller, check_by_digest, find_obstacle, find_unpacked
 from ipexctl.stack.env.environment import EnvSpec, in_common, machine_token, parse_result
 from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
+from ipexctl.stack.expected_stack import installed_plan, installed_record
 from ipexctl.stack.install_context import (
     InstallContext,
     InstallReport,

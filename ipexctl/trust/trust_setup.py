@@ -18,17 +18,8 @@ from ipexctl.option_declaration import DEFAULT_HOME
 from ipexctl.remote.connector import SessionPool
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.remote.session import Session
-from ipexctl.trust.host_steps import (
-    HostState,
-    HostSteps,
-    KeysEdit,
-    Owner,
-    TrustLine,
-    add_line,
-    is_public_key,
-    remove_lines,
-    tag_of,
-)
+from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
+from ipexctl.trust.host_steps import HostState, HostSteps
 from ipexctl.trust.login_errors import explain
 from ipexctl.trust.trust_ssh_config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 

@@ -284,7 +284,7 @@ def test_package_that_cannot_be_imported_fails_the_verification(empty: Machine) 
 
 @pytest.mark.core
 def test_all_commands_name_the_same_stack_from_before_an_index_query_until_after_an_install(empty: Machine) -> None:
-    """What decides it: tests/unit/stack/test_choice.py."""
+    """What decides it: tests/unit/stack/test_expected_stack.py."""
 
     def named(stack: str | None) -> dict[str, str | None]:
         return {"versions": stack, "doctor": stack, "run": stack}

@@ -57,7 +57,7 @@ def started(shell: list[str], keys: Path, old: bytes | None, new: bytes) -> subp
     """An edit of that file that waits for its new text."""
     args = [str(keys.parents[1]), sha256(old), sha256(new), ""]
     process = subprocess.Popen(
-        [*shell, "-c", trust_script(("lock", "keys"), args, "").script],
+        [*shell, "-c", trust_script(("lock", "replace_keys"), args, "").script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -72,7 +72,7 @@ def sha256(text: bytes | None) -> str:
 
 
 def edit(run: Run, home: Path, old: bytes | None, new: bytes | None, last: str = "") -> str:
-    done = run(("lock", "keys"), home, sha256(old), sha256(new), last, stdin=new or b"")
+    done = run(("lock", "replace_keys"), home, sha256(old), sha256(new), last, stdin=new or b"")
     assert not list(home.rglob(".ipexctl-trust*"))
     return done.stdout.decode().strip() if done.returncode == 0 else done.stderr.decode().strip()
 
@@ -115,7 +115,7 @@ def test_ssh_directory_is_created_and_removed_again(run: Run, tmp_path: Path) ->
 
 
 def test_truncated_input_changes_nothing(run: Run, keys: Path) -> None:
-    done = run(("lock", "keys"), keys.parents[1], sha256(b"old"), sha256(b"the new one"), "", stdin=b"the new")
+    done = run(("lock", "replace_keys"), keys.parents[1], sha256(b"old"), sha256(b"the new one"), "", stdin=b"the new")
     assert done.returncode == 1
     assert b"connection was cut" in done.stderr
     assert keys.read_bytes() == b"old"
@@ -150,7 +150,7 @@ def test_concurrent_edits_are_serialized(run: Run, keys: Path) -> None:
 
     def change(number: int) -> str:
         new = f"new{number}".encode()
-        done = run(("lock", "keys"), home, sha256(b"old"), sha256(new), "", stdin=new)
+        done = run(("lock", "replace_keys"), home, sha256(b"old"), sha256(new), "", stdin=new)
         return done.stdout.decode().strip() or done.stderr.decode()
 
     answers = [done.result for done in fan_out(range(6), change, forks=6, cancel=Cancel())]
@@ -262,7 +262,9 @@ def test_lock_without_a_known_holder_is_waited_for_and_then_removed(shell: list[
     lock = keys.parent / ".ipexctl-trust"
     lock.mkdir()
     (lock / "next").write_text("half")
-    script = trust_script(("lock", "keys"), [str(keys.parents[1]), sha256(b"old"), sha256(b"new"), ""], "").script
+    script = trust_script(
+        ("lock", "replace_keys"), [str(keys.parents[1]), sha256(b"old"), sha256(b"new"), ""], ""
+    ).script
     assert script.count("patience=20\n") == 1
     argv = [*shell, "-c", script.replace("patience=20\n", "patience=1\n")]
     env = {"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"}

@@ -25,7 +25,7 @@ from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import QUEUE
-from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
+from ipexctl.extras.slurm.submit_script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.launch.request import Gathered
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.node.common.plan import Plan

@@ -23,7 +23,7 @@ from ipexctl.commands.target_hosts import (
 )
 from ipexctl.errors import UserError
 from ipexctl.extras.slurm.queued import explain
-from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
+from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.hosts.host import Host, private_keys, quoted
 from ipexctl.hosts.select import ENVIRONMENT
 from ipexctl.option_declaration import CallOptions

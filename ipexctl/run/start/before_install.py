@@ -20,7 +20,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.script_imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import RunSpec
-from ipexctl.stack.choice import choose_stack
+from ipexctl.stack.expected_stack import choose_stack
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 

@@ -194,7 +194,7 @@ def planned_environment(
     spec: RunSpec, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
-    from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
+    from ipexctl.stack.expected_stack import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
     chosen = choose_stack(StackRequest(spec.torch, spec.stack), facts, rows, env=spec.env)

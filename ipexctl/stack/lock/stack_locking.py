@@ -27,7 +27,7 @@ from ipexctl.option_declaration import DEFAULT_ENV
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, Notice
 from ipexctl.remote.session import Session
-from ipexctl.stack.choice import installed_plan
+from ipexctl.stack.expected_stack import installed_plan
 from ipexctl.stack.install_context import InstallContext, InstallRequest
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheel_indexes import (

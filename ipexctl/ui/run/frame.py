@@ -24,7 +24,7 @@ from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.end_of_run import duration, moved_text, slow_text, state_counts, throughput_forms
 from ipexctl.ui.run.figures import sparkline
-from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest, shown_rows
+from ipexctl.ui.run.state import HELP, LogLine, Row, RunState, newest
 
 _STATE_STYLE: Final = {
     "starting": "dim", "running": "green", "ok": "dim green", "failed": "bold red", "lost": "bold magenta",
@@ -230,6 +230,28 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
     else:
         return table, len(shown) + 1
     return Group(table, _cut(Text(f"{'':>4} {note}", "dim"))), len(shown) + 2
+
+
+def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
+    """Rows that fit: failed ranks first, then those with most output, some of every host. Ties are in rank order."""
+    if len(rows) <= room:
+        return list(rows)
+    index_on_host: dict[int, int] = {}
+    hosts: dict[str, int] = {}
+    for row in rows:
+        index_on_host[row.status.rank] = hosts[row.status.host] = hosts.get(row.status.host, -1) + 1
+
+    def weight(row: Row) -> tuple[int, int, int, int]:
+        # By magnitude: ranks of about the same rate would swap their rows all the time.
+        busy = 1 + max(0, int(row.rate).bit_length() - 1) // 3 if row.rate else 0
+        return _trouble(row), -busy, index_on_host[row.status.rank], row.status.rank
+
+    chosen = sorted(rows, key=weight)[:room]
+    return sorted(chosen, key=lambda row: (_trouble(row), row.status.rank))
+
+
+def _trouble(row: Row) -> int:
+    return {"failed": 0, "lost": 1, "running": 2, "starting": 2, "unknown": 2}.get(row.status.state, 3)
 
 
 def _memory(size: float) -> str:

@@ -382,25 +382,3 @@ class RunState:
 
 def _states(status: RunStatus) -> list[str]:
     return [status.state, *(rank.state for rank in status.ranks)]
-
-
-def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
-    """Rows that fit: failed ranks first, then those with most output, some of every host. Ties are in rank order."""
-    if len(rows) <= room:
-        return list(rows)
-    index_on_host: dict[int, int] = {}
-    hosts: dict[str, int] = {}
-    for row in rows:
-        index_on_host[row.status.rank] = hosts[row.status.host] = hosts.get(row.status.host, -1) + 1
-
-    def weight(row: Row) -> tuple[int, int, int, int]:
-        # By magnitude: ranks of about the same rate would swap their rows all the time.
-        busy = 1 + max(0, int(row.rate).bit_length() - 1) // 3 if row.rate else 0
-        return _trouble(row), -busy, index_on_host[row.status.rank], row.status.rank
-
-    chosen = sorted(rows, key=weight)[:room]
-    return sorted(chosen, key=lambda row: (_trouble(row), row.status.rank))
-
-
-def _trouble(row: Row) -> int:
-    return {"failed": 0, "lost": 1, "running": 2, "starting": 2, "unknown": 2}.get(row.status.state, 3)

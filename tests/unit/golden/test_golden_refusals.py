@@ -29,7 +29,7 @@ from ipexctl.errors import FileError
 from ipexctl.extras.lab.faults import check_possible, find_fault, pick_host, read_arguments
 from ipexctl.extras.lab.lab_plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.lab_system import missing
-from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
+from ipexctl.extras.slurm.submit_script import QueueOptions, check_queue_options
 from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.host import Host, home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice

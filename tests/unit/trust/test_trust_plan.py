@@ -13,7 +13,8 @@ from ipexctl.hosts.internal import InterfaceAddress
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended
-from ipexctl.trust.host_steps import HostState, HostSteps, KeysEdit, Owner, TrustLine, read_host_state
+from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine
+from ipexctl.trust.host_steps import HostState, HostSteps, read_host_state
 from ipexctl.trust.trust_setup import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
 from ipexctl.trust.trust_ssh_config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from message_data import missing

@@ -16,8 +16,8 @@ from ipexctl.node.common.records import Failure, RankStatus, RunStatus, SlowRank
 from ipexctl.remote.outcome import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import parse_ranks
-from ipexctl.ui.run.frame import Frame
-from ipexctl.ui.run.state import Controls, FoldedLog, RunState, colored, shown_rows
+from ipexctl.ui.run.frame import Frame, shown_rows
+from ipexctl.ui.run.state import Controls, FoldedLog, RunState, colored
 from message_data import missing
 
 

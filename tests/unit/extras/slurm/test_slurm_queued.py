@@ -162,7 +162,7 @@ def test_package_runs_alone_and_has_nothing_compiled(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "typer.py").write_text("raise SystemExit('the module of a project')\n")
     (tmp_path / "pyproject.toml").touch()
-    from ipexctl.extras.slurm.script import BOOT
+    from ipexctl.extras.slurm.submit_script import BOOT
 
     python = getattr(sys, "_base_executable", sys.executable)
     words = ["--no-config", "run", "--plain", "--no-sync", "--home", str(tmp_path / "home"), "--dry-run"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.extras.slurm.script import (
+from ipexctl.extras.slurm.submit_script import (
     BatchScript,
     QueueOptions,
     check_queue_options,

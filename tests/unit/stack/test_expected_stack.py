@@ -23,7 +23,7 @@ from stack_helpers import (
 from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog import merged, rows
-from ipexctl.stack.choice import choose_stack
+from ipexctl.stack.expected_stack import choose_stack
 from ipexctl.stack.lock.wheel_indexes import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
